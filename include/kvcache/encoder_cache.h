@@ -19,7 +19,9 @@
 // Thread safety and errors: as in cache.h. Design: docs/design/kinds.md.
 #pragma once
 
+#include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 
 #include "kvcache/cache.h"
@@ -40,6 +42,12 @@ class EncoderCache : public Cache {
 
   // Returns whether the sequence has an output; false for an unknown sequence.
   virtual bool EncoderCached(SequenceId sequence) const = 0;
+
+  // Returns Ok if the snapshot has an output of `tokens` tokens, with keys and values of the shape layers[i]
+  // in each layer i, and of no other layer: bytes that were imported may be those of any output. Errors:
+  // kCorrupt if not; kInvalidArgument for a snapshot of another cache.
+  virtual Status CheckOutput(const Snapshot& snapshot, std::int32_t tokens,
+                             std::span<const KvShape> layers) const = 0;
 };
 
 // Returns a cache that is not initialised. Init reports contradictory options.

@@ -141,9 +141,9 @@ class Engine {
   // Writes the logits [vocabulary_size(), rows.size()] of batch indices of the last Forward.
   Status Logits(std::span<const std::int32_t> rows, float* logits);
 
-  // Keeps the prefixes of chats in `store` from now on, and takes them from there. Objects are written
-  // behind; the end of the engine waits for the last one. The first time that a store sees the model's
-  // file, all of the file is read. Errors: kUnsupported for a model with an encoder; kOutOfMemory.
+  // Keeps the prefixes of chats and the outputs of an encoder in `store` from now on, and takes them from
+  // there. Objects are written behind; the end of the engine waits for the last one. The first time that a
+  // store sees the model's file, all of the file is read. Errors: kOutOfMemory.
   Status UseStore(std::shared_ptr<Store> store);
   // Returns when all objects are written, and why some were not stored since the last call; an empty text
   // if all were.

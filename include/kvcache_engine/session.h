@@ -7,12 +7,21 @@
 #include <cstdint>
 #include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvcache/draft_tree.h"
 #include "kvcache_engine/engine.h"
 
 namespace kvcache {
+
+// What the engine's store gave of a text that an encoder reads: its output, or nothing.
+struct TextReuse {
+  Position stored = 0;    // tokens of the text that were not encoded: all, or none
+  TokensByTier tiers{};   // of these, by tier
+  double store_ms = 0.0;  // from the question to the store to its answer
+  std::string problem;    // why an output in the store was not used; empty: nothing was refused
+};
 
 class Session {
  public:
@@ -57,10 +66,14 @@ class Session {
   using Judge = std::function<Result<std::int32_t>(std::span<const float> logits)>;
   Status Verify(std::int32_t current, const DraftTree& drafts, const Judge& judge);
 
-  // Runs the model's encoder on `text`. The session then holds the decoder's first token. Errors:
+  // Runs the model's encoder on `text`, or takes its output from the engine's store, and else stores it
+  // there. The bits are the same. The session then holds the decoder's first token. Errors:
   // kInvalidArgument if the session is not empty; those of Engine::Encode, after which the session
   // is empty.
   Status Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt = nullptr);
+
+  // Returns what the store gave for the last text of Encode.
+  const TextReuse& text_reuse() const { return text_reuse_; }
 
   // Returns the logits [vocabulary_size()] after the last token, valid until the next call.
   // REQUIRES: the last pass of the engine was this session's.
@@ -96,6 +109,7 @@ class Session {
   Status GoBackTo(Position length) { return GoBack(length); }
 
  private:
+  Status EncodeOrLoad(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt);
   Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);
   // Removes tokens until at most `length` are left and the next one can be evaluated.
   Status GoBack(Position length);
@@ -115,6 +129,7 @@ class Session {
   std::vector<std::int32_t> round_tokens_;   // scratch of Verify: the current token and the drafts
   std::vector<std::int32_t> round_parents_;  // [round_tokens_]: indices, or -1
   std::int32_t last_pass_tokens_ = 0;
+  TextReuse text_reuse_;
 };
 
 }  // namespace kvcache

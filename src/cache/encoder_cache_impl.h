@@ -88,6 +88,8 @@ class EncoderCacheImpl final : public EncoderCache {
 
   Status SetSequence(SequenceId sequence) override;
   bool EncoderCached(SequenceId sequence) const override;
+  Status CheckOutput(const Snapshot& snapshot, std::int32_t tokens,
+                     std::span<const KvShape> layers) const override;
 
   const RefCountedCells& entries() const { return entries_; }
 

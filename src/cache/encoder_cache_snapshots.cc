@@ -296,6 +296,26 @@ Result<std::unique_ptr<Snapshot>> EncoderCacheImpl::ImportChecked(
   return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 
+Status EncoderCacheImpl::CheckOutput(const Snapshot& snapshot, std::int32_t tokens,
+                                     std::span<const KvShape> layers) const {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  return WithoutBadAlloc([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
+    if (header.numbers[0] != tokens) {
+      return {StatusCode::kCorrupt, StrCat("the snapshot's output has ", header.numbers[0],
+                                           " tokens; must have ", tokens)};
+    }
+    for (std::size_t i = 0; i < std::max(layers.size(), header.layers.size()); ++i) {
+      const KvShape expected = i < layers.size() ? layers[i] : KvShape{};
+      const KvShape shape = i < header.layers.size() ? header.layers[i].shape : KvShape{};
+      if (shape == expected) continue;
+      return {StatusCode::kCorrupt,
+              StrCat("layer ", i, " of the snapshot's output has another shape than the model's")};
+    }
+    return Status::Ok();
+  });
+}
+
 void EncoderCacheImpl::SetMaterializeHook(const MaterializeHook& hook) {
   if (pool_ != nullptr) pool_->SetHook(hook);
 }

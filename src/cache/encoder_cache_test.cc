@@ -161,6 +161,25 @@ TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
   EXPECT_TRUE(cache_->EncoderCached(kFirst));
 }
 
+TEST_F(EncoderCacheTest, AnOutputIsCheckedForTokensAndLayers) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
+  ASSERT_TRUE(Put(10, 3).ok());
+  auto snapshot = cache_->TakeSnapshot(kFirst, 0, 1);
+  ASSERT_TRUE(snapshot.ok());
+  const KvShape one[] = {kShape}, two[] = {kShape, kShape}, other[] = {{1, 2, 3}};
+  // Shared with the sequence, and then copied.
+  for (int i = 0; i < 2; ++i) {
+    EXPECT_TRUE(cache_->CheckOutput(**snapshot, 3, one).ok());
+    EXPECT_EQ(cache_->CheckOutput(**snapshot, 2, one).message(),
+              "the snapshot's output has 3 tokens; must have 2");
+    EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, two).message(),
+              "layer 1 of the snapshot's output has another shape than the model's");
+    EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, other).code(), StatusCode::kCorrupt);
+    EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, {}).code(), StatusCode::kCorrupt);
+    ASSERT_TRUE(cache_->Materialize(**snapshot).ok());
+  }
+}
+
 TEST_F(EncoderCacheTest, Refusals) {
   EXPECT_EQ(Put(1, 1).message(), "Put outside a forward pass; call StartForward first");
   EXPECT_EQ(cache_->SetSequence(kFirst).message(),

@@ -82,6 +82,18 @@ Status CheckFits(const Engine& engine, std::size_t tokens) {
                  AdviceOnLength(engine))};
 }
 
+// Returns what the store gave of a prompt that an encoder reads, and takes it out of the result's prompt.
+PromptUse UseOfText(GenerateResult& result) {
+  const TextReuse& reuse = result.text_reuse;
+  result.prompt_tokens -= reuse.stored;
+  return {.kept = reuse.stored,
+          .stored = reuse.stored,
+          .tiers = reuse.tiers,
+          .restore_ms = reuse.store_ms,
+          .store_problem = reuse.problem,
+          .matched = reuse.stored};
+}
+
 // Generates a continuation of `text`, without a template.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
   const EncodeOptions options{.special =
@@ -93,7 +105,7 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   Progress progress;
   PromptUse use;
   std::unique_ptr<SessionPrefixes> prefixes;
-  if (engine.prefix_store() != nullptr) {
+  if (engine.prefix_store() != nullptr && !engine.has_encoder()) {
     KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, 0));
     KVCACHE_ASSIGN_OR_RETURN(const SessionReuse reuse, prefixes->Begin(prompt, {}));
     use = {.kept = reuse.resumed,
@@ -118,7 +130,8 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
     output.End();
     ShowText(request, output);
   }
-  KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(session, engine, request));
+  KVCACHE_ASSIGN_OR_RETURN(GenerateResult result, Generate(session, engine, request));
+  if (engine.has_encoder()) use = UseOfText(result);
   output.End();
   if (prefixes != nullptr) prefixes->End();
   return Report(engine, flags, result, use, load_ms);

@@ -205,7 +205,7 @@ std::shared_ptr<Store> StoreFlags::Combine(const std::vector<OpenStore>& stores)
 }
 
 void StoreFlags::Use(Engine& engine, std::shared_ptr<Store> store) {
-  if (store == nullptr || engine.has_encoder()) return;
+  if (store == nullptr) return;
   const Status status = engine.UseStore(std::move(store));
   if (!status.ok()) Tell(status.message());
 }

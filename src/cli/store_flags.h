@@ -53,9 +53,7 @@ class StoreFlags {
   static std::shared_ptr<Store> Combine(const std::vector<OpenStore>& stores);
   // Lets the engine use a store, if there is one. Says on standard error if it cannot: generation goes on.
   static void Use(Engine& engine, std::shared_ptr<Store> store);
-  void Use(Engine& engine) const {
-    Use(engine, engine.has_encoder() ? nullptr : Combine(OpenEach()));
-  }
+  void Use(Engine& engine) const { Use(engine, Combine(OpenEach())); }
   // Waits until everything is written, and says on standard error if something was not stored.
   static void Finish(Engine& engine);
 

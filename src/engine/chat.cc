@@ -85,6 +85,7 @@ struct Chat::Impl {
   Status CheckFits(std::size_t tokens) const;
   std::int32_t CommonTokens(const std::vector<std::int32_t>& tokens) const;
   Result<ChatTurn> Answer(GenerateRequest request);
+  static void TakeTextReuse(ChatTurn& turn);
   void Remember(const GenerateResult& result);
   Rewrite ReasonFor(std::size_t common, const ordered_json& now) const;
 
@@ -286,11 +287,24 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
     };
   }
   KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session, engine, request));
+  if (engine.has_encoder()) TakeTextReuse(turn);
   if (prefixes != nullptr) prefixes->End();
   turn.context_full =
       turn.result.stop == StopReason::kLength && session.position() >= engine.context();
   Remember(turn.result);
   return turn;
+}
+
+// A text that an encoder would read came from the store as a whole, or not at all.
+void Chat::Impl::TakeTextReuse(ChatTurn& turn) {
+  const TextReuse& reuse = turn.result.text_reuse;
+  turn.result.prompt_tokens -= reuse.stored;
+  turn.kept += reuse.stored;
+  turn.stored = reuse.stored;
+  turn.tiers = reuse.tiers;
+  turn.restore_ms = reuse.store_ms;
+  turn.store_problem = reuse.problem;
+  turn.reuse.matched = turn.reuse.resumed = turn.kept;
 }
 
 void Chat::Impl::Remember(const GenerateResult& result) {

@@ -202,7 +202,6 @@ Cache& Engine::cache() {
   return *impl_->cache;
 }
 Status Engine::UseStore(std::shared_ptr<Store> store) {
-  if (has_encoder()) return {StatusCode::kUnsupported, "a model with an encoder has no prefixes"};
   KVCACHE_ASSIGN_OR_RETURN(impl_->prefix_store, PrefixStore::Make(*this, std::move(store)));
   return Status::Ok();
 }

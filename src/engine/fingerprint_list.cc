@@ -69,6 +69,11 @@ std::string_view PartOf(std::string_view line) {
   return kCaches;
 }
 
+std::string MissText(std::string_view what, const std::string& ours, const std::string& theirs) {
+  return StrCat("it has the ", what,
+                " under another fingerprint: ", FingerprintDifference(ours, theirs), " differs");
+}
+
 }  // namespace
 
 Result<std::vector<std::string>> ReadFingerprints(Store& store) {
@@ -147,10 +152,24 @@ std::string WhyMissed(Store& store, const std::string& ours,
                          })
           .ok();
     }
-    if (has_any) {
-      return StrCat("it has the prompt under another fingerprint: ",
-                    FingerprintDifference(ours, theirs), " differs");
-    }
+    if (has_any) return MissText("prompt", ours, theirs);
+  }
+  return {};
+}
+
+std::string WhyTextMissed(Store& store, const std::string& ours,
+                          std::span<const std::string> fingerprints,
+                          std::span<const std::int32_t> text, std::uint64_t salt) {
+  for (const std::string& theirs : fingerprints) {
+    if (theirs == ours) continue;
+    const auto hash = StoreHashOf(BytesOf(theirs));
+    if (!hash.ok()) return {};
+    const auto keys = PrefixKeys::Make(*hash);
+    if (!keys.ok()) return {};
+    const auto id = keys->OutputId(text, salt);
+    if (!id.ok()) return {};
+    const auto has = store.Contains(*id);
+    if (has.ok() && *has) return MissText("text", ours, theirs);
   }
   return {};
 }

@@ -29,5 +29,9 @@ std::string FingerprintDifference(const std::string& ours, const std::string& th
 std::string WhyMissed(Store& store, const std::string& ours,
                       std::span<const std::string> fingerprints,
                       std::span<const std::int32_t> tokens, std::uint64_t salt);
+// The same for the output of an encoder that has read `text`.
+std::string WhyTextMissed(Store& store, const std::string& ours,
+                          std::span<const std::string> fingerprints,
+                          std::span<const std::int32_t> text, std::uint64_t salt);
 
 }  // namespace kvcache

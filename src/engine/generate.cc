@@ -314,8 +314,9 @@ Result<GenerateResult> Generate(Session& session, Engine& engine, const Generate
                                  : session.Append(request.prompt, report, request.interrupt);
   if (encodes && request.on_prefill) request.on_prefill(result.prompt_tokens);
   result.prefill_ms = MillisecondsSince(start);
+  if (encodes) result.text_reuse = session.text_reuse();
   result.computed_tokens = encodes && prefill.ok()
-                               ? result.prompt_tokens
+                               ? result.prompt_tokens - result.text_reuse.stored
                                : std::max<std::int32_t>(0, session.position() - before);
   if (prefill.code() == StatusCode::kCancelled) {
     result.stop = StopReason::kInterrupted;

@@ -76,6 +76,14 @@ Result<std::vector<StoreHash>> PrefixKeys::Chain(std::span<const std::int32_t> t
   return chain;
 }
 
+Result<ObjectId> PrefixKeys::OutputId(std::span<const std::int32_t> text,
+                                      std::uint64_t salt) const {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash root, SaltedRoot(root_, salt));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash texts, KeyOf(root, "text:", 0));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(texts, text));
+  return ObjectId{fingerprint_, key};
+}
+
 Result<ObjectId> PrefixKeys::ListId(const StoreHash& chunk) const {
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyOf(chunk, "list:", 0));
   return ObjectId{fingerprint_, key};

@@ -11,6 +11,8 @@
 //
 // A model with windows or recurrent states stores whole states, each under the hash of all its tokens.
 //
+// The output of an encoder depends on all of its text, so it has one name for all tokens.
+//
 // The salt decides the key of no tokens, and so all others: prompts with other salts share nothing.
 //
 // Thread safety: immutable.
@@ -55,6 +57,10 @@ class PrefixKeys {
   // Returns the name of the state after `tokens`, which `chain` begins with. Errors: kOutOfMemory.
   Result<ObjectId> StateId(std::span<const StoreHash> chain,
                            std::span<const std::int32_t> tokens) const;
+
+  // Returns the name of the output of an encoder that has read `text`. No prefix has it. Errors:
+  // kOutOfMemory.
+  Result<ObjectId> OutputId(std::span<const std::int32_t> text, std::uint64_t salt) const;
 
   // Returns the name of the list of states that end in the chunk behind `chunk`, a key of a chain
   // (state_index.h). Errors: kOutOfMemory.

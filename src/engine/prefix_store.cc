@@ -10,6 +10,7 @@
 #include "engine/engine_impl.h"
 #include "engine/fingerprint_list.h"
 #include "engine/state_index.h"
+#include "engine/store_calls.h"
 #include "engine/store_fingerprint.h"
 #include "engine/token_keys.h"
 #include "store/content_hash.h"
@@ -18,20 +19,9 @@ namespace kvcache {
 namespace {
 
 constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
-constexpr int kMostWaitMs = 2000;  // for room in the queue, when a prompt or an answer is complete
 
 std::span<const std::byte> TextBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
-}
-
-// Calls a function that uses a store, which must not throw into a request.
-template <class Function>
-Status WithoutExceptions(const Function& function) {
-  try {
-    return function();
-  } catch (const std::exception& error) {
-    return {StatusCode::kInternal, error.what()};
-  }
 }
 
 }  // namespace
@@ -40,11 +30,16 @@ PrefixStore::PrefixStore(Engine& engine, std::shared_ptr<Store> store)
     : engine_(engine),
       store_(std::move(store)),
       is_divisible_(IsDivisible(engine.info().memory)),
+      has_encoder_(engine.has_encoder()),
       writer_(*store_, kMostWaitingBytes) {
   for (const LayerMemory& layer : engine.info().memory) {
     const bool grows =
         layer.kind == LayerMemory::Kind::kFull || layer.kind == LayerMemory::Kind::kChunked;
     states_are_small_ = states_are_small_ && !grows;
+    if (layer.kind != LayerMemory::Kind::kCross) continue;
+    const auto at = static_cast<std::size_t>(layer.layer);
+    output_shapes_.resize(std::max(output_shapes_.size(), at + 1));
+    output_shapes_[at] = layer.kv;
   }
 }
 
@@ -159,6 +154,10 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.ExportSize(snapshot));
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
   KVCACHE_RETURN_IF_ERROR(cache.Export(snapshot, bytes.span()));
+  return Queue(id, std::move(bytes), most_wait_ms);
+}
+
+Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms) {
   if (writer_.Add(id, std::move(bytes), most_wait_ms) == WriteBehind::Outcome::kQueued) {
     Announce();
     return Status::Ok();
@@ -169,7 +168,9 @@ Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most
 std::string PrefixStore::WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt) {
   std::string why;
   const Status status = WithoutExceptions([&] {
-    why = kvcache::WhyMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt);
+    why = has_encoder_
+              ? WhyTextMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt)
+              : kvcache::WhyMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt);
     return Status::Ok();
   });
   return status.ok() ? why : std::string();

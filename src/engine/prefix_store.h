@@ -1,6 +1,6 @@
 // Keeps the prefixes of an engine's sequences in a store, and brings them back.
 //
-// prefix_keys.h names what is stored: pieces of a prompt, or whole states.
+// prefix_keys.h names what is stored: pieces of a prompt, whole states, or an encoder's outputs.
 //
 // Objects are written behind (write_behind.h). No error of a store reaches a request.
 //
@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/prefix_keys.h"
+#include "kvcache/kv.h"
 #include "kvcache/snapshot.h"
 #include "kvcache/store.h"
 #include "kvcache_engine/session.h"
@@ -70,6 +71,23 @@ class PrefixStore {
   void SaveState(const Snapshot& state, std::span<const std::int32_t> tokens, std::uint64_t salt,
                  Known& known);
 
+  // ---- Models with an encoder (encoder_outputs.cc): the output for a whole text is one object.
+
+  // Gives the empty sequence the output for `text`, without a salt, if the store has it. Only the decoder's
+  // first token is left to be evaluated then.
+  TextReuse LoadOutput(SequenceId sequence, std::span<const std::int32_t> text);
+  // Stores the output for `text` that the sequence has, if the store lacks it.
+  void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text);
+  // As SaveOutput with a salt. Asks the store nothing, and waits for nothing.
+  void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text, std::uint64_t salt,
+                  Known& known);
+  // Returns the output in a payload. Errors: kOutOfMemory; any other if it is not that of a text of
+  // `tokens` tokens.
+  Result<std::unique_ptr<Snapshot>> ImportOutput(std::span<const std::byte> payload,
+                                                 std::size_t tokens);
+  // Gives the empty sequence an imported output. Errors: those of Cache::Restore; the sequence is empty.
+  Status RestoreOutput(SequenceId sequence, const Snapshot& output);
+
   // Returns when everything is written.
   void Flush() {
     writer_.Flush();
@@ -82,11 +100,15 @@ class PrefixStore {
   const PrefixKeys& keys() const { return *keys_; }
   const StoreHash& fingerprint() const { return keys_->fingerprint(); }
   bool is_divisible() const { return is_divisible_; }
+  bool has_encoder() const { return has_encoder_; }
   // Returns which part of the fingerprint differs, if the store has the prompt under another one; else an
   // empty text. From any thread.
   std::string WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt);
 
  private:
+  static constexpr int kMostWaitMs =
+      2000;  // for room in the queue, when a prompt or answer is complete
+
   PrefixStore(Engine& engine, std::shared_ptr<Store> store);
 
   bool Has(const ObjectId& id);
@@ -97,6 +119,8 @@ class PrefixStore {
   Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
                      std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms);
+  Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int most_wait_ms);
+  Status Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms);
   Status List(const StoredPiece& state, std::span<const StoreHash> chain);
   Status WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms);
 
@@ -106,9 +130,11 @@ class PrefixStore {
   std::string fingerprint_text_;
   std::vector<std::string> fingerprints_;  // of others, when this was made
   const bool is_divisible_;
-  bool is_announced_ = false;     // the store has the fingerprint's text
-  bool states_are_small_ = true;  // a state's size does not depend on its tokens
-  StoredPiece saved_;             // the last chunk of the session that the store has
+  const bool has_encoder_;
+  std::vector<KvShape> output_shapes_;  // [layers] of an encoder's output
+  bool is_announced_ = false;           // the store has the fingerprint's text
+  bool states_are_small_ = true;        // a state's size does not depend on its tokens
+  StoredPiece saved_;                   // the last chunk of the session that the store has
   WriteBehind writer_;
 };
 

@@ -327,20 +327,6 @@ void SchedulerImpl::ClosePrefix(Job& job) {
   if (std::exchange(job.known, false)) prefixes_->Close(job.prefix, Now());
 }
 
-// What an encoder reads depends on its end, so it has no prefixes.
-bool SchedulerImpl::StartWithEncoder(JobPtr job, SequenceId sequence) {
-  job->sequence = sequence;
-  job->in_prompt = true;
-  job->length = 0;
-  ReuseReport& reuse = job->result.reuse;
-  reuse.computed = reuse.prompt;
-  const bool first = !std::exchange(job->started, true);
-  if (!first) reuse.recomputed += reuse.prompt + job->pending() - 1;
-  live_.push_back(std::move(job));
-  if (first) SayStarted(*live_.back());
-  return true;
-}
-
 void SchedulerImpl::SayStarted(const Job& job) {
   if (job.request.on_started) job.request.on_started(job.result.reuse);
 }

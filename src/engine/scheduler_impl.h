@@ -1,6 +1,7 @@
 // The implementation of Scheduler: scheduler.cc has the requests' way in and out, scheduler_step.cc
 // one pass, scheduler_speculation.cc the drafts in it, scheduler_store.cc what comes from a store and
-// goes there, and scheduler_memory.cc what happens when cells run out.
+// goes there, scheduler_encoder.cc the texts that an encoder reads, and scheduler_memory.cc what happens
+// when cells run out.
 #pragma once
 
 #include <algorithm>
@@ -104,7 +105,6 @@ class SchedulerImpl final : public Scheduler {
   bool ShouldWaitForOthers(const Job& job) const;
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
-  bool StartWithEncoder(JobPtr job, SequenceId sequence);
   static void SayStarted(const Job& job);
   Result<PrefixPlan> BeginPrefix(const Job& job);
   // Gives the prefix the keys that it lacks. Returns whether it has all.
@@ -127,9 +127,6 @@ class SchedulerImpl final : public Scheduler {
   void RunStep();
   void Publish();
   void Compose();
-  // Returns the job whose text the encoder reads in this pass, or null. It alternates with decodes.
-  Job* NextToEncode() const;
-  bool WaitsForEncoder(const Job& job) const { return engine_.has_encoder() && job.length == 0; }
   // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
   bool ReadsPrompt(const Job& job) const {
     return job.in_prompt && !WaitsForEncoder(job) && !job.store.is_loading();
@@ -213,6 +210,21 @@ class SchedulerImpl final : public Scheduler {
   void WaitForLoads();
   void SavePieces(Job& job, PrefixStore::Extent extent);
   void SaveState(Job& job, const Snapshot& state, Position length);
+
+  // ---- Texts that an encoder reads (scheduler_encoder.cc).
+  bool StartWithEncoder(JobPtr job, SequenceId sequence);
+  // Returns the job whose text the encoder reads in this pass, or null. It alternates with decodes.
+  Job* NextToEncode() const;
+  bool WaitsForEncoder(const Job& job) const {
+    return engine_.has_encoder() && job.length == 0 && !job.store.has_output;
+  }
+  // Learns how many tokens a second of the encoder reads, from the last pass.
+  void MeasureEncoder();
+  void AddRate(double rate);
+  // Restores the output of the job's text. Returns false if it cannot: the load has ended then.
+  bool ApplyOutput(Job& job, const StoreLoader::Fetched& fetched);
+  // Stores the output that the encoder gave for the job's text.
+  void SaveOutput(Job& job);
 
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks jobs. Returns whether any job is left in it.

@@ -83,7 +83,11 @@ void SchedulerImpl::Pass() {
     if (ReadsPrompt(*job)) stats_.prompt_tokens += job->chunk;
   }
   JudgeRound();
-  if (encoding_ == nullptr) costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
+  if (encoding_ != nullptr) {
+    MeasureEncoder();
+  } else {
+    costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
+  }
   AfterPass();
 }
 
@@ -134,14 +138,6 @@ void SchedulerImpl::Compose() {
     left -= static_cast<std::size_t>(tokens);
   }
   ComposeTrees();
-}
-
-SchedulerImpl::Job* SchedulerImpl::NextToEncode() const {
-  const auto waits = [&](const JobPtr& job) { return WaitsForEncoder(*job); };
-  const auto next = std::find_if(live_.begin(), live_.end(), waits);
-  if (next == live_.end()) return nullptr;
-  const bool any_decodes = !std::all_of(live_.begin(), live_.end(), waits);
-  return any_decodes && turn_ % 2 == 1 ? nullptr : next->get();
 }
 
 // Ends the chunk before a capture that the pass has no state for.
@@ -256,6 +252,7 @@ void SchedulerImpl::AfterPass() {
     }
     TakeCaptures(job);
     const bool prompt_ends = std::exchange(job.in_prompt, false);
+    if (prompt_ends) SaveOutput(job);
     if (prompt_ends || (!divisible_ && job.length % options_.recompute_bound == 0)) Keep(job);
     if (Sample(job, job.length, logits)) {
       ++i;

@@ -60,15 +60,20 @@ void SchedulerImpl::MeasurePasses() {
       stats_.evaluated_tokens - std::exchange(measured_tokens_, stats_.evaluated_tokens);
   const double seconds =
       stats_.pass_seconds - std::exchange(measured_seconds_, stats_.pass_seconds);
-  if (tokens < kLeastTokens || seconds <= 0.0) return;
-  const double rate = static_cast<double>(tokens) / seconds;
+  const bool encodes = engine_.has_encoder();  // MeasureEncoder measures these
+  if (tokens < kLeastTokens || seconds <= 0.0 || encodes) return;
+  AddRate(static_cast<double>(tokens) / seconds);
+}
+
+void SchedulerImpl::AddRate(double rate) {
   computes_per_s_ = computes_per_s_ > 0.0 ? (3 * computes_per_s_ + rate) / 4 : rate;
 }
 
 bool SchedulerImpl::IsLate(const Job& job) const {
   if (computes_per_s_ <= 0.0) return false;
   const double waited = std::chrono::duration<double>(Clock::now() - job.store.began).count();
-  return waited > StoreLoader::kLeastLoadSeconds && waited > job.pending() / computes_per_s_;
+  const Position tokens = engine_.has_encoder() ? job.result.reuse.prompt : job.pending();
+  return waited > StoreLoader::kLeastLoadSeconds && waited > tokens / computes_per_s_;
 }
 
 void SchedulerImpl::AdvanceLoads() {
@@ -80,7 +85,9 @@ void SchedulerImpl::AdvanceLoads() {
       auto fetched = loader_->Take(*job->store.load);
       if (!fetched) break;
       bytes += static_cast<std::int64_t>(fetched->payload.size);
-      if (!Apply(*job, *fetched)) break;
+      const bool goes_on =
+          engine_.has_encoder() ? ApplyOutput(*job, *fetched) : Apply(*job, *fetched);
+      if (!goes_on) break;
     }
     if (job->store.is_loading() && loader_->IsEnded(*job->store.load)) {
       StoreLoader::Report report = loader_->TakeReport(*job->store.load);

@@ -20,6 +20,7 @@ struct JobStore {
   PrefixStore::Known known{};        // what the store has of the request's text
   bool saves = false;                // `known` is complete: what is evaluated is stored
   bool is_first = false;             // the request's report does not know yet what the load gives
+  bool has_output = false;           // the sequence has the stored output of an encoder
 
   bool is_loading() const { return load != nullptr; }
 };

@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/prefix_store.h"
 #include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
 
@@ -32,7 +33,7 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
                                                  " tokens; a text is encoded into an empty one")};
   }
   last_pass_tokens_ = 0;
-  Status status = engine_.Encode(text, sequence_, interrupt);
+  Status status = EncodeOrLoad(text, interrupt);
   if (!status.ok()) {
     KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, 0, kEndOfSequence));
     return status;
@@ -40,6 +41,26 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
   tokens_.push_back(engine_.info().decoder_start);
   unshifted_ = 1;
   last_pass_tokens_ = 1;
+  return Status::Ok();
+}
+
+Status Session::EncodeOrLoad(std::span<const std::int32_t> text,
+                             const std::atomic<bool>* interrupt) {
+  text_reuse_ = {};
+  PrefixStore* const store = engine_.has_encoder() ? engine_.prefix_store() : nullptr;
+  const bool fits = !text.empty() && text.size() <= static_cast<std::size_t>(engine_.context());
+  if (store == nullptr || !fits) return engine_.Encode(text, sequence_, interrupt);
+  text_reuse_ = store->LoadOutput(sequence_, text);
+  if (text_reuse_.stored > 0) {
+    const std::int32_t start[] = {engine_.info().decoder_start};
+    const Position positions[] = {0};
+    return engine_.Forward({.tokens = start,
+                            .positions = positions,
+                            .sequences = std::span(&sequence_, 1),
+                            .interrupt = interrupt});
+  }
+  KVCACHE_RETURN_IF_ERROR(engine_.Encode(text, sequence_, interrupt));
+  store->SaveOutput(sequence_, text);
   return Status::Ok();
 }
 

@@ -147,7 +147,9 @@ void StoreLoader::Serve(StoreLoad& load) {
   if (IsCancelled(load)) return;
   Status status;
   try {
-    status = prefixes_.is_divisible() ? ServePieces(load) : ServeState(load);
+    status = prefixes_.has_encoder()    ? ServeOutput(load)
+             : prefixes_.is_divisible() ? ServePieces(load)
+                                        : ServeState(load);
   } catch (const std::exception& error) {
     status = {StatusCode::kInternal, error.what()};
   }
@@ -287,6 +289,25 @@ Status StoreLoader::ServeState(StoreLoad& load) {
                                        return true;
                                      });
   return status.ok() ? first : status;
+}
+
+Status StoreLoader::ServeOutput(StoreLoad& load) {
+  const Request& request = load.request;
+  Store& store = prefixes_.store();
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId id,
+                           prefixes_.keys().OutputId(request.tokens, request.salt));
+  KVCACHE_ASSIGN_OR_RETURN(const bool has, store.Contains(id));
+  if (!has || IsCancelled(load)) return Status::Ok();
+  const StoredPiece text{id, 0, static_cast<Position>(request.tokens.size())};
+  std::size_t count = 0;
+  Status fetched = Fetch(load, std::span(&text, 1), count);
+  if (fetched.code() == StatusCode::kNotFound) return Status::Ok();  // evicted since
+  const bool is_there = fetched.ok() || fetched.code() == StatusCode::kUnsupported;
+  if (!is_there) return fetched;
+  store.Touch(std::span(&id, 1));
+  const std::lock_guard lock(mutex_);
+  load.report.known.ids.push_back(id);
+  return fetched;
 }
 
 }  // namespace kvcache

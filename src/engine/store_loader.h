@@ -56,7 +56,7 @@ class StoreLoader {
   std::shared_ptr<StoreLoad> Begin(Request request);
 
   struct Fetched {
-    StoredPiece piece;  // a whole state begins at 0
+    StoredPiece piece;  // a whole state begins at 0; an encoder's output has all tokens of its text
     StoreBytes payload;
     StoreTier tier = StoreTier::kDisk;  // that it came from
   };
@@ -84,6 +84,7 @@ class StoreLoader {
   void Serve(StoreLoad& load);
   Status ServePieces(StoreLoad& load);
   Status ServeState(StoreLoad& load);
+  Status ServeOutput(StoreLoad& load);
   // Reads objects and gives them to the engine's thread, when there is room; counts them. Errors: the
   // store's; kCancelled.
   Status Fetch(StoreLoad& load, std::span<const StoredPiece> pieces, std::size_t& count);

@@ -109,6 +109,25 @@ class Prompts(StoreTest):
             self.assertEqual(warm["reuse"]["computed"], 1, arch)
             self.assertEqual(warm["tokens"], cold["tokens"], arch)
 
+    def test_a_text_that_an_encoder_has_read(self):
+        model = self.make("t5.gguf", "--arch", "t5", "--context", "2048")
+        cold, err = self.answer(model=model)
+        self.assertEqual(err, "")
+        tokens = cold["prompt_tokens"]
+        self.assertEqual((cold["reuse"]["restored"], cold["reuse"]["computed"]), (0, tokens))
+        warm, err = self.answer(model=model)
+        self.assertEqual(err, "")
+        self.assertEqual(warm["prompt_tokens"], tokens)
+        self.assertEqual((warm["reuse"]["matched"], warm["reuse"]["restored"]), (tokens, tokens))
+        self.assertEqual((warm["reuse"]["tiers"]["disk"], warm["reuse"]["tiers"]["live"]), (tokens, 0))
+        self.assertEqual(warm["reuse"]["computed"], 0)
+        self.assertGreater(warm["timing"]["restore_ms"], 0)
+        self.assertEqual((warm["text"], warm["tokens"]), (cold["text"], cold["tokens"]))
+        longer, _ = self.answer(model=model, prompt=PROMPT + "again")
+        self.assertEqual(longer["reuse"]["restored"], 0)
+        none, _ = self.answer(model=model, store="none")
+        self.assertEqual((none["reuse"]["restored"], none["tokens"]), (0, cold["tokens"]))
+
 
 class Chats(ChatTest):
     def test_a_chat_goes_on_in_another_process(self):
