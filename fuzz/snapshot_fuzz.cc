@@ -1,9 +1,12 @@
 // Imports damaged snapshots into every kind of cache. The input edits the fields of a valid export,
 // also those of the snapshots inside it, and then its bytes. Whatever imports must export to the same
-// bytes twice, restore, split and merge, and give all its memory back.
+// bytes twice, restore, split and merge, and give all its memory back. Some inputs are payloads of stores,
+// which may have a final state behind the snapshot.
 //
-//   input   kind, export, flags; then for each header: edits of fields, flags, edits of bytes
+//   input   kind, export, flags; then for each header: edits of fields, flags, edits of bytes; then the
+//           final state
 #include <algorithm>
+#include <cmath>
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
@@ -16,6 +19,7 @@
 #include "base/fnv.h"
 #include "cache/kv_page.h"
 #include "cache/snapshot_bytes.h"
+#include "engine/stored_state.h"
 #include "fuzz_input.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
@@ -306,6 +310,40 @@ Bytes Damage(const Bytes& bytes, std::string_view* input, int depth) {
   return result;
 }
 
+constexpr std::int64_t kHiddenSize = 4;
+
+// Appends a final state that is right or nearly so, or other bytes.
+void AppendFinalState(Bytes& bytes, std::string_view* input) {
+  const auto append = [&](const void* data, std::size_t size) {
+    const auto* const begin = static_cast<const std::byte*>(data);
+    bytes.insert(bytes.end(), begin, begin + size);
+  };
+  const std::uint8_t flags = TakeByte(input);
+  const Position position =
+      (flags & 1) == 0 ? kTokens - 1 : static_cast<Position>(TakeNumber(input));
+  const auto count = static_cast<std::uint32_t>((flags & 2) == 0 ? kHiddenSize : TakeNumber(input));
+  const std::size_t values = (flags & 4) == 0 ? kHiddenSize : TakeByte(input) % 9;
+  append((flags & 8) == 0 ? "kvlast01" : "kvlast02", 8);
+  append(&position, sizeof(position));
+  append(&count, sizeof(count));
+  for (std::size_t i = 0; i < values; ++i) {
+    std::uint8_t value[4] = {};
+    for (std::uint8_t& byte : value) byte = TakeByte(input);
+    append(value, sizeof(value));
+  }
+  if ((flags & 16) != 0) bytes.resize(bytes.size() - TakeByte(input) % 16);
+}
+
+// Imports the bytes, or reads them as the payload of a store.
+Result<std::unique_ptr<Snapshot>> ReadSnapshot(Cache& cache, const Bytes& bytes, bool is_payload,
+                                               std::int64_t hidden_size) {
+  if (!is_payload) return cache.Import(bytes);
+  KVCACHE_ASSIGN_OR_RETURN(StoredState state, ReadStoredState(cache, bytes, hidden_size));
+  Check(state.last.empty() || std::ssize(state.last) == hidden_size);
+  for (const float value : state.last) Check(std::isfinite(value));
+  return std::move(state.snapshot);
+}
+
 // Restores the snapshot to `target`; the check must foresee the result.
 bool Restored(Cache& cache, const Snapshot& snapshot, Position target) {
   const bool expected = cache.CheckRestore(kSecond, &snapshot, target).ok();
@@ -354,10 +392,12 @@ void Run(std::string_view input) {
   const std::uint8_t flags = TakeByte(&input);
   const std::size_t source = (flags & 2) == 0 ? number : TakeByte(&input) % Kinds().size();
   const auto split = static_cast<Position>(TakeByte(&input) % (kTokens + 1));
-  const Bytes bytes = Damage(ValidExport(source, variant), &input, 2);
+  Bytes bytes = Damage(ValidExport(source, variant), &input, 2);
+  const bool is_payload = (flags & 4) != 0;
+  if (is_payload) AppendFinalState(bytes, &input);
   const auto cache = Open(kind);
   if ((flags & 1) != 0) Fill(*cache, kind, kFirst, 0, 9);  // its layers have shapes
-  auto snapshot = cache->Import(bytes);
+  auto snapshot = ReadSnapshot(*cache, bytes, is_payload, (flags & 8) == 0 ? kHiddenSize : 0);
   if (snapshot.ok()) {
     UseSnapshot(*cache, kind, std::move(*snapshot), split);
   } else {

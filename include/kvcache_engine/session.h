@@ -97,9 +97,15 @@ class Session {
   Status ForkFrom(const Session& source, Position length);
 
   // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0. Nothing is
-  // evaluated. Errors: kInvalidArgument for no snapshot; those of Cache::Restore, after which the
-  // session is as before, or empty.
-  Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens);
+  // evaluated. `last` is what LastState() returned at the snapshot's end: with it, a draft head drafts as
+  // behind the text itself. It is ignored if `tokens` are fewer than those of the snapshot. Errors:
+  // kInvalidArgument for no snapshot; those of Cache::Restore, after which the session is as before, or
+  // empty.
+  Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
+                 std::span<const float> last = {});
+  // Returns the model's final state [hidden_size] of the last token, which a draft head reads with the next
+  // one. It is empty if it is not known, and without a draft head. Valid until the next call.
+  std::span<const float> LastState() const;
 
   // Evaluate the round's tokens, and keep what the judge says.
   Status VerifyChain(const Judge& judge);

@@ -10,8 +10,8 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/store_fingerprint.h"
+#include "engine/stored_state.h"
 #include "store/content_hash.h"
-#include "store/write_behind.h"
 
 namespace kvcache::cli {
 namespace {
@@ -50,11 +50,9 @@ Result<ObjectId> IdOf(Engine& engine, Store& store, std::span<const std::int32_t
   return id;
 }
 
-Status PutState(Engine& engine, const Snapshot& state, Store& store, const ObjectId& id) {
-  Cache& cache = engine.cache();
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.ExportSize(state));
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
-  KVCACHE_RETURN_IF_ERROR(cache.Export(state, bytes.span()));
+Status PutState(Engine& engine, const Snapshot& state, std::span<const float> last, Store& store,
+                const ObjectId& id) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoreBytes bytes, WriteStoredState(engine.cache(), state, last));
   return store.Put(id, bytes.span());
 }
 
@@ -74,15 +72,17 @@ Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& 
   const std::vector<std::int32_t> tokens(session.tokens().begin(), session.tokens().end());
   KVCACHE_ASSIGN_OR_RETURN(auto state,
                            engine.cache().TakeSnapshot(session.sequence(), 0, session.position()));
+  const std::span<const float> known = session.LastState();
+  const std::vector<float> last(known.begin(), known.end());
   if (tier == ResumeTier::kLive) {
     KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
     const Clock::time_point start = Clock::now();
-    KVCACHE_RETURN_IF_ERROR(session.Restore(state.get(), tokens));
+    KVCACHE_RETURN_IF_ERROR(session.Restore(state.get(), tokens, last));
     return MillisecondsSince(start);
   }
   KVCACHE_ASSIGN_OR_RETURN(auto store, OpenTier(tier, stores));
   KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, IdOf(engine, *store, tokens));
-  KVCACHE_RETURN_IF_ERROR(PutState(engine, *state, *store, id));
+  KVCACHE_RETURN_IF_ERROR(PutState(engine, *state, last, *store, id));
   state.reset();
   KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
   if (tier != ResumeTier::kMemory) {  // as another process would
@@ -91,8 +91,10 @@ Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& 
   }
   const Clock::time_point start = Clock::now();
   KVCACHE_RETURN_IF_ERROR(store->Get(id, [&](std::span<const std::byte> payload) -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(state, engine.cache().Import(payload));
-    return session.Restore(state.get(), tokens);
+    KVCACHE_ASSIGN_OR_RETURN(
+        const StoredState stored,
+        ReadStoredState(engine.cache(), payload, static_cast<std::int64_t>(last.size())));
+    return session.Restore(stored.snapshot.get(), tokens, stored.last);
   }));
   const double milliseconds = MillisecondsSince(start);
   KVCACHE_RETURN_IF_ERROR(store->Remove(id));

@@ -9,6 +9,7 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/fingerprint_list.h"
+#include "engine/sequence_states.h"
 #include "engine/state_index.h"
 #include "engine/store_calls.h"
 #include "engine/store_fingerprint.h"
@@ -73,15 +74,14 @@ Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> p
   const ObjectId* wrong = nullptr;
   Status status = store_->GetEach(
       ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) -> Status {
-        auto snapshot = engine_.cache().Import(payload);
-        if (!snapshot.ok() && snapshot.status().code() != StatusCode::kOutOfMemory) {
-          wrong = &ids[index];
-        }
-        if (!snapshot.ok()) return std::move(snapshot).TakeStatus();
+        auto state = Read(payload);
+        if (!state.ok() && state.status().code() != StatusCode::kOutOfMemory) wrong = &ids[index];
+        if (!state.ok()) return std::move(state).TakeStatus();
         const Position before = session.position();
         const auto most = static_cast<Position>(tokens.size()) - 1;
         const auto target = static_cast<std::size_t>(std::min(pieces[index].end, most));
-        KVCACHE_RETURN_IF_ERROR(session.Restore(snapshot->get(), tokens.first(target)));
+        KVCACHE_RETURN_IF_ERROR(
+            session.Restore(state->snapshot.get(), tokens.first(target), state->last));
         tiers[static_cast<std::size_t>(tier)] += session.position() - before;
         return Status::Ok();
       });
@@ -149,11 +149,14 @@ PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int
   return loaded;
 }
 
-Status PrefixStore::Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms) {
-  Cache& cache = engine_.cache();
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.ExportSize(snapshot));
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
-  KVCACHE_RETURN_IF_ERROR(cache.Export(snapshot, bytes.span()));
+Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
+  const SequenceStates* const states = engine_.states();
+  return ReadStoredState(engine_.cache(), payload, states == nullptr ? 0 : states->hidden_size());
+}
+
+Status PrefixStore::Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
+                          int most_wait_ms) {
+  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(engine_.cache(), snapshot, last));
   return Queue(id, std::move(bytes), most_wait_ms);
 }
 
@@ -186,7 +189,7 @@ Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, in
   KVCACHE_ASSIGN_OR_RETURN(const auto snapshot,
                            engine_.cache().TakeSnapshot(sequence, piece.begin, piece.end));
   if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
-  return Write(*snapshot, piece.id, most_wait_ms);
+  return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, most_wait_ms);
 }
 
 void PrefixStore::Save(const Session& session, Extent extent) {
@@ -244,7 +247,8 @@ Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> ch
   return Status::Ok();
 }
 
-void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens) {
+void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
+                            std::span<const std::int32_t> tokens) {
   if (is_divisible_ || tokens.size() < kLeastPiece) return;
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
@@ -252,21 +256,22 @@ void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t>
     if (Has(id)) {
       store_->Touch(std::span(&id, 1));
     } else {
-      KVCACHE_RETURN_IF_ERROR(Write(state, id, kMostWaitMs));
+      KVCACHE_RETURN_IF_ERROR(Write(state, last, id, kMostWaitMs));
     }
     return List({id, 0, static_cast<Position>(tokens.size())}, chain);
   });
   (void)status.ok();
 }
 
-void PrefixStore::SaveState(const Snapshot& state, std::span<const std::int32_t> tokens,
-                            std::uint64_t salt, Known& known) {
+void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
+                            std::span<const std::int32_t> tokens, std::uint64_t salt,
+                            Known& known) {
   if (is_divisible_ || tokens.size() < kLeastPiece) return;
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
     if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
-    KVCACHE_RETURN_IF_ERROR(Write(state, id, 0));
+    KVCACHE_RETURN_IF_ERROR(Write(state, last, id, 0));
     known.ids.push_back(id);
     return List({id, 0, static_cast<Position>(tokens.size())}, chain);
   });

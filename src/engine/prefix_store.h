@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/prefix_keys.h"
+#include "engine/stored_state.h"
 #include "kvcache/kv.h"
 #include "kvcache/snapshot.h"
 #include "kvcache/store.h"
@@ -52,8 +53,9 @@ class PrefixStore {
   // recurrent states, or with a session that was shifted.
   void Save(const Session& session, Extent extent);
   // Stores a state of [0, tokens.size()) of a model with windows or recurrent states; does nothing for
-  // another model.
-  void SaveState(const Snapshot& state, std::span<const std::int32_t> tokens);
+  // another model. `last` is the final state of the last token (sequence_states.h), or empty.
+  void SaveState(const Snapshot& state, std::span<const float> last,
+                 std::span<const std::int32_t> tokens);
   // Returns whether a state after `length` tokens of a prompt is worth its bytes. `restore_points` are
   // the prompt's, ascending.
   bool IsStateWorthStoring(Position length, Position prompt,
@@ -68,8 +70,11 @@ class PrefixStore {
   // What is queued becomes known.
   void SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens, Extent extent,
                   Known& known);
-  void SaveState(const Snapshot& state, std::span<const std::int32_t> tokens, std::uint64_t salt,
-                 Known& known);
+  void SaveState(const Snapshot& state, std::span<const float> last,
+                 std::span<const std::int32_t> tokens, std::uint64_t salt, Known& known);
+
+  // Reads an object. Errors: those of ReadStoredState (stored_state.h).
+  Result<StoredState> Read(std::span<const std::byte> payload);
 
   // ---- Models with an encoder (encoder_outputs.cc): the output for a whole text is one object.
 
@@ -118,7 +123,8 @@ class PrefixStore {
   // Restores pieces one after the other, the last one perhaps in part.
   Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
                      std::span<const std::int32_t> tokens, TokensByTier& tiers);
-  Status Write(const Snapshot& snapshot, const ObjectId& id, int most_wait_ms);
+  Status Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
+               int most_wait_ms);
   Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int most_wait_ms);
   Status Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms);
   Status List(const StoredPiece& state, std::span<const StoreHash> chain);

@@ -24,7 +24,7 @@ void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
       auto& snapshot = (*taken)[static_cast<std::size_t>(at - lengths_.begin())];
       if (snapshot == nullptr) continue;
       if (look) look(*snapshot, *at);
-      auto state = states.Add(std::move(snapshot));
+      auto state = states.Add(std::move(snapshot), sequence);
       if (state.ok()) (void)prefixes.Extend(request, *at, *state).ok();
     }
   }

@@ -72,7 +72,7 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bo
                                                                               : 0.0),
           options.available_memory ? options.available_memory
                                    : [] { return kvcache::AvailableMemory(); }),
-      states_(engine.cache()) {}
+      states_(engine.cache(), engine.states()) {}
 
 Status SchedulerImpl::Open() {
   const std::span<const LayerMemory> layers = engine_.info().memory;

@@ -28,8 +28,9 @@ std::int64_t SchedulerImpl::SetBudget(std::int64_t bytes) {
 
 std::int64_t SchedulerImpl::HeldBytes() const {
   const Cache& cache = engine_.cache();
-  if (!engine_.options().releases_memory) return cache.UsedBytes();
-  return cache.ResidentBytes() + engine_.WorkspaceBytes() + RowBytes(0);
+  const std::int64_t states = states_.last_state_bytes();
+  if (!engine_.options().releases_memory) return cache.UsedBytes() + states;
+  return cache.ResidentBytes() + engine_.WorkspaceBytes() + RowBytes(0) + states;
 }
 
 // The workspace has a row of logits for each sequence; drafts need more.

@@ -11,6 +11,7 @@
 #include "engine/engine_impl.h"
 #include "engine/prefix_drafter.h"
 #include "engine/scheduler_impl.h"
+#include "engine/sequence_states.h"
 #include "kvcache_engine/head_drafter.h"
 #include "speculation/judge_drafts.h"
 
@@ -335,7 +336,11 @@ Status SchedulerImpl::KeepJudged() {
     return {StatusCode::kOutOfMemory, "no memory for a pass of trees"};
   }
   Status status = engine_.cache().AcceptDrafts(last_);
-  if (!status.ok()) engine_.cache().EndPass();
+  if (!status.ok()) {
+    engine_.cache().EndPass();
+  } else if (engine_.states() != nullptr) {
+    engine_.states()->Accept(last_, parents_);
+  }
   return status;
 }
 

@@ -6,6 +6,7 @@
 
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/sequence_states.h"
 
 namespace kvcache {
 namespace {
@@ -147,7 +148,8 @@ bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
 Status SchedulerImpl::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched,
                                     Position target) {
   Cache& cache = engine_.cache();
-  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache.Import(fetched.payload.span()));
+  KVCACHE_ASSIGN_OR_RETURN(StoredState state, engine_.prefix_store()->Read(fetched.payload.span()));
+  std::unique_ptr<Snapshot>& snapshot = state.snapshot;
   const bool is_piece =
       snapshot->begin() == fetched.piece.begin && snapshot->end() == fetched.piece.end;
   if (!is_piece) return {StatusCode::kCorrupt, "the object has other tokens than its key says"};
@@ -155,7 +157,12 @@ Status SchedulerImpl::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetche
     KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts, cache.SplitSnapshot(snapshot, job.length));
     snapshot = std::move(parts.second);
   }
-  return cache.Restore(job.sequence, snapshot.get(), target);
+  KVCACHE_RETURN_IF_ERROR(cache.Restore(job.sequence, snapshot.get(), target));
+  if (engine_.states() != nullptr) {
+    if (target < fetched.piece.end) state.last.clear();  // it is that of a later token
+    engine_.states()->Restored(job.sequence, target, state.last);
+  }
+  return Status::Ok();
 }
 
 void SchedulerImpl::AddStored(Job& job, Position tokens, StoreTier tier) {
@@ -233,8 +240,9 @@ void SchedulerImpl::SaveState(Job& job, const Snapshot& state, Position length) 
   const bool is_worth_it = store.IsStateWorthStoring(
       length, static_cast<Position>(job.request.prompt.size()), job.request.restore_points);
   if (!is_worth_it) return;
-  store.SaveState(state, std::span(job.tokens).first(static_cast<std::size_t>(length)),
-                  job.request.salt, job.store.known);
+  store.SaveState(state, LastState(engine_, job.sequence, length),
+                  std::span(job.tokens).first(static_cast<std::size_t>(length)), job.request.salt,
+                  job.store.known);
 }
 
 }  // namespace kvcache

@@ -156,7 +156,11 @@ Status Session::VerifyTree(const Judge& judge) {
   if (status.ok()) {
     auto judged = judge(all_logits_);
     if (judged.ok()) last = *judged + 1;
-    status = judged.ok() ? engine_.cache().AcceptDrafts({last}) : std::move(judged).TakeStatus();
+    const std::int32_t accepted[] = {last};
+    status = judged.ok() ? engine_.cache().AcceptDrafts(accepted) : std::move(judged).TakeStatus();
+    if (status.ok() && engine_.states() != nullptr) {
+      engine_.states()->Accept(accepted, round_parents_);
+    }
   }
   if (!status.ok()) {
     engine_.cache().EndPass();
@@ -213,13 +217,22 @@ Status Session::GoBack(Position length) {
   return Status::Ok();
 }
 
-Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens) {
+std::span<const float> Session::LastState() const {
+  return kvcache::LastState(engine_, sequence_, position());
+}
+
+Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
+                        std::span<const float> last) {
   if (snapshot == nullptr) return {StatusCode::kInvalidArgument, "there is no snapshot to restore"};
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
   Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
-  if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);
   if (restored.ok()) {
+    if (engine_.states() != nullptr) {
+      const bool is_whole = snapshot->end() == static_cast<Position>(tokens.size());
+      engine_.states()->Restored(sequence_, snapshot->end(),
+                                 is_whole ? last : std::span<const float>());
+    }
     tokens_.assign(tokens.begin(), tokens.end());
     unshifted_ = position();
   } else if (!cache.CanResume(sequence_, position())) {

@@ -6,12 +6,16 @@
 
 #include "engine/engine_impl.h"
 #include "engine/prefix_store.h"
+#include "engine/sequence_states.h"
 #include "engine/token_keys.h"
 
 namespace kvcache {
 
 SessionPrefixes::SessionPrefixes(Engine& engine, Session& session, std::int64_t most_tokens)
-    : engine_(engine), session_(session), most_tokens_(most_tokens), states_(engine.cache()) {}
+    : engine_(engine),
+      session_(session),
+      most_tokens_(most_tokens),
+      states_(engine.cache(), engine.states()) {}
 
 SessionPrefixes::~SessionPrefixes() {
   engine_.cache().CancelCaptures(session_.sequence());
@@ -54,7 +58,8 @@ Result<SessionReuse> SessionPrefixes::Begin(std::span<const std::int32_t> tokens
   if (plan.resumed > live) {
     restored =
         session_
-            .Restore(states_.Find(plan.state), tokens.first(static_cast<std::size_t>(plan.resumed)))
+            .Restore(states_.Find(plan.state), tokens.first(static_cast<std::size_t>(plan.resumed)),
+                     states_.LastState(plan.state, plan.resumed))
             .ok();
     if (!restored) plan.captures = prefixes_->NotRestored(plan.request);
   }
@@ -89,7 +94,8 @@ void SessionPrefixes::StoreState(const Snapshot& state, Position length) {
   if (store == nullptr || !store->IsStateWorthStoring(length, prompt, restore_points_)) return;
   const auto held = session_.tokens();
   if (static_cast<std::size_t>(length) > held.size()) return;
-  store->SaveState(state, held.first(static_cast<std::size_t>(length)));
+  store->SaveState(state, LastState(engine_, session_.sequence(), length),
+                   held.first(static_cast<std::size_t>(length)));
 }
 
 void SessionPrefixes::TakeCaptures() {

@@ -3,11 +3,20 @@
 #include <new>
 #include <utility>
 
+#include "engine/sequence_states.h"
+
 namespace kvcache {
 
-Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot) {
+Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot, SequenceId sequence) {
   try {
-    snapshots_.emplace(last_ + 1, std::move(snapshot));
+    Held held{.snapshot = std::move(snapshot), .last = {}};
+    if (last_states_ != nullptr) {
+      const auto last = last_states_->Last(sequence, held.snapshot->end());
+      held.last.assign(last.begin(), last.end());
+    }
+    const auto bytes = static_cast<std::int64_t>(held.last.size() * sizeof(float));
+    states_.emplace(last_ + 1, std::move(held));
+    last_state_bytes_ += bytes;
     return PrefixState{++last_};
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
@@ -19,31 +28,49 @@ Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
   if (snapshot == nullptr) {
     return Status(StatusCode::kInvalidArgument, "a snapshot of no tokens is no state");
   }
-  return Add(std::move(snapshot));
+  return Add(std::move(snapshot), sequence);
 }
 
 const Snapshot* SnapshotStates::Find(PrefixState state) const {
-  const auto found = snapshots_.find(static_cast<std::uint64_t>(state));
-  return found == snapshots_.end() ? nullptr : found->second.get();
+  const auto found = states_.find(static_cast<std::uint64_t>(state));
+  return found == states_.end() ? nullptr : found->second.snapshot.get();
+}
+
+std::span<const float> SnapshotStates::LastState(PrefixState state, Position length) const {
+  const auto found = states_.find(static_cast<std::uint64_t>(state));
+  if (found == states_.end() || found->second.snapshot->end() != length) return {};
+  return found->second.last;
 }
 
 Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
   const Snapshot* const snapshot = Find(state);
   if (snapshot == nullptr) return {StatusCode::kNotFound, "the state is unknown"};
-  return cache_.Restore(sequence, snapshot, length);
+  KVCACHE_RETURN_IF_ERROR(cache_.Restore(sequence, snapshot, length));
+  if (last_states_ != nullptr) last_states_->Restored(sequence, length, LastState(state, length));
+  return Status::Ok();
+}
+
+void SnapshotStates::DropLast(Held& held) {
+  last_state_bytes_ -= static_cast<std::int64_t>(held.last.size() * sizeof(float));
+  held.last = {};
 }
 
 void SnapshotStates::Drop(PrefixState state) {
-  snapshots_.erase(static_cast<std::uint64_t>(state));
+  const auto found = states_.find(static_cast<std::uint64_t>(state));
+  if (found == states_.end()) return;
+  DropLast(found->second);
+  states_.erase(found);
 }
 
 bool SnapshotStates::Truncate(PrefixState state, Position length) {
-  const auto found = snapshots_.find(static_cast<std::uint64_t>(state));
-  if (found == snapshots_.end() || length < 1) return false;
-  if (length >= found->second->end()) return true;
-  auto parts = cache_.SplitSnapshot(found->second, length);
+  const auto found = states_.find(static_cast<std::uint64_t>(state));
+  if (found == states_.end() || length < 1) return false;
+  Held& held = found->second;
+  if (length >= held.snapshot->end()) return true;
+  auto parts = cache_.SplitSnapshot(held.snapshot, length);
   if (!parts.ok()) return false;
-  found->second = std::move(parts->first);
+  held.snapshot = std::move(parts->first);
+  DropLast(held);
   return true;
 }
 

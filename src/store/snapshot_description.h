@@ -19,7 +19,11 @@ struct SnapshotDescription {
   std::string fingerprint;  // the first line of the cache's
 };
 
-// Errors: kCorrupt for bytes that are not a snapshot.
+// Errors: kCorrupt for bytes that do not begin with a snapshot.
 Result<SnapshotDescription> DescribeSnapshot(std::span<const std::byte> payload);
+
+// Returns the bytes of the snapshot that the payload begins with, as its header says. Errors: kCorrupt for a
+// payload that does not begin with one, or has fewer bytes.
+Result<std::size_t> SnapshotSize(std::span<const std::byte> payload);
 
 }  // namespace kvcache
