@@ -83,12 +83,11 @@ Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const O
   return Queue(id, std::move(bytes), most_wait_ms);
 }
 
+// It was not found, or could not be read: one of several stores may have it, and others not.
 void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text) {
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, 0));
-    if (!Has(id)) return WriteOutput(sequence, text.size(), id, kMostWaitMs);
-    store_->Touch(std::span(&id, 1));
-    return Status::Ok();
+    return WriteOutput(sequence, text.size(), id, kMostWaitMs);
   });
   (void)status.ok();  // what was not stored is encoded again
 }

@@ -289,6 +289,46 @@ TEST_P(EncoderStoreTest, AnotherOutputUnderTheNameIsRefused) {
   }
 }
 
+// Has objects, and cannot read them.
+class UnreadableStore final : public Store {
+ public:
+  explicit UnreadableStore(std::shared_ptr<Store> store) : inner_(std::move(store)) {}
+
+  Status Get(const ObjectId& /*id*/, const Reader& /*reader*/) override {
+    return {StatusCode::kIo, "no answer in time"};
+  }
+  Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
+    return inner_->Put(id, payload);
+  }
+  Result<bool> Contains(const ObjectId& id) override { return inner_->Contains(id); }
+  void Touch(std::span<const ObjectId> ids) override { inner_->Touch(ids); }
+  Status Remove(const ObjectId& id) override { return inner_->Remove(id); }
+  Result<std::vector<StoredObject>> List() override { return inner_->List(); }
+  Result<StoreStats> Stats() override { return inner_->Stats(); }
+  StoreTier tier() const override { return StoreTier::kRemote; }
+
+ private:
+  const std::shared_ptr<Store> inner_;
+};
+
+// One of two stores has the output and does not give it: the other one gets it.
+TEST_P(EncoderStoreTest, AnEncodingGoesToEachStore) {
+  const Tokens text = Text(40);
+  const Read cold = Cold(text);
+  const std::shared_ptr<Store> remote = Memory();
+  (void)Evaluate(*Open(remote), text);
+  const auto both = [&]() -> std::shared_ptr<Store> {
+    return std::move(*MakeTieredStore({Disk(), std::make_shared<UnreadableStore>(remote)}));
+  };
+  const Read first = Evaluate(*Open(both()), text);
+  EXPECT_EQ(first.reuse.stored, 0);
+  EXPECT_NE(first.reuse.problem, "");
+  ExpectSame(first, cold);
+  const Read second = Evaluate(*Open(both()), text);
+  ExpectStored(second.reuse, text, StoreTier::kDisk);
+  ExpectSame(second, cold);
+}
+
 // A kernel fails while an output is restored, or in the pass after it.
 TEST_P(EncoderStoreTest, AFailedRestoreLeavesNothing) {
   const Tokens text = Text(30);

@@ -81,7 +81,7 @@ class PrefixStore {
   // Gives the empty sequence the output for `text`, without a salt, if the store has it. Only the decoder's
   // first token is left to be evaluated then.
   TextReuse LoadOutput(SequenceId sequence, std::span<const std::int32_t> text);
-  // Stores the output for `text` that the sequence has, if the store lacks it.
+  // Stores the output for `text` that the sequence has: the store did not give it.
   void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text);
   // As SaveOutput with a salt. Asks the store nothing, and waits for nothing.
   void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text, std::uint64_t salt,
