@@ -49,7 +49,8 @@ struct SchedulerOptions {
   Position recompute_bound = 512;
   // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
   // EngineOptions::releases_memory they are the system's, with those of passes (Cache::ResidentBytes
-  // and Engine::WorkspaceBytes), else those in use (Cache::UsedBytes).
+  // and Engine::WorkspaceBytes), else those in use (Cache::UsedBytes); in both cases with the final states that
+  // prefixes keep for a draft head.
   std::int64_t budget_bytes = 0;
   // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:
   // it does not. None: 0.5 with EngineOptions::releases_memory, else 0.
@@ -178,6 +179,9 @@ class Scheduler {
   static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
   // Returns the least budget with which a request may fill the context. REQUIRES: the engine has no tokens yet.
   static std::int64_t LeastBudget(Engine& engine);
+  // Returns whether a scheduler of the engine can have this budget (SchedulerOptions::budget_bytes). Errors:
+  // kInvalidArgument, with the numbers. REQUIRES: as above.
+  static Status CheckBudget(Engine& engine, std::int64_t bytes);
   // Drops the requests that are left, without calling their functions.
   virtual ~Scheduler() = default;
 

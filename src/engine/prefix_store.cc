@@ -19,6 +19,8 @@
 namespace kvcache {
 namespace {
 
+static_assert(SequenceStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
+
 constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
 
 std::span<const std::byte> TextBytes(std::string_view text) {

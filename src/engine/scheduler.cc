@@ -39,17 +39,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
                   StrCat("a step has ", options.step_tokens, " tokens; must be in [0, ",
                          engine.max_batch(), "]"));
   }
-  if (options.budget_bytes < 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the budget is ", options.budget_bytes, " bytes; must be at least 0"));
-  }
-  const std::int64_t fixed = engine.cache().ResidentBytes() + engine.WorkspaceBytes();
-  if (engine.options().releases_memory && options.budget_bytes > 0 &&
-      options.budget_bytes <= fixed) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the budget is ", options.budget_bytes,
-                         " bytes; the empty cache and the buffers of passes take ", fixed));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckBudget(engine, options.budget_bytes));
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {
     return Status(StatusCode::kInvalidArgument,

@@ -52,7 +52,9 @@ bool SchedulerImpl::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
   if (status.ok()) {
     job.store.has_output = true;
     AddStored(job, job.result.reuse.prompt, fetched.tier);
-    return true;
+    CancelLoad(job);  // nothing else comes
+    EndLoad(job, {});
+    return false;
   }
   const bool is_wrong = !output.ok() && status.code() != StatusCode::kOutOfMemory;
   if (is_wrong) loader_->Discard(fetched.piece.id);

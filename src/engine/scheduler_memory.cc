@@ -2,20 +2,43 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
+#include "engine/sequence_states.h"
 
 namespace kvcache {
 namespace {
 
 constexpr std::int64_t kLeastEvicted = 64;  // tokens
 
+// The bytes of a final state, which a prefix has besides its snapshot.
+std::int64_t LastStateBytes(Engine& engine) {
+  const SequenceStates* const states = engine.states();
+  return states == nullptr ? 0 : states->hidden_size() * static_cast<std::int64_t>(sizeof(float));
+}
+
 }  // namespace
 
 std::int64_t Scheduler::LeastBudget(Engine& engine) {
   const SequenceLength context[] = {{SequenceId{0}, engine.context()}};
   return engine.cache().ResidentBytes() + engine.WorkspaceBytes() +
-         engine.cache().GrowthOf(context, kMostCapturesPerPass, 0);
+         engine.cache().GrowthOf(context, kMostCapturesPerPass, 0) +
+         (kMostCapturesPerPass + 1) * LastStateBytes(engine);
+}
+
+Status Scheduler::CheckBudget(Engine& engine, std::int64_t bytes) {
+  if (bytes < 0) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the budget is ", bytes, " bytes; must be at least 0")};
+  }
+  const std::int64_t fixed = engine.cache().ResidentBytes() + engine.WorkspaceBytes();
+  if (engine.options().releases_memory && bytes > 0 && bytes <= fixed) {
+    return {StatusCode::kInvalidArgument,
+            StrCat("the budget is ", bytes,
+                   " bytes; the empty cache and the buffers of passes take ", fixed)};
+  }
+  return Status::Ok();
 }
 
 std::int64_t SchedulerImpl::SetBudget(std::int64_t bytes) {
@@ -58,7 +81,10 @@ std::int64_t SchedulerImpl::PassGrowth(std::int64_t cells) {
   }
   std::sort(growing_.begin(), growing_.end(),
             [](const auto& a, const auto& b) { return Index(a.sequence) < Index(b.sequence); });
-  return engine_.cache().GrowthOf(growing_, captures, rounds) + RowBytes(rows) - RowBytes(0);
+  const std::int64_t growth =
+      engine_.cache().GrowthOf(growing_, captures, rounds) + RowBytes(rows) - RowBytes(0);
+  if (growth == 0) return 0;
+  return growth + (captures + std::ssize(growing_)) * LastStateBytes(engine_);
 }
 
 bool SchedulerImpl::HasRoom(std::int64_t cells) {

@@ -242,6 +242,49 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
   EXPECT_GT(drafted, 0);
 }
 
+// A budget that goes down and up between steps: requests are parked and go on, and nothing is above it.
+TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
+  engine_ = Open({.threads = 2,
+                  .context = kContext,
+                  .max_sequences = 4,
+                  .pool_tokens = 4096,
+                  .releases_memory = true,
+                  .prefill_chunk = 32});
+  ASSERT_TRUE(engine_->cache().ReleaseFreeMemory().ok());
+  const std::int64_t least = Scheduler::LeastBudget(*engine_);
+  auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .free_memory_share = 0.0});
+  ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
+  scheduler_ = std::move(scheduler).value();
+  std::mt19937 random(11);
+  std::int64_t budget = 0;
+  const auto step = [&] {
+    const bool more = *scheduler_->Step();
+    EXPECT_TRUE(budget == 0 || scheduler_->Stats().held_bytes <= budget);
+    return more;
+  };
+  int lowered = 0;
+  for (int request = 0; request < 40; ++request) {
+    Ask(SomeTokens(100 + static_cast<int>(random() % 120), 3 + static_cast<int>(random() % 5)), 20);
+    for (auto steps = random() % 12; steps > 0; --steps) step();
+    const std::int64_t before = Held();
+    budget = request % 3 == 2 ? 0 : least + static_cast<std::int64_t>(random() % 3) * least / 2;
+    const std::int64_t held = scheduler_->SetBudget(budget);
+    EXPECT_EQ(held, scheduler_->Stats().held_bytes);
+    EXPECT_TRUE(budget == 0 || held <= budget) << held << " of " << budget;
+    lowered += held < before ? 1 : 0;
+  }
+  for (int steps = 0; step(); ++steps) ASSERT_LT(steps, 20000);
+  EXPECT_GT(lowered, 0);
+  std::int64_t parked = 0;
+  for (const auto& asked : asked_) {
+    ASSERT_TRUE(asked->done);
+    EXPECT_TRUE(asked->result.status.ok()) << asked->result.status.message();
+    parked += asked->result.reuse.parked;
+    ExpectExact(*asked);
+  }
+  EXPECT_GT(parked, 0);
+}
+
 TEST_P(SchedulerTest, ABudgetBelowTheBuffersOfPassesIsRefused) {
   engine_ = Open({.context = kContext, .pool_tokens = 4096, .releases_memory = true});
   const std::int64_t fixed = Held();

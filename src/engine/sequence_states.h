@@ -11,6 +11,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/draft_rates.h"
 #include "kvcache_engine/engine.h"
 #include "model/model.h"
 
@@ -47,6 +48,7 @@ class SequenceStates {
  private:
   // A current token and its drafts, and the token before them: a round that fails leaves its state.
   static constexpr int kKept = 18;
+  static_assert(kKept >= DraftRates::kMost + 2);
   static constexpr int kMarked = 4;  // ends of chunks, besides those of a pass
 
   // A ring of rows of a sequence.

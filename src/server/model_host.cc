@@ -301,16 +301,17 @@ class Host final : public ModelHost {
     const bool was_open = waiting.engine != nullptr;
     Status status = Open(waiting);
     lock.lock();
+    if (stopping_) status = {StatusCode::kCancelled, "the server is stopping"};
     if (status.ok() && !was_open && MustLeave(waiting) != nullptr) {
       waiting_.push_front(std::move(waiting));
       loading_ = false;
       return true;
     }
     if (status.ok()) {
-      std::vector<std::future<void>> shared = Share(entries_.size() + 1);
+      const std::vector<std::future<void>> shared = Share(entries_.size() + 1);
       const std::int64_t part = PartOf(entries_.size() + 1);
       lock.unlock();
-      for (const std::future<void>& kept : shared) kept.wait();
+      for (const std::future<void>& done : shared) done.wait();
       loaded.front().engine = std::move(waiting.engine);
       loaded.front().least_budget = waiting.least_budget;
       status = Load(loaded.front(), part, waiting.seconds);
@@ -364,20 +365,28 @@ class Host final : public ModelHost {
   std::int64_t budget() const { return options_.scheduler.budget_bytes; }
   // Returns the part of the budget that each of so many models has; 0: there is no budget.
   std::int64_t PartOf(std::size_t models) const {
-    return budget() / static_cast<std::int64_t>(models);
+    if (budget() == 0) return 0;
+    return std::max<std::int64_t>(1, budget() / static_cast<std::int64_t>(models));
   }
 
-  // Gives each loaded model its part of the budget. The futures are ready when they keep to it.
-  std::vector<std::future<void>> Share(std::size_t models) {
-    std::vector<std::future<void>> kept;
-    if (budget() == 0) return kept;
+  // Gives each loaded model its part of the budget. The futures are ready when the models have given back what
+  // they can. Without memory for that, a model keeps the part that it has.
+  std::vector<std::future<void>> Share(std::size_t models) noexcept {
+    std::vector<std::future<void>> done;
+    if (budget() == 0) return done;
     for (Entry& entry : entries_) {
       if (entry.service == nullptr) continue;
-      const auto promise = std::make_shared<std::promise<void>>();
-      kept.push_back(promise->get_future());
-      entry.service->SetBudget(PartOf(models), [promise] { promise->set_value(); });
+      try {
+        const auto promise = std::make_shared<std::promise<void>>();
+        std::future<void> future = promise->get_future();
+        done.reserve(done.size() + 1);
+        entry.service->SetBudget(PartOf(models), [promise] { promise->set_value(); });
+        done.push_back(std::move(future));
+      } catch (const std::exception&) {
+        continue;
+      }
     }
-    return kept;
+    return done;
   }
 
   // Opens the request's model, if it is not open.
@@ -386,10 +395,12 @@ class Host final : public ModelHost {
     const ServedModel& model = waiting.loan.model;
     const auto start = Clock::now();
     const Status status = Guard(model, [&]() -> Status {
-      KVCACHE_ASSIGN_OR_RETURN(waiting.engine, source_->Open(model));
-      if (waiting.engine->options().releases_memory && budget() > 0) {
-        waiting.least_budget = Scheduler::LeastBudget(*waiting.engine);
+      KVCACHE_ASSIGN_OR_RETURN(auto engine, source_->Open(model));
+      KVCACHE_RETURN_IF_ERROR(Scheduler::CheckBudget(*engine, budget()));  // before others go
+      if (engine->options().releases_memory && budget() > 0) {
+        waiting.least_budget = Scheduler::LeastBudget(*engine);
       }
+      waiting.engine = std::move(engine);
       return Status::Ok();
     });
     waiting.seconds = SecondsSince(start);

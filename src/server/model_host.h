@@ -6,8 +6,9 @@
 // from then on, so that the other model's turn comes.
 //
 // A budget of bytes is for all models together (SchedulerOptions::budget_bytes): those that are loaded have equal
-// parts of it. Before one is loaded, the others give back what they have above their new part. A model that needs
-// more than its part for one request of a whole context takes the place of others.
+// parts of it. Before one gets its first request, the others give back what they have above their new part. A model
+// that needs more than its part for one request of a whole context takes the place of others; if it needs more than
+// the budget, it is loaded alone.
 //
 // What a model had cached is in the engine's store, if there is one, and comes back with the model.
 //

@@ -29,18 +29,25 @@ class Files final : public ModelSource {
   Result<std::shared_ptr<Engine>> Open(const ServedModel& model) override {
     ++opened;
     if (model.name == "broken") return Status(StatusCode::kCorrupt, "the file is broken");
+    const int sequences = model.name == kManySequences ? 8000 : 2;
     KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine,
                              Engine::Open(model.path, {.threads = 1,
                                                        .context = 256,
-                                                       .max_sequences = 2,
+                                                       .max_sequences = sequences,
                                                        .releases_memory = releases_memory_}));
     KVCACHE_RETURN_IF_ERROR(engine->UseStore(store_));
     return engine;
   }
 
+  // The model "story" with large buffers of passes.
+  static constexpr const char* kManySequences = "many-sequences";
+
   static ServedModel Model(const std::string& name) {
-    return {
-        .name = name, .bytes = 1000, .path = StrCat(KVCACHE_SOURCE_DIR, "/models/", name, ".gguf")};
+    const std::string file = name == kManySequences ? "story" : name;
+    return {.name = name,
+            .bytes = 1000,
+            .path = StrCat(KVCACHE_SOURCE_DIR, "/models/", file, ".gguf"),
+            .parameters = {{"num_ctx", name == kManySequences ? 255 : 256}}};
   }
 
   static inline std::atomic<int> opened{0};
@@ -273,6 +280,39 @@ TEST_F(ModelHostTest, WithoutRoomForTwoTheOldestLeaves) {
   EXPECT_THAT(Names(), ElementsAre("story-window"));
   EXPECT_EQ(Files::opened, 2) << "a model that waits for its part is not opened again";
   *window = nullptr;
+}
+
+// The other model comes while this one generates.
+TEST_F(ModelHostTest, ModelsThatGenerateGiveBackToo) {
+  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
+  const std::int64_t budget = 2 * least;
+  Start({.scheduler = {.budget_bytes = budget, .free_memory_share = 0.0}});
+  auto story = Acquire("story");
+  ASSERT_TRUE(story.ok());
+  EXPECT_GT(Fill(*story, budget / 2), budget / 2);
+  std::atomic<bool> ends{false};
+  std::thread user([&] {
+    for (int i = 0; !ends; ++i) (void)Ask(*story, StrCat("Number ", i, ". ", LongText()));
+  });
+  auto window = Acquire("story-window");
+  ASSERT_TRUE(window.ok());
+  for (int i = 0; i < 20; ++i) {
+    EXPECT_LE(Held(*story), budget / 2);
+    EXPECT_LE(Held(*window), budget / 2);
+    (void)Ask(*window, StrCat(i, " here. ", LongText()));
+  }
+  ends = true;
+  user.join();
+  *story = nullptr;
+  *window = nullptr;
+}
+
+TEST_F(ModelHostTest, AModelThatCannotHaveABudgetMakesNoOtherGo) {
+  Start({.scheduler = {.budget_bytes = 2 * LeastBudget("story"), .free_memory_share = 0.0}});
+  ASSERT_TRUE(Acquire("story").ok());
+  const auto large = Acquire(Files::kManySequences);
+  EXPECT_EQ(large.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(Names(), ElementsAre("story"));
 }
 
 TEST_F(ModelHostTest, ABudgetForNoModelIsAnError) {

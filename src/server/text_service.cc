@@ -142,7 +142,8 @@ class Service final : public TextService {
 
   void SetBudget(std::int64_t bytes, std::function<void()> done) override {
     AddTask([this, bytes, done = std::move(done)] {
-      if (scheduler_->SetBudget(bytes) > bytes) {
+      const bool releases = engine_.options().releases_memory;
+      if (scheduler_->SetBudget(bytes) > bytes && bytes > 0 && releases) {
         pins_.Clear(scheduler_->Now());
         (void)scheduler_->SetBudget(bytes);
       }
