@@ -24,7 +24,7 @@ function(kvcache_unite target layer)
   endif()
   set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
   # A class of a source that has members of an unnamed namespace's types looks like one of a header.
-  # A name of a source may be one of another source's headers.
+  # A source's name may also be in a header that only another source includes.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>
     $<$<CXX_COMPILER_ID:Clang>:-Wno-shadow>)
   set_source_files_properties(${KVCACHE_ALONE} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)

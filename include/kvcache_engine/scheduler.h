@@ -199,9 +199,9 @@ class Scheduler {
   virtual void Wake() = 0;
 
   // Changes SchedulerOptions::budget_bytes, 0 for none. With EngineOptions::releases_memory, what the cache has
-  // above it goes back to the system at once: prefixes go, then requests are parked. Returns the bytes that it
-  // takes then, which are above the budget only if the system refuses to take memory back, or if they are below
-  // what an empty cache takes.
+  // above it goes back to the system at once: prefixes go, then requests are parked. Returns the bytes that the
+  // cache takes then. They are above the budget only if the system refuses to take memory back, if pins keep
+  // prefixes, or if an empty cache takes more.
   virtual std::int64_t SetBudget(std::int64_t bytes) = 0;
 
   // Returns what a prompt would reuse now, and changes nothing.
