@@ -77,9 +77,7 @@ Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const O
                            encoder.TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
   KVCACHE_RETURN_IF_ERROR(
       encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, encoder.ExportSize(*output));
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(static_cast<std::size_t>(size)));
-  KVCACHE_RETURN_IF_ERROR(encoder.Export(*output, bytes.span()));
+  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(encoder, *output, {}));
   return Queue(id, std::move(bytes), most_wait_ms);
 }
 

@@ -69,9 +69,21 @@ std::string_view PartOf(std::string_view line) {
   return kCaches;
 }
 
-std::string MissText(std::string_view what, const std::string& ours, const std::string& theirs) {
-  return StrCat("it has the ", what,
-                " under another fingerprint: ", FingerprintDifference(ours, theirs), " differs");
+// Returns which part of the fingerprint differs for the first other one under which `has(keys)` is true.
+template <typename Has>
+std::string WhyUnderAnother(const std::string& ours, std::span<const std::string> fingerprints,
+                            std::string_view what, const Has& has) {
+  for (const std::string& theirs : fingerprints) {
+    if (theirs == ours) continue;
+    const auto hash = StoreHashOf(BytesOf(theirs));
+    if (!hash.ok()) return {};
+    const auto keys = PrefixKeys::Make(*hash);
+    if (!keys.ok()) return {};
+    if (!has(*keys)) continue;
+    return StrCat("it has the ", what,
+                  " under another fingerprint: ", FingerprintDifference(ours, theirs), " differs");
+  }
+  return {};
 }
 
 }  // namespace
@@ -127,14 +139,9 @@ std::string FingerprintDifference(const std::string& ours, const std::string& th
 std::string WhyMissed(Store& store, const std::string& ours,
                       std::span<const std::string> fingerprints,
                       std::span<const std::int32_t> tokens, std::uint64_t salt) {
-  for (const std::string& theirs : fingerprints) {
-    if (theirs == ours) continue;
-    const auto hash = StoreHashOf(BytesOf(theirs));
-    if (!hash.ok()) return {};
-    const auto keys = PrefixKeys::Make(*hash);
-    if (!keys.ok()) return {};
-    const auto nothing = keys->Nothing(salt);
-    if (!nothing.ok()) return {};
+  return WhyUnderAnother(ours, fingerprints, "prompt", [&](const PrefixKeys& keys) {
+    const auto nothing = keys.Nothing(salt);
+    if (!nothing.ok()) return false;
     bool has_any = false;
     // The first piece of the prompt, or any state of it.
     const auto has_piece = [&](const ObjectId& id) {
@@ -142,36 +149,27 @@ std::string WhyMissed(Store& store, const std::string& ours,
       has_any = has_any || (has.ok() && *has);
       return false;
     };
-    (void)keys->Divide(tokens, PrefixKeys::kLeastPiece, *nothing, has_piece).ok();
-    if (!has_any) {
-      const auto most = static_cast<Position>(tokens.size()) - 1;
-      (void)ForEachState(store, *keys, tokens, salt, PrefixKeys::kLeastPiece, most,
-                         [&](const StoredPiece&) -> Result<bool> {
-                           has_any = true;
-                           return false;
-                         })
-          .ok();
-    }
-    if (has_any) return MissText("prompt", ours, theirs);
-  }
-  return {};
+    (void)keys.Divide(tokens, PrefixKeys::kLeastPiece, *nothing, has_piece).ok();
+    if (has_any) return true;
+    const auto most = static_cast<Position>(tokens.size()) - 1;
+    (void)ForEachState(store, keys, tokens, salt, PrefixKeys::kLeastPiece, most,
+                       [&](const StoredPiece&) -> Result<bool> {
+                         has_any = true;
+                         return false;
+                       })
+        .ok();
+    return has_any;
+  });
 }
 
 std::string WhyTextMissed(Store& store, const std::string& ours,
                           std::span<const std::string> fingerprints,
                           std::span<const std::int32_t> text, std::uint64_t salt) {
-  for (const std::string& theirs : fingerprints) {
-    if (theirs == ours) continue;
-    const auto hash = StoreHashOf(BytesOf(theirs));
-    if (!hash.ok()) return {};
-    const auto keys = PrefixKeys::Make(*hash);
-    if (!keys.ok()) return {};
-    const auto id = keys->OutputId(text, salt);
-    if (!id.ok()) return {};
-    const auto has = store.Contains(*id);
-    if (has.ok() && *has) return MissText("text", ours, theirs);
-  }
-  return {};
+  return WhyUnderAnother(ours, fingerprints, "text", [&](const PrefixKeys& keys) {
+    const auto id = keys.OutputId(text, salt);
+    const auto has = id.ok() ? store.Contains(*id) : Result<bool>(false);
+    return has.ok() && *has;
+  });
 }
 
 }  // namespace kvcache

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "grammar/grammar_automaton.h"
+#include "grammar/grammar_testing.h"
 #include "grammar/token_mask.h"
 
 namespace kvcache {
@@ -18,14 +19,8 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-Result<Grammar> Compile(const std::string& schema) {
-  GrammarBuilder builder;
-  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol root, AddJsonSchema(Json::parse(schema), builder));
-  return builder.Finish(root);
-}
-
 bool Matches(const std::string& schema, const std::string& text) {
-  auto grammar = Compile(schema);
+  auto grammar = GrammarOfSchema(schema);
   EXPECT_TRUE(grammar.ok()) << schema << ": " << grammar.status().message();
   GrammarAutomaton automaton(std::move(*grammar));
   GrammarAutomaton::State state = automaton.start();
@@ -84,7 +79,7 @@ TEST(JsonSchema, Numbers) {
   for (const auto& [least, most] : {std::pair{-12, 105}, {0, 9}, {7, 7}, {-30, -4}, {99, 1001}}) {
     const std::string schema =
         Json({{"type", "integer"}, {"minimum", least}, {"maximum", most}}).dump();
-    auto grammar = Compile(schema);
+    auto grammar = GrammarOfSchema(schema);
     ASSERT_TRUE(grammar.ok());
     GrammarAutomaton automaton(std::move(*grammar));
     for (int value = -1100; value <= 1100; ++value) {
@@ -118,7 +113,7 @@ TEST(JsonSchema, DecimalsAndMultiples) {
     Json schema = {
         {"type", places == 0 ? "integer" : "number"}, {"minimum", least}, {"maximum", most}};
     if (multiple != 0) schema["multipleOf"] = multiple;
-    auto grammar = Compile(schema.dump());
+    auto grammar = GrammarOfSchema(schema.dump());
     ASSERT_TRUE(grammar.ok()) << schema << grammar.status().message();
     GrammarAutomaton automaton(std::move(*grammar));
     const long scale = places == 0 ? 1 : places == 1 ? 10 : 100;
@@ -199,7 +194,7 @@ TEST(JsonSchema, AllOf) {
         R"({"allOf": [{"enum": [1]}, {"enum": [2]}]})", R"({"allOf": [true, false]})",
         R"({"allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]})",
         R"({"allOf": [{"type": "string"}, {"not": {}}]})"}) {
-    EXPECT_FALSE(Compile(schema).ok()) << schema;
+    EXPECT_FALSE(GrammarOfSchema(schema).ok()) << schema;
   }
   ExpectTexts(R"({"allOf": [{"$ref": "#"}, {"type": "integer"}]})", {"1"}, {"true"});
 }
@@ -213,7 +208,7 @@ TEST(JsonSchema, AllOfIsBounded) {
                                {"properties", {{"p" + std::to_string(i), next}}}};
   }
   defs["40"] = {{"type", "object"}};
-  (void)Compile(Json({{"$ref", "#/$defs/0"}, {"$defs", defs}}).dump());
+  (void)GrammarOfSchema(Json({{"$ref", "#/$defs/0"}, {"$defs", defs}}).dump());
   Json all = Json::array();
   for (int i = 0; i < 30; ++i) {
     all.push_back({{"$ref", "#/$defs/" + std::to_string(i)}});
@@ -222,7 +217,7 @@ TEST(JsonSchema, AllOfIsBounded) {
       properties[std::to_string(j)] = {{"$ref", "#/$defs/" + std::to_string((i * 7 + j) % 30)}};
     defs[std::to_string(i)] = {{"properties", properties}};
   }
-  (void)Compile(Json({{"allOf", all}, {"$defs", defs}}).dump());
+  (void)GrammarOfSchema(Json({{"allOf", all}, {"$defs", defs}}).dump());
 }
 
 Json ManyDefs(int count) {
@@ -235,7 +230,7 @@ Json ManyDefs(int count) {
 }
 
 std::string ErrorOf(const Json& schema) {
-  return Compile(schema.dump()).status().message();
+  return GrammarOfSchema(schema.dump()).status().message();
 }
 
 // What '$ref' finds, and texts for people, are not copied beside alternatives.
@@ -331,7 +326,7 @@ TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
   for (const char* schema :
        {R"({"pattern": "^(ab)+$", "maxLength": 4})", R"({"pattern": "a", "maxLength": 4})",
         R"({"pattern": "^a{3}$", "maxLength": 2})", R"({"pattern": "^a|b$", "maxLength": 9})"}) {
-    const auto grammar = Compile(schema);
+    const auto grammar = GrammarOfSchema(schema);
     ASSERT_FALSE(grammar.ok()) << schema;
     EXPECT_NE(grammar.status().message().find("pattern"), std::string::npos)
         << grammar.status().message();
@@ -364,7 +359,7 @@ TEST(JsonSchema, ConstantsBranchesAndReferences) {
 
 TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
   const auto message = [](const std::string& schema) {
-    const auto grammar = Compile(schema);
+    const auto grammar = GrammarOfSchema(schema);
     EXPECT_FALSE(grammar.ok()) << schema;
     return grammar.status().message();
   };
@@ -403,7 +398,7 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
 TEST(JsonSchema, NestedRepetitionsAreBounded) {
   for (const char* pattern :
        {"^((a?){0,9999}){0,9999}$", "^(.{0,300}){0,100}$", "^((a?){0,300}){0,300}$"}) {
-    auto grammar = Compile(Json({{"type", "string"}, {"pattern", pattern}}).dump());
+    auto grammar = GrammarOfSchema(Json({{"type", "string"}, {"pattern", pattern}}).dump());
     ASSERT_TRUE(grammar.ok());
     const auto table = std::make_shared<const TokenTable>(
         std::vector<std::string>{"\"", "a", "</s>"}, std::vector<std::int32_t>{2});
@@ -437,7 +432,7 @@ TEST(JsonSchema, RefusesKeywordsOfAnotherForm) {
            {R"({"type": "number", "multipleOf": 0})", "'multipleOf' that is not a number above 0"},
            {R"({"type": "object", "properties": {"a": {"enum": 5}}})",
             "at '#/properties/a' has 'enum' that is not an array"}}) {
-    const auto grammar = Compile(schema);
+    const auto grammar = GrammarOfSchema(schema);
     ASSERT_FALSE(grammar.ok()) << schema;
     EXPECT_NE(grammar.status().message().find(problem), std::string::npos)
         << schema << ": " << grammar.status().message();

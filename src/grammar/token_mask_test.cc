@@ -9,18 +9,12 @@
 #include <vector>
 
 #include "grammar/grammar_automaton.h"
-#include "grammar/json_schema.h"
+#include "grammar/grammar_testing.h"
 
 namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Result<Grammar> GrammarOf(const std::string& schema) {
-  GrammarBuilder builder;
-  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol root, AddJsonSchema(Json::parse(schema), builder));
-  return builder.Finish(root);
-}
 
 // A long text forgets the states behind it, and its length is counted to the end.
 TEST(TokenMask, LongTextsTakeNoMoreMemory) {
@@ -35,7 +29,8 @@ TEST(TokenMask, LongTextsTakeNoMoreMemory) {
     }
     return tokens;
   };
-  TokenMask mask(table, *GrammarOf(R"({"type": "string", "minLength": 9998, "maxLength": 10000})"));
+  TokenMask mask(table,
+                 *GrammarOfSchema(R"({"type": "string", "minLength": 9998, "maxLength": 10000})"));
   ASSERT_EQ(allowed(mask), "2");
   ASSERT_TRUE(mask.Take(2));
   for (int length = 0; length < 9998; length += 2) {
@@ -68,13 +63,13 @@ TEST(TokenMask, AllowsWhatTheAutomatonAllows) {
   const std::string schema = R"({"type": "object", "properties": {"a": {"type": "boolean"},
       "b": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 321}}}})";
   for (int round = 0; round < 20; ++round) {
-    TokenMask mask(table, *GrammarOf(schema));
+    TokenMask mask(table, *GrammarOfSchema(schema));
     std::string text;
     for (int step = 0; step < 60 && !mask.complete(); ++step) {
       std::vector<float> logits(pieces.size(), 1.0f);
       ASSERT_TRUE(mask.Apply(logits)) << text;
       std::vector<std::int32_t> allowed;
-      GrammarAutomaton automaton(*GrammarOf(schema));
+      GrammarAutomaton automaton(*GrammarOfSchema(schema));
       const auto walk = [&](const std::string& bytes) {
         GrammarAutomaton::State state = automaton.start();
         for (const char c : bytes) state = automaton.Next(state, static_cast<unsigned char>(c));
