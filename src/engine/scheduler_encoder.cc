@@ -45,22 +45,18 @@ void SchedulerImpl::MeasureEncoder() {
   if (last_pass_seconds_ > 0.0) AddRate(encoding_->result.reuse.prompt / last_pass_seconds_);
 }
 
-bool SchedulerImpl::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
+void SchedulerImpl::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
   PrefixStore& store = *engine_.prefix_store();
   auto output = store.ImportOutput(fetched.payload.span(), job.request.prompt.size());
   Status status = output.ok() ? store.RestoreOutput(job.sequence, **output) : output.status();
   if (status.ok()) {
     job.store.has_output = true;
     AddStored(job, job.result.reuse.prompt, fetched.tier);
-    CancelLoad(job);  // nothing else comes
-    EndLoad(job, {});
-    return false;
   }
   const bool is_wrong = !output.ok() && status.code() != StatusCode::kOutOfMemory;
   if (is_wrong) loader_->Discard(fetched.piece.id);
   CancelLoad(job);
-  EndLoad(job, std::string(status.message()));
-  return false;
+  EndLoad(job, std::string(status.message()));  // empty if it was restored
 }
 
 void SchedulerImpl::SaveOutput(Job& job) {

@@ -221,8 +221,8 @@ class SchedulerImpl final : public Scheduler {
   // Learns how many tokens a second of the encoder reads, from the last pass.
   void MeasureEncoder();
   void AddRate(double rate);
-  // Restores the output of the job's text. Returns false if it cannot: the load has ended then.
-  bool ApplyOutput(Job& job, const StoreLoader::Fetched& fetched);
+  // Restores the output of the job's text, if it can, and ends the load: nothing else comes.
+  void ApplyOutput(Job& job, const StoreLoader::Fetched& fetched);
   // Stores the output that the encoder gave for the job's text.
   void SaveOutput(Job& job);
 

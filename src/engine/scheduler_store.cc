@@ -86,9 +86,11 @@ void SchedulerImpl::AdvanceLoads() {
       auto fetched = loader_->Take(*job->store.load);
       if (!fetched) break;
       bytes += static_cast<std::int64_t>(fetched->payload.size);
-      const bool goes_on =
-          engine_.has_encoder() ? ApplyOutput(*job, *fetched) : Apply(*job, *fetched);
-      if (!goes_on) break;
+      if (engine_.has_encoder()) {
+        ApplyOutput(*job, *fetched);
+      } else if (!Apply(*job, *fetched)) {
+        break;
+      }
     }
     if (job->store.is_loading() && loader_->IsEnded(*job->store.load)) {
       StoreLoader::Report report = loader_->TakeReport(*job->store.load);
