@@ -32,7 +32,7 @@ async function open(options = {}) {
   page.on('pageerror', (error) => problems.push(String(error)));
   page.on('request', (request) => hosts.add(new URL(request.url()).origin));
   await page.goto(story.url);
-  await page.getByText('idle').waitFor();
+  await page.getByRole('status').getByText('idle', {exact: true}).waitFor();
   return {page, problems, hosts};
 }
 
@@ -89,8 +89,7 @@ test('shows the chat, its cached tokens and the sequences', async () => {
 
 test('follows a generation', async () => {
   const {page, problems} = await open();
-  const running = complete('Once upon a time', {max_tokens: 450, temperature: 1, n: 4});
-  await running;
+  await complete('Once upon a time', {max_tokens: 450, temperature: 1, seed: 1, n: 4});
   await page.locator('#ended tbody tr').first().waitFor({timeout: 8000});
   await page.locator('#chart-rate path').waitFor({state: 'attached', timeout: 8000});
   await page.locator('#chart-tiers path').waitFor({state: 'attached', timeout: 8000});
@@ -99,18 +98,19 @@ test('follows a generation', async () => {
   await page.close();
 });
 
+// Words that no story has: the trie also shows those of the other tests.
 test('shows where prompts fork', async () => {
   const {page, problems} = await open({colorScheme: 'dark'});
-  const shared = 'Mia had a red ball and a little dog. One day they went to the lake, and ';
-  await complete(`${shared}there was a boat.`);
-  await complete(`${shared}it was cold.`);
+  const shared = 'Zorgon had a violet zeppelin and a little dog. One day they went to the lake, and ';
+  await complete(`${shared}there was a xylophone.`);
+  await complete(`${shared}it was cold in Quebec.`);
   const nodes = page.getByRole('treeitem');
-  await nodes.filter({hasText: 'red ball'}).first().waitFor({timeout: 8000});
   const forked = nodes.filter({has: page.locator('.from')});
-  await forked.filter({hasText: 'boat'}).first().waitFor({timeout: 8000});
-  await forked.filter({hasText: 'cold'}).first().waitFor({timeout: 8000});
-  assert.match(await nodes.filter({hasText: 'red ball'}).first().getAttribute('aria-label'),
-               /2 prompts go on from here/);
+  await forked.filter({hasText: 'xylophone'}).first().waitFor({timeout: 8000});
+  await forked.filter({hasText: 'Quebec'}).first().waitFor({timeout: 8000});
+  const parent = nodes.filter({hasText: 'violet zeppelin'});
+  assert.equal(await parent.count(), 1);
+  assert.match(await parent.getAttribute('aria-label'), /2 prompts go on from here/);
   await nodes.first().focus();
   await page.keyboard.press('ArrowDown');
   assert.equal(await nodes.nth(1).evaluate((node) => node === document.activeElement), true);
