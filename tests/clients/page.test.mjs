@@ -9,12 +9,14 @@ import {chromium} from 'playwright-core';
 
 import {startStory} from './server.mjs';
 
+const patience = 20000;  // ms, for what the page shows a second later
 let story, browser;
 before(async () => {
   story = await startStory();
   browser = await chromium.launch({
     executablePath: process.env.KVCACHE_CHROMIUM ?? '/usr/bin/chromium',
     args: ['--no-sandbox'],
+    timeout: 90000,  // a machine that just installed it reads it from its disk
   });
 });
 after(async () => {
@@ -59,7 +61,7 @@ test('is accessible', async () => {
   for (const colorScheme of ['light', 'dark']) {
     const {page} = await open({colorScheme});
     await ask(page, 'Where do boats sleep?');  // another prompt than those whose cached tokens are counted
-    await page.locator('#ended tbody tr').first().waitFor({timeout: 8000});
+    await page.locator('#ended tbody tr').first().waitFor({timeout: patience});
     await page.evaluate(axe);
     const {violations, passes} = await page.evaluate(() => globalThis.axe.run());
     const serious = violations.filter(({impact}) => ['serious', 'critical'].includes(impact));
@@ -80,7 +82,7 @@ test('shows the chat, its cached tokens and the sequences', async () => {
   const cached = await page.locator('.t-cached').count();
   const computed = await page.locator('.t-computed').count();
   assert.ok(cached > 5 && computed >= 1, `${cached} cached, ${computed} computed`);
-  await page.locator('#ended tbody').getByText('live').first().waitFor({timeout: 8000});
+  await page.locator('#ended tbody').getByText('live').first().waitFor({timeout: patience});
   await shoot(page, 'light');
   assert.deepEqual(problems, []);
   assert.deepEqual([...hosts], [story.url]);
@@ -90,10 +92,10 @@ test('shows the chat, its cached tokens and the sequences', async () => {
 test('follows a generation', async () => {
   const {page, problems} = await open();
   await complete('Once upon a time', {max_tokens: 450, temperature: 1, seed: 1, n: 4});
-  await page.locator('#ended tbody tr').first().waitFor({timeout: 8000});
-  await page.locator('#chart-rate path').waitFor({state: 'attached', timeout: 8000});
-  await page.locator('#chart-tiers path').waitFor({state: 'attached', timeout: 8000});
-  await page.locator('#key-tiers').getByText(/^live [0-9]/).waitFor({timeout: 8000});
+  await page.locator('#ended tbody tr').first().waitFor({timeout: patience});
+  await page.locator('#chart-rate path').waitFor({state: 'attached', timeout: patience});
+  await page.locator('#chart-tiers path').waitFor({state: 'attached', timeout: patience});
+  await page.locator('#key-tiers').getByText(/^live [0-9]/).waitFor({timeout: patience});
   assert.deepEqual(problems, []);
   await page.close();
 });
@@ -106,8 +108,8 @@ test('shows where prompts fork', async () => {
   await complete(`${shared}it was cold in Quebec.`);
   const nodes = page.getByRole('treeitem');
   const forked = nodes.filter({has: page.locator('.from')});
-  await forked.filter({hasText: 'xylophone'}).first().waitFor({timeout: 8000});
-  await forked.filter({hasText: 'Quebec'}).first().waitFor({timeout: 8000});
+  await forked.filter({hasText: 'xylophone'}).first().waitFor({timeout: patience});
+  await forked.filter({hasText: 'Quebec'}).first().waitFor({timeout: patience});
   const parent = nodes.filter({hasText: 'violet zeppelin'});
   assert.equal(await parent.count(), 1);
   assert.match(await parent.getAttribute('aria-label'), /2 prompts go on from here/);
@@ -124,7 +126,7 @@ test('texts are no HTML', async () => {
   const hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
   await complete(`${hostile} is a text.`);
   await ask(page, hostile);
-  await page.getByRole('treeitem').filter({hasText: '<img'}).first().waitFor({timeout: 8000});
+  await page.getByRole('treeitem').filter({hasText: '<img'}).first().waitFor({timeout: patience});
   assert.equal(await page.title(), 'kvcache');
   assert.equal(await page.locator('img').count(), 0);
   assert.equal(await page.locator('body script').count(), 0);
