@@ -27,6 +27,7 @@ namespace kvcache {
 class GgufFile;
 class Model;
 class PrefixStore;
+class DraftModel;
 class SequenceStates;
 class Tokenizer;
 struct ModelInfo;
@@ -100,7 +101,8 @@ class Engine {
   // Returns the number of logits for each token.
   std::int32_t vocabulary_size() const;
   Cache& cache();
-  // Returns the bytes of activations, logits and states for a draft head that passes take, at most.
+  // Returns the bytes of activations, logits and states for a draft head that passes take, at most, and
+  // those of a draft model.
   std::int64_t WorkspaceBytes() const;
 
   // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:
@@ -141,6 +143,13 @@ class Engine {
   // Writes the logits [vocabulary_size(), rows.size()] of batch indices of the last Forward.
   Status Logits(std::span<const std::int32_t> rows, float* logits);
 
+  // Has the requests of a Scheduler drafted by a smaller model with the same vocabulary
+  // (SchedulerOptions::use_engine_drafts), which nobody else uses from now on. It needs as many sequences,
+  // and takes all the memory of its cache at once: WorkspaceBytes has it. Errors: as MakeModelDrafter;
+  // kInvalidArgument if it has fewer sequences; kOutOfMemory, also if it takes more than `most_bytes` (0:
+  // any number).
+  Status UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes = 0);
+
   // Keeps the prefixes of chats and the outputs of an encoder in `store` from now on, and takes them from
   // there. Objects are written behind; the end of the engine waits for the last one. The first time that a
   // store sees the model's file, all of the file is read. Errors: kOutOfMemory.
@@ -152,6 +161,7 @@ class Engine {
   // For the engine's own sources, which know the types.
   PrefixStore* prefix_store();  // null without a store
   SequenceStates* states();     // null without a draft head
+  DraftModel* draft_model();    // null without one
   const GgufFile& file() const;
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;

@@ -61,8 +61,9 @@ struct SchedulerOptions {
   // Requests without a drafter get one that looks up what followed their last tokens before: in their own
   // text, and in all prefixes of the same salt.
   bool look_up_drafts = false;
-  // Requests without a drafter get the engine's draft head, if it was opened with one (head_drafter.h).
-  bool use_draft_head = false;
+  // Requests without a drafter get the engine's draft head, if it was opened with one (head_drafter.h), or
+  // its draft model (Engine::UseDraftModel).
+  bool use_engine_drafts = false;
 };
 
 enum class RequestId : std::uint64_t {};

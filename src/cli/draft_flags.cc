@@ -56,8 +56,12 @@ Status DraftFlags::Check() const {
                  kMostDrafts)};
 }
 
+bool NamesDraftFile(const std::string& draft) {
+  return !draft.empty() && draft != "none" && draft != "ngram" && draft != "head";
+}
+
 Result<std::string> FindDraftHead(const std::string& draft, const std::string& model) {
-  if (draft == "none" || draft == "ngram") return std::string();
+  if (draft != "head" && !NamesDraftFile(draft)) return std::string();
   const auto find = [&]() -> Result<std::string> {
     KVCACHE_ASSIGN_OR_RETURN(std::string path, FindModel(draft == "head" ? model : draft));
     if (draft == "head") return path;

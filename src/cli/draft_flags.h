@@ -12,6 +12,9 @@
 
 namespace kvcache::cli {
 
+// Returns whether `draft` is a file or the name of a model.
+bool NamesDraftFile(const std::string& draft);
+
 // Returns the file whose draft head `draft` means for a model (EngineOptions::draft_head): the model's own
 // for "head", or a file that has just a head; empty for other drafters. Errors name the flag.
 Result<std::string> FindDraftHead(const std::string& draft, const std::string& model);

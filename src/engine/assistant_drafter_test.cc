@@ -171,7 +171,7 @@ TEST_F(AssistantTest, DraftsAreTheSameBehindASnapshot) {
 TEST_F(AssistantTest, RequestsSideBySide) {
   const Tokens prompts[] = {SomeTokens(61), SomeTokens(61), SomeTokens(5, 40), SomeTokens(90, 7)};
   const auto answers = [&](Engine& engine, int depth, int rounds, std::int64_t* accepted) {
-    auto scheduler = *Scheduler::Make(engine, {.use_draft_head = depth >= 0});
+    auto scheduler = *Scheduler::Make(engine, {.use_engine_drafts = depth >= 0});
     std::vector<Tokens> all;
     for (int round = 0; round < rounds; ++round) {
       std::vector<Tokens> tokens(std::size(prompts));

@@ -6,6 +6,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "engine/draft_model.h"
 #include "engine/engine_impl.h"
 #include "engine/prefix_store.h"
 #include "engine/sequence_states.h"
@@ -26,6 +27,7 @@ struct Engine::Impl {
   std::vector<MultimodalItem> items;  // scratch
   std::unique_ptr<PrefixStore> prefix_store;
   std::unique_ptr<SequenceStates> states;  // for a draft head; null without one
+  std::unique_ptr<DraftModel> draft_model;
 
   // Takes the head that the options name.
   Status LoadHead(const std::string& path);
@@ -193,6 +195,7 @@ const EngineOptions& Engine::options() const {
 std::int64_t Engine::WorkspaceBytes() const {
   const std::int64_t rows = std::max(options().max_sequences, 1);
   return impl_->model->ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
+         (impl_->draft_model ? impl_->draft_model->bytes() : 0) +
          rows * vocabulary_size() * static_cast<std::int64_t>(sizeof(float));
 }
 std::int32_t Engine::vocabulary_size() const {
@@ -204,6 +207,18 @@ Cache& Engine::cache() {
 Status Engine::UseStore(std::shared_ptr<Store> store) {
   KVCACHE_ASSIGN_OR_RETURN(impl_->prefix_store, PrefixStore::Make(*this, std::move(store)));
   return Status::Ok();
+}
+Status Engine::UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes) {
+  try {
+    KVCACHE_ASSIGN_OR_RETURN(impl_->draft_model,
+                             DraftModel::Make(std::move(draft), *this, most_bytes));
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the sequences of a draft model"};
+  }
+}
+DraftModel* Engine::draft_model() {
+  return impl_->draft_model.get();
 }
 std::string Engine::FlushStore() {
   if (impl_->prefix_store == nullptr) return {};

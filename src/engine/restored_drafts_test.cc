@@ -315,7 +315,7 @@ TEST_P(RestoredDraftsTest, InAScheduler) {
   Tokens longer;
   for (const bool again : {false, true}) {
     const auto engine = Open(store);
-    auto scheduler = *Scheduler::Make(*engine, {.use_draft_head = true});
+    auto scheduler = *Scheduler::Make(*engine, {.use_engine_drafts = true});
     Row last;
     Bytes head;
     const auto ask = [&](const Tokens& text) {

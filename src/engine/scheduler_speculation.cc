@@ -8,6 +8,7 @@
 #include <utility>
 
 #include "engine/check_logits.h"
+#include "engine/draft_model.h"
 #include "engine/engine_impl.h"
 #include "engine/prefix_drafter.h"
 #include "engine/scheduler_impl.h"
@@ -27,15 +28,16 @@ double SecondsSince(std::chrono::steady_clock::time_point start) {
 }  // namespace
 
 void SchedulerImpl::GiveDrafter(Job& job) {
-  const bool head = options_.use_draft_head && engine_.has_draft_head();
-  if (!head && !options_.look_up_drafts) return;
+  const bool head = options_.use_engine_drafts && engine_.has_draft_head();
+  DraftModel* const model = options_.use_engine_drafts ? engine_.draft_model() : nullptr;
+  if (!head && model == nullptr && !options_.look_up_drafts) return;
   if (job.drafts != nullptr || job.request.draft_tokens == 0) return;
   try {
     auto drafts = std::make_unique<JobDrafts>(JobDrafts{.fixed = job.request.draft_tokens,
                                                         .branches = job.request.draft_branches,
                                                         .rates = &rates_of_own_});
-    if (head) {
-      drafts->drafter = *MakeHeadDrafter(engine_);
+    if (head || model != nullptr) {
+      drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter();
       drafts->drafter->depth().rates() = rates_of_own_;
     } else {
       drafts->drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_own_);

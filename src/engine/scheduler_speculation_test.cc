@@ -285,7 +285,7 @@ TEST_P(SchedulerHeads, ChangeNoAnswer) {
                                 .max_sequences = 4,
                                 .prefill_chunk = 32,
                                 .draft_head = path_};
-  StartWith(with_head, {.use_draft_head = true});
+  StartWith(with_head, {.use_engine_drafts = true});
   for (int time = 0; time < 2; ++time) {
     ASSERT_EQ(Answers({}, 0), plain);
     std::int64_t drafted = 0;

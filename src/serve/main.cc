@@ -14,6 +14,7 @@
 #include "cli/command_line.h"
 #include "cli/draft_flags.h"
 #include "cli/engine_flags.h"
+#include "cli/model_store.h"
 #include "cli/store_flags.h"
 #include "platform/system_memory.h"
 #include "serve/model_catalog.h"
@@ -89,14 +90,15 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .ValueName("ADDRESS")
       .ShowDefault();
   command
-      .AddText("--draft", &flags.draft,
-               "who proposes tokens, which the model verifies several at a time; answers are the "
-               "same: head "
-               "(the draft head in the model's file), a .gguf file that has one for this model, "
-               "ngram (what "
-               "followed the same tokens before, also in other requests of the same user), or none")
+      .AddText(
+          "--draft", &flags.draft,
+          "who proposes tokens, which the model verifies several at a time; answers are the "
+          "same: a smaller model with the same vocabulary or a draft head for this model (a .gguf "
+          "file, or a name that 'kvcache list' shows), head (the one in the model's file), ngram "
+          "(what followed the same tokens before, also in other requests of the same user), or "
+          "none")
       .Group("Speculation")
-      .ValueName("head|FILE|ngram|none")
+      .ValueName("MODEL|head|ngram|none")
       .ShowDefault();
   command
       .AddText(
@@ -222,15 +224,6 @@ class Signals {
   sigset_t set_{};
 };
 
-// Returns the file with the draft head for --draft, or an empty path.
-Result<std::string> HeadFile(const std::string& draft, const std::string& model) {
-  KVCACHE_ASSIGN_OR_RETURN(std::string path, cli::FindDraftHead(draft, model));
-  if (!path.empty() || draft == "none" || draft == "ngram") return path;
-  return Status(
-      StatusCode::kUnsupported,
-      StrCat("--draft: ", draft, " is no draft head; the server drafts with heads and with ngram"));
-}
-
 // Returns a function that asks each store what it holds; none if there are no stores.
 std::function<std::vector<server::TierBytes>()> AskTiers(
     const std::vector<cli::StoreFlags::OpenStore>& stores) {
@@ -246,39 +239,56 @@ std::function<std::vector<server::TierBytes>()> AskTiers(
   };
 }
 
-// Opens models as the flags say. A file with a draft head is for the first model; with "head", others that
-// have none go without.
+// Opens models as the flags say. A file for --draft is for the first model; with "head", others that have
+// none go without. Else the DRAFT of a stored model drafts.
 class Opener {
  public:
   Opener(const ServeFlags& flags, std::shared_ptr<Store> store)
       : flags_(flags), store_(std::move(store)) {}
 
   Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context,
-                                       const std::string& draft_head) const {
-    cli::EngineFlags::ForRequests wanted{.path = model.path,
-                                         .sequences = flags_.sequences,
-                                         .pool_bytes = flags_.store.cache_budget(),
-                                         .context = context,
-                                         .draft_head = draft_head};
-    const bool is_file =
-        flags_.draft != "none" && flags_.draft != "ngram" && flags_.draft != "head";
-    if (flags_.draft == "head" || (is_file && model.path == first_path)) {
-      KVCACHE_ASSIGN_OR_RETURN(wanted.draft_head, HeadFile(flags_.draft, model.path));
+                                       const std::string& stored_draft) const {
+    const bool is_first = model.path == first_path;
+    if (flags_.draft == "head" || (is_first && cli::NamesDraftFile(flags_.draft))) {
+      auto opened = OpenWith(model, context, flags_.draft);
+      if (opened.ok() || is_first) return opened;
     }
-    auto opened = flags_.engine.OpenForRequests(wanted);
-    if (!opened.ok() && flags_.draft == "head" && model.path != first_path) {
-      wanted.draft_head = draft_head;  // it has none of its own
-      opened = flags_.engine.OpenForRequests(wanted);
-    }
-    KVCACHE_RETURN_IF_ERROR(opened.status());
-    std::shared_ptr<Engine> engine = std::move(*opened);
-    cli::StoreFlags::Use(*engine, store_);
-    return engine;
+    return OpenWith(model, context, stored_draft);
   }
 
   std::string first_path{};
 
  private:
+  Result<std::shared_ptr<Engine>> OpenWith(const server::ServedModel& model, int context,
+                                           const std::string& draft) const {
+    cli::EngineFlags::ForRequests wanted{.path = model.path,
+                                         .sequences = flags_.sequences,
+                                         .pool_bytes = flags_.store.cache_budget(),
+                                         .context = context};
+    KVCACHE_ASSIGN_OR_RETURN(wanted.draft_head, cli::FindDraftHead(draft, model.path));
+    KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
+    if (cli::NamesDraftFile(draft) && wanted.draft_head.empty()) {
+      if (Status drafts = UseDraftModel(*engine, draft); !drafts.ok()) {
+        if (draft == flags_.draft) return std::move(drafts).WithContext("--draft");
+        server::LogEvent(server::LogLevel::kError, "draft not used",
+                         {{"model", model.name}, {"reason", std::string(drafts.message())}});
+      }
+    }
+    cli::StoreFlags::Use(*engine, store_);
+    return engine;
+  }
+
+  // Its memory is a part of the budget, at most half of it.
+  Status UseDraftModel(Engine& engine, const std::string& draft) const {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string path, cli::FindModel(draft));
+    KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
+                             Engine::Open(path, {.threads = engine.options().threads,
+                                                 .context = engine.context(),
+                                                 .max_sequences = engine.options().max_sequences}));
+    return engine.UseDraftModel(std::move(small), flags_.store.cache_budget() / 2)
+        .WithContext(path);
+  }
+
   const ServeFlags& flags_;
   const std::shared_ptr<Store> store_;  // all models share it
 };
@@ -288,11 +298,10 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
   const std::vector<cli::StoreFlags::OpenStore> stores = flags.store.OpenEach();
   Opener opener(flags, cli::StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
-      auto models,
-      MakeCatalog({.models = flags.models,
-                   .open = [&](const auto& model, int context, const auto& draft_head) {
-                     return opener.Open(model, context, draft_head);
-                   }}));
+      auto models, MakeCatalog({.models = flags.models,
+                                .open = [&](const auto& model, int context, const auto& draft) {
+                                  return opener.Open(model, context, draft);
+                                }}));
   const server::ServedModel first = models->List().front();
   opener.first_path = first.path;
   std::optional<server::ApiKeys> keys;

@@ -11,9 +11,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "cli/create_model.h"
-#include "cli/draft_flags.h"
 #include "cli/model_store.h"
-#include "server/log.h"
 
 namespace kvcache::serve {
 namespace {
@@ -134,14 +132,6 @@ class Catalog final : public server::ModelSource {
       const bool fits = given->is_number_integer() && *given >= 1 && *given <= 1 << 28;
       if (!fits) return InvalidArgument("its parameter \"num_ctx\" is out of range");
       context = given->get<int>();
-    }
-    if (!draft.empty()) {
-      KVCACHE_ASSIGN_OR_RETURN(draft, cli::FindDraftHead(draft, model.path));
-      if (draft.empty()) {
-        server::LogEvent(server::LogLevel::kError, "draft not used",
-                         {{"model", model.name},
-                          {"reason", "its DRAFT is a model; the server drafts with heads"}});
-      }
     }
     return options_.open(model, context, draft);
   }

@@ -392,7 +392,7 @@ Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int6
   };
   KVCACHE_ASSIGN_OR_RETURN(auto format, make_format(ToolUse::kNone));
   KVCACHE_ASSIGN_OR_RETURN(auto tool_format, make_format(ToolUse::kTools));
-  options.use_draft_head = true;
+  options.use_engine_drafts = true;
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
   return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
                                                   std::move(tool_format), most_running));

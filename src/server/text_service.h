@@ -90,8 +90,8 @@ class TextService {
  public:
   static constexpr std::size_t kMostEnded = 64;
   // `engine` must outlive the service. `most_running`: requests at a time, waiting ones included.
-  // The engine's draft head is used if it has one. `chat_template`: instead of the model's own; empty: that
-  // one. Errors: those of Scheduler::Make and of the template.
+  // The engine's draft head or draft model is used if it has one. `chat_template`: instead of the model's own;
+  // empty: that one. Errors: those of Scheduler::Make and of the template.
   static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t most_running,
                                                    SchedulerOptions options = {},
                                                    const std::string& chat_template = "");

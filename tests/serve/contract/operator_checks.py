@@ -7,9 +7,10 @@ import socket
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 from contract.client import STORY, Contract, fresh_prompt
-from server_process import Server
+from server_process import MODEL, Server
 
 
 class Operators(Contract):
@@ -172,3 +173,25 @@ class Users(Contract):
             self.assertEqual(self.get("/metrics", headers=who).status, status)
         self.assertEqual(self.get("/health").status, 200)
         self.assertEqual(self.get("/v1/models").status, 401)
+
+
+class Drafts(Contract):
+    """A smaller model drafts for several requests at a time; their answers are those without it."""
+
+    STORE = False
+    FLAGS = ("--ctx", "512", "--draft", str(Path(MODEL).with_name("story-draft.gguf")))
+
+    def test_answers_are_those_without(self):
+        plain = Server("--ctx", "512", "--store", "none")
+        self.addCleanup(plain.stop)
+        bodies = [{"prompt": STORY + fresh_prompt(3), "max_tokens": 200, "temperature": i % 2, "seed": i}
+                  for i in range(8)]
+        before = self.metrics()
+        with ThreadPoolExecutor(4) as pool:
+            texts = list(pool.map(lambda body: self.ok("/v1/completions", body)["choices"][0]["text"], bodies))
+        after = self.metrics()
+        self.assertGreater(after["kvcache_evaluated_tokens_total"] - before["kvcache_evaluated_tokens_total"],
+                           after["kvcache_generated_tokens_total"] - before["kvcache_generated_tokens_total"])
+        self.port, drafting = plain.port, self.port
+        self.addCleanup(setattr, self, "port", drafting)
+        self.assertEqual(texts, [self.ok("/v1/completions", body)["choices"][0]["text"] for body in bodies])
