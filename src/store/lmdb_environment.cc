@@ -262,6 +262,10 @@ int LmdbEnvironment::Write(const Body& body) {
   std::shared_lock lock(map_lock_);
   MDB_txn* transaction = nullptr;
   const int error = Begin(0, lock, &transaction);
+  if (error == MDB_PANIC) {
+    lock.unlock();
+    CloseIfGivenUp();
+  }
   if (error != 0) return error;
   std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   const int result = body(transaction);

@@ -157,14 +157,14 @@ class MemoryStoreImpl final : public MemoryStore {
   }
   StoreTier tier() const override { return StoreTier::kMemory; }
   void SetEvictionHook(EvictionHook hook) override {
-    const std::lock_guard lock(mutex_);
+    const std::lock_guard lock(hook_mutex_);
     evicts_ = std::move(hook);
   }
 
   std::int64_t SetBudget(std::int64_t bytes) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     budget_bytes_ = std::max<std::int64_t>(0, bytes);
-    MakeRoom(0);
+    MakeRoom(lock, 0);
     return *held_;
   }
   std::int64_t held_bytes() const override { return *held_; }
@@ -201,11 +201,11 @@ class MemoryStoreImpl final : public MemoryStore {
   Result<std::shared_ptr<Content>> MakeContent(const ObjectId& id, std::size_t payload_bytes) {
     auto content = std::make_shared<Content>(held_);
     {
-      const std::lock_guard lock(mutex_);
-      if (!HasRoomLocked(payload_bytes)) return NoRoom(payload_bytes);
+      std::unique_lock lock(mutex_);
       const std::int64_t counted = HeldBy(payload_bytes);
+      if (!HasRoomLocked(payload_bytes) || !CanMakeRoom(counted)) return NoRoom(payload_bytes);
       if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
-      MakeRoom(counted);
+      MakeRoom(lock, counted);
       if (*held_ + counted > budget_bytes_) return NoRoom(payload_bytes);
       content->Count(counted);
     }
@@ -213,18 +213,38 @@ class MemoryStoreImpl final : public MemoryStore {
     return content;
   }
 
-  void MakeRoom(std::int64_t bytes) {
-    while (*held_ + bytes > budget_bytes_ && !order_.empty()) EvictOldest();
+  // Returns whether there is room without the objects that nobody reads. Those that somebody reads keep
+  // their bytes.
+  bool CanMakeRoom(std::int64_t bytes) const {
+    std::int64_t left = budget_bytes_ - *held_;
+    for (auto id = order_.begin(); left < bytes && id != order_.end(); ++id) {
+      const auto& content = objects_.at(*id).content;
+      if (content.use_count() == 1) left += HeldBy(content->payload().size());
+    }
+    return left >= bytes;
   }
 
-  void EvictOldest() {
-    const auto oldest = objects_.find(order_.front());
-    if (evicts_) {
-      const auto payload = OpenEnvelope(oldest->first, oldest->second.content->bytes());
-      if (payload.ok()) evicts_(oldest->first, *payload);
+  // Others may use the store while the hook is called.
+  void MakeRoom(std::unique_lock<std::mutex>& lock, std::int64_t bytes) {
+    while (*held_ + bytes > budget_bytes_ && !order_.empty()) {
+      const auto oldest = objects_.find(order_.front());
+      const ObjectId id = oldest->first;
+      std::shared_ptr<const Content> content = oldest->second.content;
+      ++evicted_;
+      Erase(oldest);
+      lock.unlock();
+      TellOfEviction(id, *content);
+      content.reset();
+      lock.lock();
     }
-    ++evicted_;
-    Erase(oldest);
+  }
+
+  // REQUIRES: mutex_ is not held.
+  void TellOfEviction(const ObjectId& id, const Content& content) {
+    const std::lock_guard lock(hook_mutex_);
+    if (!evicts_) return;
+    const auto payload = OpenEnvelope(id, content.bytes());
+    if (payload.ok()) evicts_(id, *payload);
   }
 
   void MarkUsed(Object& object) {
@@ -244,6 +264,7 @@ class MemoryStoreImpl final : public MemoryStore {
   const Counter held_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::int64_t evicted_ = 0;
   std::int64_t damaged_ = 0;
+  std::mutex hook_mutex_;  // held while the hook is called
   EvictionHook evicts_;
 };
 

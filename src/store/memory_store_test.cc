@@ -1,8 +1,10 @@
 // What only the store in memory has: a budget that changes, and memory that is counted as long as it is held.
 #include <gtest/gtest.h>
 
+#include <future>
 #include <random>
 #include <thread>
+#include <vector>
 
 #include "store/store_testing.h"
 
@@ -93,6 +95,46 @@ TEST_F(MemoryStoreTest, AFillerWritesWhatIsKept) {
                 .code(),
             StatusCode::kCacheFull);
   EXPECT_EQ(store_->held_bytes(), 0);
+}
+
+// What cannot have room beside the objects in use evicts nothing.
+TEST_F(MemoryStoreTest, APutWithoutRoomEvictsNothing) {
+  store_->SetBudget(300'000);
+  ASSERT_TRUE(store_->Put(TestId(1), TestPayload(1, 200'000)).ok());
+  ASSERT_TRUE(store_->Put(TestId(2), TestPayload(2, 20'000)).ok());
+  const Status read = store_->Get(TestId(1), [&](std::span<const std::byte>) {
+    EXPECT_EQ(store_->Put(TestId(3), TestPayload(3, 150'000)).code(), StatusCode::kCacheFull);
+    EXPECT_TRUE(*store_->Contains(TestId(1)));
+    EXPECT_TRUE(*store_->Contains(TestId(2)));
+    return Status::Ok();
+  });
+  EXPECT_TRUE(read.ok());
+  EXPECT_TRUE(store_->Put(TestId(3), TestPayload(3, 150'000)).ok());
+  EXPECT_FALSE(*store_->Contains(TestId(1)));
+}
+
+// A slow hook holds up nobody who reads.
+TEST_F(MemoryStoreTest, ReadersDoNotWaitForAnEviction) {
+  store_->SetBudget(300'000);
+  ASSERT_TRUE(store_->Put(TestId(1), TestPayload(1, 200'000)).ok());
+  ASSERT_TRUE(store_->Put(TestId(2), TestPayload(2, 20'000)).ok());
+  std::promise<void> evicting, goes_on;
+  std::vector<ObjectId> evicted;
+  store_->SetEvictionHook([&](const ObjectId& id, std::span<const std::byte> payload) {
+    evicted.push_back(id);
+    EXPECT_EQ(payload.size(), 200'000u);
+    evicting.set_value();
+    goes_on.get_future().wait();
+  });
+  std::thread writer([&] { EXPECT_TRUE(store_->Put(TestId(3), TestPayload(3, 150'000)).ok()); });
+  evicting.get_future().wait();
+  EXPECT_EQ(*ReadObject(*store_, TestId(2)), TestPayload(2, 20'000));
+  EXPECT_FALSE(*store_->Contains(TestId(1)));
+  goes_on.set_value();
+  writer.join();
+  store_->SetEvictionHook(nullptr);
+  EXPECT_EQ(evicted, std::vector<ObjectId>{TestId(1)});
+  EXPECT_TRUE(*store_->Contains(TestId(3)));
 }
 
 // Readers and writers on other threads: nothing is ever wrong, and at the end all is counted.

@@ -24,6 +24,7 @@ constexpr std::string_view kPrefix = "kvcache:";
 constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
 constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
 constexpr int kMostRedirections = 5;
+constexpr int kMostRounds = 100'000;  // of SCAN, with about 1,000 keys each
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{1}
                                           << 48;  // of one server, as far as is believed
 
@@ -295,7 +296,11 @@ class RedisStore final : public Store {
   Status ListNode(const RedisAddress& address, std::vector<StoredObject>& all) {
     const std::int64_t now = WallClockSeconds();
     std::string cursor = "0";
+    int rounds = 0;
     do {
+      if (++rounds > kMostRounds) {
+        return Status(StatusCode::kIo, "SCAN does not end").WithContext(TextOf(address));
+      }
       KVCACHE_ASSIGN_OR_RETURN(
           const RedisReply found,
           AskNode(address, false, {"SCAN", cursor, "MATCH", "kvcache:*", "COUNT", "1000"}, Soon(),

@@ -19,8 +19,11 @@ TierMoves::TierMoves(const std::vector<std::shared_ptr<Store>>& tiers, MoveObjec
         [this, from](const ObjectId& id, std::span<const std::byte> payload) {
           return MoveDown(from, id, payload);
         }));
+  }
+  // Nothing throws from here on: a hook is never left behind without its queue.
+  for (std::size_t from = 0; from < down_.size(); ++from) {
     tiers[from]->SetEvictionHook(
-        [queue = down_.back().get()](const ObjectId& id, std::span<const std::byte> payload) {
+        [queue = down_[from].get()](const ObjectId& id, std::span<const std::byte> payload) {
           Add(*queue, id, payload);
         });
   }

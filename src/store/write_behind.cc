@@ -53,6 +53,7 @@ WriteBehind::Outcome WriteBehind::Add(const ObjectId& id, StoreBytes payload, in
     const bool has_room = written_.wait_for(lock, std::chrono::milliseconds(most_wait_ms), [&] {
       return bytes_ == 0 || bytes_ + size <= most_bytes_;
     });
+    if (held_.contains(id)) return Outcome::kQueued;  // another thread queued it meanwhile
     if (has_room && !stop_) {
       held_.insert(id);
       queue_.push_back({.id = id, .payload = std::move(payload), .task = {}});

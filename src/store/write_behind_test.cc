@@ -3,10 +3,13 @@
 
 #include <gtest/gtest.h>
 
+#include <atomic>
 #include <chrono>
 #include <cstring>
+#include <future>
 #include <stdexcept>
 #include <thread>
+#include <vector>
 
 #include "store/store_testing.h"
 
@@ -80,6 +83,35 @@ TEST(WriteBehindTest, BoundsWhatWaits) {
   EXPECT_EQ(writer.Add(TestId(51), BytesOf(TestPayload(51, 5000)), 0),
             WriteBehind::Outcome::kQueued)
       << "one object may be larger";
+}
+
+// Two threads wait for room with the same object.
+TEST(WriteBehindTest, WritesAnObjectOnce) {
+  OddStore store;
+  std::atomic<int> written = 0;
+  std::promise<void> goes_on;
+  const auto may_go_on = goes_on.get_future().share();
+  WriteBehind writer(store, 1000, [&](const ObjectId& id, std::span<const std::byte> payload) {
+    may_go_on.wait();
+    written += id == TestId(2) ? 1 : 0;
+    return store.Put(id, payload);
+  });
+  (void)writer.Add(TestId(1), BytesOf(TestPayload(1, 900)), 0);
+  std::vector<std::thread> threads;
+  for (int i = 0; i < 2; ++i) {
+    threads.emplace_back([&] {
+      EXPECT_EQ(writer.Add(TestId(2), BytesOf(TestPayload(2, 400)), 20'000),
+                WriteBehind::Outcome::kQueued);
+    });
+  }
+  std::this_thread::sleep_for(std::chrono::milliseconds(50));  // both wait, most of the time
+  goes_on.set_value();
+  for (std::thread& thread : threads) thread.join();
+  writer.Cancel(TestId(2));
+  const int before = written;
+  writer.Flush();
+  EXPECT_EQ(written, before);
+  EXPECT_LE(written, 1);
 }
 
 TEST(WriteBehindTest, GoesOnAfterErrorsAndExceptions) {
