@@ -8,10 +8,12 @@
 // must be that of the request without drafts.
 // `edit`, with --edit N: the answer is the new version of a text that the drafter has seen. Every Nth token
 // of the old version was replaced, removed, or had another one before it. `head`: the model's draft head.
+// `head alone`: the same, and no two requests draft in the same pass of the head.
 #include <CLI/CLI.hpp>
 #include <algorithm>
 #include <chrono>
 #include <cstdio>
+#include <functional>
 #include <iostream>
 #include <memory>
 #include <nlohmann/json.hpp>
@@ -39,6 +41,7 @@ struct Options {
   float temperature = 0.0f;
   int edit = 0;
   std::string head;
+  bool again = true;
   std::vector<int> rates = {0, 50, 80, 100};
 };
 
@@ -47,6 +50,21 @@ struct Measured {
   double drafted = 0.0;   // per token
   double accepted = 0.0;  // of the drafts
   std::vector<Tokens> answers;
+};
+
+// Asks a drafter without the others of its batch.
+class AloneDrafter final : public Drafter {
+ public:
+  explicit AloneDrafter(std::unique_ptr<Drafter> drafter) : drafter_(std::move(drafter)) {}
+  void SetSequence(SequenceId sequence) override { drafter_->SetSequence(sequence); }
+  Status Begin(std::span<const std::int32_t> text) override { return drafter_->Begin(text); }
+  Status Add(std::int32_t token) override { return drafter_->Add(token); }
+  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+    return drafter_->Propose(most, drafts);
+  }
+
+ private:
+  std::unique_ptr<Drafter> drafter_;
 };
 
 class Bench {
@@ -68,38 +86,20 @@ class Bench {
     }
   }
 
+  // A round measures each case once, so that what else the machine does concerns all of them.
   nlohmann::json Run() {
-    const Measured first =
-        Best([](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; });
-    plain_ = Best([](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; });
-    if (first.tokens_per_second > plain_.tokens_per_second) plain_ = first;
-    Report("plain", plain_);
-    for (const int rate : options_.rates) {
-      std::vector<std::shared_ptr<Drafter>> drafters;  // what they measured stays
-      for (std::size_t i = 0; i < prompts_.size(); ++i) {
-        Tokens text = prompts_[i];
-        text.insert(text.end(), plain_.answers[i].begin(), plain_.answers[i].end());
-        drafters.push_back(std::make_shared<testing::ScriptedDrafter>(
-            text, engine_->vocabulary_size(), 1.0 - rate / 100.0));
+    plain_.answers =
+        Once([](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; }).answers;
+    AddCases();
+    for (int round = 0; round < options_.rounds; ++round) {
+      for (Case& each : cases_) {
+        Measured one = Once(each.prepare);
+        CheckAnswers(each.name, one);
+        if (one.tokens_per_second > each.best.tokens_per_second) each.best = std::move(one);
       }
-      Report("right " + std::to_string(rate), Best([&](ScheduledRequest& request, std::size_t i) {
-               request.drafter = drafters[i];
-             }));
     }
-    if (options_.edit > 0) {
-      Report("edit", Best([&](ScheduledRequest& request, std::size_t i) {
-               request.drafter = MakeLookupDrafter();
-               Require(request.drafter->Begin(OldVersion(plain_.answers[i])));
-             }));
-    }
-    if (engine_->has_draft_head()) {
-      std::shared_ptr<Drafter> head = Require(MakeHeadDrafter(*engine_));
-      Report("head", Best([&](ScheduledRequest& request, std::size_t) {
-               // Of one request what was measured stays.
-               request.drafter = options_.requests == 1 ? head : Require(MakeHeadDrafter(*engine_));
-             }));
-    }
-    Report("again", Best([](ScheduledRequest&, std::size_t) {}));
+    plain_ = cases_.front().best;
+    for (const Case& each : cases_) Report(each.name, each.best);
     return results_;
   }
 
@@ -117,19 +117,53 @@ class Bench {
     return old;
   }
 
-  template <class F>
-  Measured Best(F&& prepare) {
-    Measured best;
-    for (int round = 0; round < options_.rounds; ++round) {
-      Measured one = Once(prepare);
-      if (one.tokens_per_second > best.tokens_per_second) best = std::move(one);
+  using Prepare = std::function<void(ScheduledRequest& request, std::size_t index)>;
+  struct Case {
+    std::string name;
+    Prepare prepare;
+    Measured best{};
+  };
+
+  // What drafters measured stays, for the next rounds.
+  void AddWithDrafters(const std::string& name,
+                       const std::function<std::shared_ptr<Drafter>(std::size_t index)>& make) {
+    std::vector<std::shared_ptr<Drafter>> drafters;
+    for (std::size_t i = 0; i < prompts_.size(); ++i) drafters.push_back(make(i));
+    cases_.push_back({name, [drafters](ScheduledRequest& request, std::size_t i) {
+                        request.drafter = drafters[i];
+                      }});
+  }
+
+  void AddCases() {
+    cases_.push_back(
+        {"plain", [](ScheduledRequest& request, std::size_t) { request.draft_tokens = 0; }});
+    for (const int rate : options_.rates) {
+      AddWithDrafters("right " + std::to_string(rate), [&](std::size_t i) {
+        Tokens text = prompts_[i];
+        text.insert(text.end(), plain_.answers[i].begin(), plain_.answers[i].end());
+        return std::make_shared<testing::ScriptedDrafter>(text, engine_->vocabulary_size(),
+                                                          1.0 - rate / 100.0);
+      });
     }
-    return best;
+    if (options_.edit > 0) {
+      cases_.push_back({"edit", [this](ScheduledRequest& request, std::size_t i) {
+                          request.drafter = MakeLookupDrafter();
+                          Require(request.drafter->Begin(OldVersion(plain_.answers[i])));
+                        }});
+    }
+    if (engine_->has_draft_head()) {
+      AddWithDrafters("head", [this](std::size_t) { return Require(MakeHeadDrafter(*engine_)); });
+      if (options_.requests > 1) {
+        AddWithDrafters("head alone", [this](std::size_t) {
+          return std::make_shared<AloneDrafter>(Require(MakeHeadDrafter(*engine_)));
+        });
+      }
+    }
+    if (options_.again) cases_.push_back({"again", [](ScheduledRequest&, std::size_t) {}});
   }
 
   // The time is that of the steps after all prompts were read.
-  template <class F>
-  Measured Once(F&& prepare) {
+  Measured Once(const Prepare& prepare) {
     Measured measured;
     measured.answers.resize(prompts_.size());
     std::size_t reading = prompts_.size();
@@ -166,11 +200,13 @@ class Bench {
     return measured;
   }
 
+  void CheckAnswers(const std::string& name, const Measured& measured) const {
+    if (measured.answers == plain_.answers) return;
+    std::fprintf(stderr, "speculation_bench: %s has another answer\n", name.c_str());
+    std::exit(1);
+  }
+
   void Report(const std::string& name, const Measured& measured) {
-    if (!plain_.answers.empty() && measured.answers != plain_.answers) {
-      std::fprintf(stderr, "speculation_bench: %s has another answer\n", name.c_str());
-      std::exit(1);
-    }
     const double times = measured.tokens_per_second / plain_.tokens_per_second;
     std::printf("%-10s %7.2f tokens/s  %5.2f times plain  %.2f drafts per token, %3.0f%% right\n",
                 name.c_str(), measured.tokens_per_second, times, measured.drafted,
@@ -187,6 +223,7 @@ class Bench {
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Scheduler> scheduler_;
   std::vector<Tokens> prompts_;
+  std::vector<Case> cases_;
   Measured plain_;
   nlohmann::json results_ = nlohmann::json::array();
 };
@@ -206,6 +243,7 @@ int Main(int argc, char** argv) {
   app.add_option("--edit", options.edit, "tokens between two edits of a text; 0: no such case");
   app.add_option("--head", options.head, "a file with a draft head")->check(CLI::ExistingFile);
   app.add_option("--rates", options.rates, "percent of drafts that are right");
+  app.add_flag("!--no-again", options.again, "leaves out the drafts that are looked up");
   CLI11_PARSE(app, argc, argv);
   const nlohmann::json cases = Bench(options).Run();
   return WriteResult(options.json, {.bench = "speculation",

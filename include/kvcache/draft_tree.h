@@ -42,6 +42,11 @@ struct DraftTree {
     }
     return true;
   }
+  // Makes each draft follow the one before it.
+  void MakeChain() {
+    parents.resize(size());
+    for (std::size_t i = 0; i < size(); ++i) parents[i] = static_cast<std::int32_t>(i) - 1;
+  }
   // Returns the number of drafts from the text to this one, at least 1; 0 for -1.
   int Depth(std::int32_t draft) const {
     int depth = 0;
@@ -74,7 +79,7 @@ struct DraftTree {
       tokens[kept++] = tokens[i];
     }
     Resize(kept);
-    for (std::size_t i = 0; i < kept; ++i) parents[i] = static_cast<std::int32_t>(i) - 1;
+    MakeChain();
   }
 };
 

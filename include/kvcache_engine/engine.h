@@ -24,6 +24,7 @@
 namespace kvcache {
 
 // Types of the engine's sources. They are declared here, and defined in no public header.
+class BatchDrafter;
 class GgufFile;
 class Model;
 class PrefixStore;
@@ -162,6 +163,8 @@ class Engine {
   PrefixStore* prefix_store();  // null without a store
   SequenceStates* states();     // null without a draft head
   DraftModel* draft_model();    // null without one
+  // Proposes for all drafters of the draft head; null until the first is made.
+  std::unique_ptr<BatchDrafter>& head_batch();
   const GgufFile& file() const;
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;

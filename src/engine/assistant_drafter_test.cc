@@ -63,8 +63,8 @@ class AssistantTest : public ::testing::Test {
     Row states(state, state + engine.info().hidden_size);
     Row logits(static_cast<std::size_t>(engine.vocabulary_size()));
     const Position position[] = {session.position()};
-    EXPECT_TRUE(
-        engine.model().BeginDrafts(engine.cache(), session.sequence(), session.position()).ok());
+    const SequenceLength row[] = {{session.sequence(), session.position()}};
+    EXPECT_TRUE(engine.model().BeginDrafts(engine.cache(), row).ok());
     for (int i = 0; i < 5; ++i) {
       EXPECT_TRUE(engine.model()
                       .Draft({&token, 1}, position, states.data(), engine.cache(), logits.data(),

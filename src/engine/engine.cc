@@ -11,6 +11,7 @@
 #include "engine/prefix_store.h"
 #include "engine/sequence_states.h"
 #include "kvcache/cpu_backend.h"
+#include "kvcache/drafter.h"
 #include "model/layer_memory.h"
 #include "platform/system_memory.h"
 
@@ -26,7 +27,8 @@ struct Engine::Impl {
   std::unique_ptr<Cache> cache;
   std::vector<MultimodalItem> items;  // scratch
   std::unique_ptr<PrefixStore> prefix_store;
-  std::unique_ptr<SequenceStates> states;  // for a draft head; null without one
+  std::unique_ptr<SequenceStates> states;    // for a draft head; null without one
+  std::unique_ptr<BatchDrafter> head_batch;  // null until a drafter of the head is made
   std::unique_ptr<DraftModel> draft_model;
 
   // Takes the head that the options name.
@@ -245,6 +247,9 @@ bool Engine::has_draft_head() const {
 }
 SequenceStates* Engine::states() {
   return impl_->states.get();
+}
+std::unique_ptr<BatchDrafter>& Engine::head_batch() {
+  return impl_->head_batch;
 }
 bool Engine::has_encoder() const {
   return info().decoder_start >= 0;

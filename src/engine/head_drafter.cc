@@ -1,26 +1,29 @@
-// Drafts of the model's own head. A head with keys and values writes them behind the sequence in its part of
-// the cache, inside of a transaction that is always rolled back: what stays is written by the model's next
-// pass. A head without any reads those of the model, and writes nothing.
+// Drafts of the model's own head, for one text or for several side by side. A head with keys and values writes
+// them behind the sequences in its part of the cache, inside of a transaction that is always rolled back: what
+// stays is written by the model's next pass. A head without any reads those of the model, and writes nothing.
 #include "kvcache_engine/head_drafter.h"
 
 #include <algorithm>
+#include <chrono>
+#include <cstddef>
 #include <new>
+#include <optional>
 #include <utility>
 #include <vector>
 
 #include "engine/engine_impl.h"
 #include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
+#include "speculation/pass_costs.h"
 
 namespace kvcache {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 class HeadDrafter final : public Drafter {
  public:
-  explicit HeadDrafter(Engine& engine)
-      : engine_(engine),
-        logits_(static_cast<std::size_t>(engine.vocabulary_size())),
-        state_(static_cast<std::size_t>(engine.info().hidden_size)) {}
+  explicit HeadDrafter(BatchDrafter& batch) : batch_(batch) {}
 
   void SetSequence(SequenceId sequence) override { sequence_ = sequence; }
 
@@ -35,69 +38,187 @@ class HeadDrafter final : public Drafter {
     return Status::Ok();
   }
   Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    // The last token is not evaluated yet.
-    const Position at = length_ - 1;
-    most = std::min(most, engine_.context() - length_);
-    const float* const state = engine_.states()->Find(sequence_, at - 1);
-    if (most < 1 || state == nullptr) return Status::Ok();
-    try {
-      state_.assign(state, state + state_.size());
-      return engine_.model().head_reads_cache() ? DraftFromCache(at, most, drafts)
-                                                : Draft(at, most, drafts);
-    } catch (const std::bad_alloc&) {
-      return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
-    }
+    DraftTree tree;
+    KVCACHE_RETURN_IF_ERROR(ProposeTree(most, 1, tree));
+    drafts.insert(drafts.end(), tree.tokens.begin(), tree.tokens.end());
+    return Status::Ok();
   }
+  Status ProposeTree(int most, int /*branches*/, DraftTree& tree) override {
+    DraftAsk ask{.drafter = this, .most = most, .tree = &tree};
+    batch_.Propose({&ask, 1});
+    return std::move(ask.status);
+  }
+  BatchDrafter* batch() override { return &batch_; }
+
+  SequenceId sequence() const { return sequence_; }
+  // The position of the text's last token, which is not evaluated yet.
+  Position at() const { return length_ - 1; }
+  std::int32_t last() const { return last_; }
 
  private:
-  Status Draft(Position at, int most, std::vector<std::int32_t>& drafts) {
-    Cache& cache = engine_.cache().OfLayer(engine_.info().layers);
-    auto begun = Transaction::Begin({&cache}, {{sequence_, at}},
-                                    {.max_tokens = static_cast<Position>(most), .isolated = true});
-    // Without room there are no drafts.
-    if (begun.status().code() == StatusCode::kCacheFull) return Status::Ok();
-    KVCACHE_ASSIGN_OR_RETURN(const Transaction round, std::move(begun));
-    std::int32_t token = last_;
-    for (int i = 0; i < most; ++i) {
-      const Position position[] = {at + i};
-      KVCACHE_RETURN_IF_ERROR(
-          cache.StartForward({.positions = position, .sequences = {&sequence_, 1}, .items = {}},
-                             ForwardMode::kCompute));
-      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
-      drafts.push_back(token);
-      if (engine_.IsEndOfGeneration(token)) break;
-    }
-    return Status::Ok();
-  }
-
-  // All drafts of a round are at the position of the last token, and see the tokens before it.
-  Status DraftFromCache(Position at, int most, std::vector<std::int32_t>& drafts) {
-    KVCACHE_RETURN_IF_ERROR(engine_.model().BeginDrafts(engine_.cache(), sequence_, at));
-    const Position position[] = {at};
-    std::int32_t token = last_;
-    for (int i = 0; i < most; ++i) {
-      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
-      drafts.push_back(token);
-      if (engine_.IsEndOfGeneration(token)) break;
-    }
-    return Status::Ok();
-  }
-
-  // Returns the likeliest token behind `token`, and goes on with the head's state for it.
-  Result<std::int32_t> DraftOne(std::int32_t token, std::span<const Position> position) {
-    KVCACHE_RETURN_IF_ERROR(engine_.model().Draft({&token, 1}, position, state_.data(),
-                                                  engine_.cache(), logits_.data(), state_.data()));
-    return static_cast<std::int32_t>(std::max_element(logits_.begin(), logits_.end()) -
-                                     logits_.begin());
-  }
-
-  Engine& engine_;
+  BatchDrafter& batch_;
   SequenceId sequence_{};
   Position length_ = 0;  // of the text
   std::int32_t last_ = -1;
-  std::vector<float> logits_;  // [vocabulary]
-  std::vector<float> state_;   // [hidden_size]
 };
+
+// A pass has a row of each text that wants a further draft.
+class HeadBatch final : public BatchDrafter {
+ public:
+  explicit HeadBatch(Engine& engine)
+      : engine_(engine),
+        vocabulary_(static_cast<std::size_t>(engine.vocabulary_size())),
+        hidden_size_(static_cast<std::size_t>(engine.info().hidden_size)) {}
+
+  void Propose(std::span<DraftAsk> asks) override;
+  double Seconds(int texts) const override;
+
+ private:
+  struct Row {
+    const HeadDrafter* text = nullptr;
+    DraftTree* tree = nullptr;
+    std::size_t most = 0;  // drafts
+
+    std::int32_t token() const { return tree->empty() ? text->last() : tree->tokens.back(); }
+  };
+
+  // Proposes for all of them, at most Model::kMostDraftRows, or fails.
+  Status ProposeTogether(std::span<DraftAsk> asks);
+  void AddRows(std::span<DraftAsk> asks);
+  // Drafts a token of each row. Rows that want no more leave.
+  Status RunPass();
+  Status StartPass();
+  std::int32_t Likeliest(std::size_t row) const;
+
+  Engine& engine_;
+  const std::size_t vocabulary_;
+  const std::size_t hidden_size_;
+  PassCosts costs_;  // by rows
+  std::vector<Row> rows_;
+  std::vector<SequenceLength> lengths_;  // [rows]
+  std::vector<std::int32_t> tokens_;     // [rows]
+  std::vector<Position> positions_;      // [rows]
+  std::vector<SequenceId> sequences_;    // [rows]
+  std::vector<float> states_;            // [hidden_size, at least the rows]
+  std::vector<float> logits_;            // [vocabulary, at least the rows]
+};
+
+void HeadBatch::Propose(std::span<DraftAsk> asks) {
+  constexpr std::size_t kMost = Model::kMostDraftRows;
+  for (; asks.size() > kMost; asks = asks.subspan(kMost)) Propose(asks.first(kMost));
+  Status status = ProposeTogether(asks);
+  if (status.ok()) return;
+  // One that fails alone does not disturb the others.
+  for (DraftAsk& ask : asks) {
+    if (asks.size() > 1) status = ProposeTogether({&ask, 1});
+    // Without room there are no drafts.
+    if (status.code() == StatusCode::kCacheFull) status = Status::Ok();
+    ask.status = std::move(status);
+  }
+}
+
+double HeadBatch::Seconds(int texts) const {
+  if (!costs_.known()) return 0.0;
+  constexpr int kMost = Model::kMostDraftRows;
+  const int rest = texts % kMost;
+  return texts / kMost * costs_.Seconds(kMost) + (rest > 0 ? costs_.Seconds(rest) : 0.0);
+}
+
+Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
+  try {
+    Clock::time_point start = Clock::now();
+    AddRows(asks);
+    if (rows_.empty()) return Status::Ok();
+    std::optional<Transaction> round;
+    if (!engine_.model().head_reads_cache()) {
+      std::size_t most = 0;
+      for (const Row& row : rows_) most = std::max(most, row.most);
+      Cache* const caches[] = {&engine_.cache().OfLayer(engine_.info().layers)};
+      KVCACHE_ASSIGN_OR_RETURN(
+          round, Transaction::Begin(caches, lengths_,
+                                    {.max_tokens = static_cast<Position>(most), .isolated = true}));
+    }
+    while (!rows_.empty()) {
+      const int rows = static_cast<int>(rows_.size());
+      KVCACHE_RETURN_IF_ERROR(RunPass());
+      const Clock::time_point end = Clock::now();
+      costs_.Count(rows, std::chrono::duration<double>(end - start).count());
+      start = end;
+    }
+    for (const DraftAsk& ask : asks) ask.tree->MakeChain();
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
+  }
+}
+
+// A text whose last state is not known has no drafts.
+void HeadBatch::AddRows(std::span<DraftAsk> asks) {
+  rows_.clear();
+  lengths_.clear();
+  if (states_.size() < asks.size() * hidden_size_) states_.resize(asks.size() * hidden_size_);
+  if (logits_.size() < asks.size() * vocabulary_) logits_.resize(asks.size() * vocabulary_);
+  for (const DraftAsk& ask : asks) {
+    ask.tree->Clear();
+    const auto& text = static_cast<const HeadDrafter&>(*ask.drafter);
+    const int most = std::min(ask.most, engine_.context() - text.at() - 1);
+    const float* const state = engine_.states()->Find(text.sequence(), text.at() - 1);
+    if (most < 1 || state == nullptr) continue;
+    std::copy_n(state, hidden_size_, states_.data() + rows_.size() * hidden_size_);
+    rows_.push_back({.text = &text, .tree = ask.tree, .most = static_cast<std::size_t>(most)});
+    lengths_.push_back({text.sequence(), text.at()});
+  }
+}
+
+// All drafts of a head that reads the model's cache are at the position of the last token, and see the tokens
+// before it.
+Status HeadBatch::StartPass() {
+  const bool reads = engine_.model().head_reads_cache();
+  const bool same = tokens_.size() == rows_.size() && !rows_.front().tree->empty();
+  tokens_.clear();
+  positions_.clear();
+  sequences_.clear();
+  lengths_.clear();
+  for (const Row& row : rows_) {
+    const auto drafted = static_cast<Position>(row.tree->size());
+    tokens_.push_back(row.token());
+    positions_.push_back(row.text->at() + (reads ? 0 : drafted));
+    sequences_.push_back(row.text->sequence());
+    lengths_.push_back({row.text->sequence(), row.text->at()});
+  }
+  if (reads) {
+    return same ? Status::Ok() : engine_.model().BeginDrafts(engine_.cache(), lengths_);
+  }
+  return engine_.cache()
+      .OfLayer(engine_.info().layers)
+      .StartForward({.positions = positions_, .sequences = sequences_, .items = {}},
+                    ForwardMode::kCompute);
+}
+
+Status HeadBatch::RunPass() {
+  KVCACHE_RETURN_IF_ERROR(StartPass());
+  KVCACHE_RETURN_IF_ERROR(engine_.model().Draft(tokens_, positions_, states_.data(),
+                                                engine_.cache(), logits_.data(), states_.data()));
+  std::size_t left = 0;
+  for (std::size_t i = 0; i < rows_.size(); ++i) {
+    DraftTree& tree = *rows_[i].tree;
+    tree.tokens.push_back(Likeliest(i));
+    if (tree.size() == rows_[i].most || engine_.IsEndOfGeneration(tree.tokens.back())) continue;
+    if (left < i) {
+      rows_[left] = rows_[i];
+      std::copy_n(states_.data() + i * hidden_size_, hidden_size_,
+                  states_.data() + left * hidden_size_);
+    }
+    ++left;
+  }
+  rows_.resize(left);
+  return Status::Ok();
+}
+
+std::int32_t HeadBatch::Likeliest(std::size_t row) const {
+  const float* const logits = logits_.data() + row * vocabulary_;
+  return static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary_) - logits);
+}
 
 }  // namespace
 
@@ -105,7 +226,9 @@ Result<std::unique_ptr<Drafter>> MakeHeadDrafter(Engine& engine) {
   if (!engine.has_draft_head()) {
     return Status(StatusCode::kNotFound, "the engine was opened without a draft head");
   }
-  return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(engine));
+  std::unique_ptr<BatchDrafter>& batch = engine.head_batch();
+  if (batch == nullptr) batch = std::make_unique<HeadBatch>(engine);
+  return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(*batch));
 }
 
 }  // namespace kvcache

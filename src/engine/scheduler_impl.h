@@ -161,13 +161,21 @@ class SchedulerImpl final : public Scheduler {
   // ---- Drafts (scheduler_speculation.cc).
   // Gives the job a drafter that looks drafts up, if it has none and may have one.
   void GiveDrafter(Job& job);
-  // Asks drafters for the drafts of the next pass.
+  // Plans the drafts of the next pass, and asks the drafters for them.
   void ProposeDrafts();
   // The pass has `tokens` other tokens, `decodes` of them of requests that generate, and room for `left`
   // drafts.
   void PlanDrafts(int tokens, int decodes, int left);
-  void Propose(Job& job, int most);
-  Status AskDrafter(Job& job, int most);
+  // Asks the drafters of all jobs that want drafts; those of one batch together.
+  void AskDrafters();
+  void AddAsk(Job& job);
+  // Tells the job's drafter what is new in its text.
+  static Status TellDrafter(Job& job);
+  // Asks the drafters of `asks_`; null: there is one, which has no batch.
+  void Ask(BatchDrafter* batch);
+  void TakeDrafts(Job& job, DraftAsk& ask);
+  // The job goes on without its drafter, which has failed.
+  static void LoseDrafter(Job& job, Status status);
   // Returns how many drafts the job has room for.
   Position MostDrafts(const Job& job) const;
   bool AnyDrafts() const;  // in the pass
@@ -301,6 +309,8 @@ class SchedulerImpl final : public Scheduler {
   DraftRates rates_of_own_;  // of the drafters that the scheduler gives
   DraftPlan plan_;
   std::vector<DraftShare> shares_;       // [live]
+  std::vector<DraftAsk> asks_;           // scratch of AskDrafters
+  std::vector<Job*> asking_;             // [asks]
   std::vector<SequenceLength> members_;  // of the round
   std::vector<Position> kept_;           // [members]
   std::vector<std::int32_t> last_;  // batch indices of the drafts that stay, in a pass of trees

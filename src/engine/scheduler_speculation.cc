@@ -90,6 +90,7 @@ void SchedulerImpl::ProposeDrafts() {
   try {
     const std::size_t tokens = decodes + std::min(waiting, step - decodes);
     PlanDrafts(static_cast<int>(tokens), static_cast<int>(decodes), static_cast<int>(left));
+    AskDrafters();
   } catch (const std::bad_alloc&) {
     DropDrafts();
   }
@@ -102,13 +103,14 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
     const Position most = MostDrafts(*job);
     DraftShare share;
     if (most > 0) {
-      share = {.rates = &job->drafts->drafter->depth().rates(), .most = most};
+      Drafter& drafter = *job->drafts->drafter;
+      share = {.rates = &drafter.depth().rates(), .batch = drafter.batch(), .most = most};
       if (job->drafts->fixed > 0) {
         const int drafts = std::min({job->drafts->fixed, static_cast<int>(most), left});
         left -= drafts;
         tokens += drafts;
         share.most = 0;
-        Propose(*job, drafts);
+        job->drafts->wanted = drafts;
       }
     }
     shares_.push_back(share);
@@ -129,32 +131,47 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
       left -= drafts;
       tries = drafts > 0;
     }
-    if (drafts > 0) Propose(*live_[i], drafts);
+    live_[i]->drafts->wanted = drafts;
   }
 }
 
-// A request goes on without a drafter that fails.
-void SchedulerImpl::Propose(Job& job, int most) {
-  JobDrafts& drafts = *job.drafts;
-  const Clock::time_point start = Clock::now();
+void SchedulerImpl::AskDrafters() {
+  const auto wants = [](const JobPtr& job) {
+    return job->drafts != nullptr && job->drafts->wanted > 0;
+  };
+  for (const JobPtr& first : live_) {
+    if (!wants(first)) continue;
+    const Clock::time_point start = Clock::now();
+    BatchDrafter* const batch = first->drafts->drafter->batch();
+    asks_.clear();
+    asking_.clear();
+    for (const JobPtr& job : live_) {
+      const bool together =
+          batch != nullptr && wants(job) && job->drafts->drafter->batch() == batch;
+      if (together || job == first) AddAsk(*job);
+    }
+    if (!asks_.empty()) Ask(batch);
+    for (std::size_t i = 0; i < asks_.size(); ++i) TakeDrafts(*asking_[i], asks_[i]);
+    if (batch != nullptr || asks_.empty() || first->drafts->drafter == nullptr) continue;
+    first->drafts->drafter->depth().rates().CountProposal(
+        static_cast<int>(first->drafts->tree.size()), SecondsSince(start));
+  }
+}
+
+void SchedulerImpl::AddAsk(Job& job) {
+  const int most = std::exchange(job.drafts->wanted, 0);
   Status status;
   try {
-    status = AskDrafter(job, most);
+    status = TellDrafter(job);
   } catch (const std::bad_alloc&) {
     status = {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
   }
-  if (!status.ok()) {
-    drafts.tree.Clear();
-    drafts.drafter.reset();
-    job.result.speculation.error = std::move(status);
-    return;
-  }
-  drafts.tree.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
-  drafts.drafter->depth().rates().CountProposal(static_cast<int>(drafts.tree.size()),
-                                                SecondsSince(start));
+  if (!status.ok()) return LoseDrafter(job, std::move(status));
+  asking_.push_back(&job);
+  asks_.push_back({.drafter = job.drafts->drafter.get(), .most = most, .tree = &job.drafts->tree});
 }
 
-Status SchedulerImpl::AskDrafter(Job& job, int most) {
+Status SchedulerImpl::TellDrafter(Job& job) {
   JobDrafts& drafts = *job.drafts;
   drafts.drafter->SetSequence(job.sequence);
   if (!std::exchange(drafts.begun, true) || drafts.shifts != job.result.shifts) {
@@ -165,7 +182,30 @@ Status SchedulerImpl::AskDrafter(Job& job, int most) {
   for (; drafts.told < job.tokens.size(); ++drafts.told) {
     KVCACHE_RETURN_IF_ERROR(drafts.drafter->Add(job.tokens[drafts.told]));
   }
-  return drafts.drafter->ProposeTree(most, drafts.branches, drafts.tree);
+  return Status::Ok();
+}
+
+void SchedulerImpl::Ask(BatchDrafter* batch) {
+  try {
+    if (batch != nullptr) return batch->Propose(asks_);
+    DraftAsk& ask = asks_.front();
+    ask.status = ask.drafter->ProposeTree(ask.most, asking_.front()->drafts->branches, *ask.tree);
+  } catch (const std::bad_alloc&) {
+    for (DraftAsk& ask : asks_) {
+      ask.status = {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
+    }
+  }
+}
+
+void SchedulerImpl::TakeDrafts(Job& job, DraftAsk& ask) {
+  if (!ask.status.ok()) return LoseDrafter(job, std::move(ask.status));
+  ask.tree->KeepValid(static_cast<std::size_t>(ask.most), engine_.info().embedding_rows);
+}
+
+void SchedulerImpl::LoseDrafter(Job& job, Status status) {
+  job.drafts->tree.Clear();
+  job.drafts->drafter.reset();
+  job.result.speculation.error = std::move(status);
 }
 
 bool SchedulerImpl::AnyDrafts() const {
@@ -175,7 +215,9 @@ bool SchedulerImpl::AnyDrafts() const {
 
 void SchedulerImpl::DropDrafts() {
   for (const JobPtr& job : live_) {
-    if (job->drafts != nullptr) job->drafts->tree.Clear();
+    if (job->drafts == nullptr) continue;
+    job->drafts->tree.Clear();
+    job->drafts->wanted = 0;
   }
 }
 

@@ -19,7 +19,8 @@ struct JobDrafts {
   bool begun = false;
   std::size_t told = 0;     // tokens of the request that the drafter knows
   std::int32_t shifts = 0;  // of the context, when it learned of them
-  DraftTree tree{};         // proposed for the next pass
+  int wanted = 0;           // drafts for the next pass
+  DraftTree tree{};         // proposed for it
   // The round's verdict.
   Position kept = 0;       // rows of the pass that samples came from
   std::int32_t last = -1;  // the last draft of them; -1: none

@@ -17,6 +17,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
+#include "kvcache/transaction.h"
 #include "model/layer_memory.h"
 
 namespace kvcache {
@@ -102,9 +103,9 @@ class Model {
   // Returns whether the head has no keys and values of its own, and reads those of the model's layers. All
   // drafts of a round are then at the same position. Caches do not depend on such a head.
   virtual bool head_reads_cache() const { return false; }
-  // Says what Draft reads: the first `length` tokens of the sequence. Valid until a call changes the cache.
-  // REQUIRES: head_reads_cache(). Errors: SequenceView::Set's.
-  virtual Status BeginDrafts(Cache& cache, SequenceId sequence, Position length);
+  // Says what each row of the next drafts reads: the first tokens of its sequence. Valid until a call changes
+  // the cache. REQUIRES: head_reads_cache(). Errors: SequenceView::Set's; kOutOfMemory.
+  virtual Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows);
   // Sets what the head reads in the next Forward. REQUIRES: has_head(); the spans live until then.
   virtual void SetPrevious(const PreviousStates& /*previous*/) {}
   // Writes the final states [hidden_size, rows.size()] of rows of the last Forward. REQUIRES: has_head().
@@ -112,7 +113,7 @@ class Model {
   // Runs the head alone. tokens [batch], kMostDraftRows at most, follow tokens with the final states
   // [hidden_size, batch]. Writes logits [vocabulary, batch], and the states [hidden_size, batch] that take
   // their place for the next token. REQUIRES: has_head(), and the StartForward of cache.OfLayer(layers)
-  // has succeeded for these positions, or BeginDrafts if head_reads_cache(). Logits of the last Forward
+  // has succeeded for these rows, or BeginDrafts if head_reads_cache(). Logits of the last Forward
   // remain.
   static constexpr int kMostDraftRows = 16;
   virtual Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,

@@ -3,6 +3,20 @@
 #include <algorithm>
 
 namespace kvcache {
+namespace {
+
+constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
+
+}  // namespace
+
+double DraftPlan::SecondsOf(const DraftShare& share, int place) {
+  if (share.batch == nullptr) return share.rates->SecondsPerDraft();
+  auto at = std::find_if(together_.begin(), together_.end(),
+                         [&](const Together& each) { return each.batch == share.batch; });
+  if (at == together_.end()) at = together_.insert(at, {.batch = share.batch});
+  const int texts = at->texts[static_cast<std::size_t>(place)]++;
+  return share.batch->Seconds(texts + 1) - (texts > 0 ? share.batch->Seconds(texts) : 0.0);
+}
 
 // The drafts that are likeliest to be kept come first. Passes cost in steps, so the best number is looked
 // for among all.
@@ -10,6 +24,7 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
                       const PassCosts& costs) {
   next_.clear();
   granted_.clear();
+  together_.clear();
   for (std::size_t i = 0; i < shares.size(); ++i) {
     shares[i].drafts = 0;
     if (shares[i].most > 0) next_.push_back({shares[i].rates->Of(0), i, 0});
@@ -22,9 +37,10 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
     std::pop_heap(next_.begin(), next_.end());
     Next& next = next_.back();
+    if (next.chance < kLeastChance) break;  // and so are all others
     const DraftShare& share = shares[next.share];
     committed += next.chance;
-    drafting += share.rates->SecondsPerDraft();
+    drafting += SecondsOf(share, next.place);
     granted_.push_back(next.share);
     const int rows = tokens + static_cast<int>(granted_.size());
     const double rate = committed / (costs.Seconds(rows) + drafting);

@@ -5,10 +5,12 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <array>
 #include <span>
 #include <vector>
 
 #include "kvcache/draft_rates.h"
+#include "kvcache/drafter.h"
 #include "speculation/pass_costs.h"
 
 namespace kvcache {
@@ -16,8 +18,9 @@ namespace kvcache {
 // A text that may have drafts.
 struct DraftShare {
   const DraftRates* rates = nullptr;
-  int most = 0;    // drafts that the text has room for
-  int drafts = 0;  // set by DraftPlan::Share
+  const BatchDrafter* batch = nullptr;  // of its drafter
+  int most = 0;                         // drafts that the text has room for
+  int drafts = 0;                       // set by DraftPlan::Share
 };
 
 class DraftPlan {
@@ -35,8 +38,18 @@ class DraftPlan {
     bool operator<(const Next& other) const { return chance < other.chance; }
   };
 
+  // Drafts that are made together: those of a place are a pass of their own.
+  struct Together {
+    const BatchDrafter* batch = nullptr;
+    std::array<int, DraftRates::kMost> texts{};  // by place
+  };
+
+  // Returns the seconds that the drafter needs for one more draft.
+  double SecondsOf(const DraftShare& share, int place);
+
   std::vector<Next> next_;            // a heap
   std::vector<std::size_t> granted_;  // shares, in the order of their drafts
+  std::vector<Together> together_;
 };
 
 }  // namespace kvcache

@@ -6,6 +6,7 @@
 #include <algorithm>
 #include <cstddef>
 #include <random>
+#include <span>
 #include <vector>
 
 namespace kvcache {
@@ -103,6 +104,42 @@ TEST(DraftPlan, ADrafterThatCostsMuchIsAskedForLess) {
   EXPECT_GT(drafts[0], drafts[1]);
   EXPECT_GT(drafts[1], 0);
   EXPECT_EQ(drafts[2], 0);
+}
+
+// Takes the same time for any number of texts, nearly.
+class OnePassForAll final : public BatchDrafter {
+ public:
+  void Propose(std::span<DraftAsk> /*asks*/) override {}
+  double Seconds(int texts) const override { return texts == 0 ? 0.0 : 0.15 + 0.01 * texts; }
+};
+
+// The first draft of all texts is one pass of the drafter, and so is the second.
+TEST(DraftPlan, TextsThatDraftTogetherShareThePasses) {
+  PassCosts costs;
+  for (int tokens = 1; tokens <= 64; ++tokens) costs.Count(tokens, std::max(1.0, tokens / 32.0));
+  DraftRates rates = RatesOf(0.8);
+  rates.CountProposal(1, 0.16);  // a text alone
+  const OnePassForAll batch;
+  for (const int texts : {1, 4, 8}) {
+    std::vector<DraftShare> alone(static_cast<std::size_t>(texts), {.rates = &rates, .most = 16});
+    std::vector<DraftShare> together(alone.size(), {.rates = &rates, .batch = &batch, .most = 16});
+    DraftPlan plan;
+    plan.Share(alone, texts, texts, 256, costs);
+    plan.Share(together, texts, texts, 256, costs);
+    if (texts == 1) {
+      EXPECT_EQ(Total(together), Total(alone));
+      EXPECT_GT(Total(alone), 0);
+    } else {
+      EXPECT_GT(Total(together), Total(alone)) << texts;
+      EXPECT_GE(Total(together), 2 * texts) << texts;
+    }
+  }
+  // With another batch beside it, each has passes of its own.
+  const OnePassForAll other;
+  std::vector<DraftShare> both(2, {.rates = &rates, .batch = &batch, .most = 1});
+  both[1].batch = &other;
+  DraftPlan().Share(both, 2, 2, 256, costs);
+  EXPECT_EQ(Total(both), 2);
 }
 
 // A drafter that is always wrong: the drafts of a thousand rounds cost less than three hundredths.

@@ -49,7 +49,7 @@ Status Model::LoadHead(const GgufFile& /*file*/) {
 Status Model::FinalStates(std::span<const std::int32_t> /*rows*/, float* /*states*/) {
   return {StatusCode::kUnsupported, "the model has no draft head"};
 }
-Status Model::BeginDrafts(Cache& /*cache*/, SequenceId /*sequence*/, Position /*length*/) {
+Status Model::BeginDrafts(Cache& /*cache*/, std::span<const SequenceLength> /*rows*/) {
   return {StatusCode::kUnsupported, "the model has no draft head that reads its cache"};
 }
 Status Model::Draft(std::span<const std::int32_t> /*tokens*/,

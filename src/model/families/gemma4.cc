@@ -50,7 +50,7 @@ class Gemma4 final : public Decoder {
   Status LoadHead(const GgufFile& file) override;
   bool has_head() const override { return assistant_ != nullptr; }
   bool head_reads_cache() const override { return assistant_ != nullptr; }
-  Status BeginDrafts(Cache& cache, SequenceId sequence, Position length) override;
+  Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) override;
   Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                const float* states, Cache& cache, float* logits, float* next_states) override;
   Status Reserve(int max_batch) override;
@@ -293,9 +293,9 @@ Status Gemma4::Reserve(int max_batch) {
   return assistant_ ? assistant_->Reserve(kMostDraftRows) : Status::Ok();
 }
 
-Status Gemma4::BeginDrafts(Cache& cache, SequenceId sequence, Position length) {
-  if (assistant_ == nullptr) return Model::BeginDrafts(cache, sequence, length);
-  return assistant_->Begin(cache, sequence, length);
+Status Gemma4::BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) {
+  if (assistant_ == nullptr) return Model::BeginDrafts(cache, rows);
+  return assistant_->Begin(cache, rows);
 }
 
 Status Gemma4::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,

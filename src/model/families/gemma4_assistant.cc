@@ -120,16 +120,18 @@ Status Gemma4Assistant::Reserve(int most) {
   return activations_.Reserve(backend_, measure.peak_values());
 }
 
-Status Gemma4Assistant::Begin(Cache& cache, SequenceId sequence, Position length) {
+Status Gemma4Assistant::Begin(Cache& cache, std::span<const SequenceLength> rows) {
+  rows_ = 0;
   if (target_.full.layer >= 0) {
     cache.SetLayer(target_.full.layer);
-    KVCACHE_RETURN_IF_ERROR(full_.Set(cache, sequence, 0, length));
+    KVCACHE_RETURN_IF_ERROR(full_.Set(cache, rows, 0));
   }
-  if (target_.windowed.layer < 0) return Status::Ok();
-  cache.SetLayer(target_.windowed.layer);
-  // A query at position `length` sees a window that ends with its own token, which has no key.
-  const Position begin = std::max<Position>(0, length - target_.windowed.window + 1);
-  return windowed_.Set(cache, sequence, begin, length);
+  if (target_.windowed.layer >= 0) {
+    cache.SetLayer(target_.windowed.layer);
+    KVCACHE_RETURN_IF_ERROR(windowed_.Set(cache, rows, target_.windowed.window));
+  }
+  rows_ = rows.size();
+  return Status::Ok();
 }
 
 void Gemma4Assistant::RunLayer(Pass& pass, int index, const TensorView& x) {
@@ -142,8 +144,9 @@ void Gemma4Assistant::RunLayer(Pass& pass, int index, const TensorView& x) {
     const TensorView q = pass.TakeHeads(layer.dim, layer.heads);
     const TensorView att = pass.TakeHeads(layer.dim, layer.heads);
     layer.Queries(pass, h, kinds_.Rope(index), q);
-    pass.AttendView(SourceOf(index).layer, kinds_.IsWindowed(index) ? windowed_ : full_, q,
-                    {.scale = params_.attention_scale}, att);
+    const SequenceViews& seen = kinds_.IsWindowed(index) ? windowed_ : full_;
+    pass.AttendView(SourceOf(index).layer, seen.Visible(), q, {.scale = params_.attention_scale},
+                    att);
     pass.Linear(att, {{layer.o, h}});
   }
   layer.AddAttended(pass, h, x);
@@ -175,6 +178,10 @@ Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::i
 Status Gemma4Assistant::Draft(const Inputs& inputs, Cache& cache,
                               const std::atomic<bool>* interrupt) {
   const auto batch = static_cast<std::int64_t>(inputs.tokens.size());
+  if (inputs.tokens.size() != rows_) {
+    return InvalidArgument(
+        StrCat("drafts have ", batch, " rows; must be the ", rows_, " that began"));
+  }
   Pass pass(backend_, activations_, &cache, inputs.positions, interrupt);
   const Results results = Run(pass, inputs.tokens, inputs.states);
   KVCACHE_RETURN_IF_ERROR(pass.status());

@@ -24,9 +24,10 @@
 #include <vector>
 
 #include "gguf/gguf.h"
-#include "kvcache/sequence_view.h"
+#include "kvcache/transaction.h"
 #include "model/families/gemma4_layer.h"
 #include "model/graph/activation_buffer.h"
+#include "model/graph/sequence_views.h"
 
 namespace kvcache {
 
@@ -47,7 +48,7 @@ struct AssistantTarget {
 
 class Gemma4Assistant {
  public:
-  // Drafts of one sequence, side by side. All are at the position after the last evaluated token.
+  // Drafts side by side, each at the position after the last evaluated token of its sequence.
   struct Inputs {
     std::span<const std::int32_t> tokens;
     std::span<const Position> positions;
@@ -63,10 +64,10 @@ class Gemma4Assistant {
 
   // Allocates the activations of `most` drafts side by side.
   Status Reserve(int most);
-  // Says which tokens the next drafts follow: the first `length` of the sequence, which are evaluated. Valid
-  // until a call changes the cache. Errors: SequenceView::Set's.
-  Status Begin(Cache& cache, SequenceId sequence, Position length);
-  // REQUIRES: Begin with the same cache, and Reserve.
+  // Says which tokens each row of the next drafts follows: the first ones of its sequence, which are evaluated.
+  // Valid until a call changes the cache. Errors: SequenceViews::Set's.
+  Status Begin(Cache& cache, std::span<const SequenceLength> rows);
+  // REQUIRES: Begin with the same cache, and Reserve. Errors: kInvalidArgument for another number of rows.
   Status Draft(const Inputs& inputs, Cache& cache, const std::atomic<bool>* interrupt);
 
   std::int64_t ActivationBytes() const { return activations_.bytes(); }
@@ -98,7 +99,8 @@ class Gemma4Assistant {
   std::vector<Gemma4Layer> layers_;
   std::size_t owned_weight_bytes_ = 0;
   ActivationBuffer activations_;
-  SequenceView full_, windowed_;  // what the drafts see
+  std::size_t rows_ = 0;           // of Begin
+  SequenceViews full_, windowed_;  // what the drafts see
 };
 
 }  // namespace kvcache

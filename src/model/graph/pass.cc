@@ -144,15 +144,13 @@ void Pass::Attend(int layer, const TensorView& q, const AttentionOptions& option
   Check(backend_->Attention(*storage, q, cache_->Visible(), options, out));
 }
 
-void Pass::AttendView(int layer, SequenceView& view, const TensorView& q,
+void Pass::AttendView(int layer, const Visibility& visible, const TensorView& q,
                       const AttentionOptions& options, const TensorView& out) {
   if (!runs()) return;
   cache_->SetLayer(layer);
   auto storage = cache_->Storage();
   if (!storage.ok()) return Check(std::move(storage).TakeStatus());
-  auto visible = view.Visible(static_cast<int>(batch_));
-  if (!visible.ok()) return Check(std::move(visible).TakeStatus());
-  Check(backend_->Attention(*storage, q, *visible, options, out));
+  Check(backend_->Attention(*storage, q, visible, options, out));
 }
 
 void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,

@@ -24,8 +24,8 @@
 
 #include "kvcache/backend.h"
 #include "kvcache/cache.h"
-#include "kvcache/sequence_view.h"
 #include "kvcache/status.h"
+#include "kvcache/visibility.h"
 #include "model/graph/activation_buffer.h"
 #include "model/load/weights.h"
 
@@ -158,10 +158,9 @@ class Pass {
   // out = attention of q over the keys and values of `layer` that each token sees.
   void Attend(int layer, const TensorView& q, const AttentionOptions& options,
               const TensorView& out);
-  // out = attention of q over the keys and values of `layer` at the positions of `view`, which all
-  // queries see. The pass gives the layer no keys and values. REQUIRES: `view` is one of that layer, and
-  // valid.
-  void AttendView(int layer, SequenceView& view, const TensorView& q,
+  // out = attention of q over the keys and values of `layer` that `visible` shows. The pass gives the layer no
+  // keys and values. REQUIRES: it shows cells of that layer to each query.
+  void AttendView(int layer, const Visibility& visible, const TensorView& q,
                   const AttentionOptions& options, const TensorView& out);
   // Put, then Attend.
   void Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,

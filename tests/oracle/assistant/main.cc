@@ -29,7 +29,8 @@ Status Draft(Engine& engine, const Session& session, std::span<const std::int32_
   std::vector<float> states(state, state + engine.info().hidden_size);
   std::vector<float> logits(static_cast<std::size_t>(engine.info().vocabulary));
   const Position position[] = {at};
-  KVCACHE_RETURN_IF_ERROR(engine.model().BeginDrafts(engine.cache(), session.sequence(), at));
+  const SequenceLength row[] = {{session.sequence(), at}};
+  KVCACHE_RETURN_IF_ERROR(engine.model().BeginDrafts(engine.cache(), row));
   for (const std::int32_t token : following) {
     KVCACHE_RETURN_IF_ERROR(engine.model().Draft({&token, 1}, position, states.data(),
                                                  engine.cache(), logits.data(), states.data()));
