@@ -217,7 +217,9 @@ TEST_P(HeadBatchTest, LogitsAreThoseAlone) {
     Cache& cache = engine_->cache().OfLayer(engine_->info().layers);
     Cache* const caches[] = {&cache};
     if (!reads) round = Transaction::Begin(caches, lengths, {.max_tokens = 2}).value();
-    if (reads) EXPECT_TRUE(engine_->model().BeginDrafts(engine_->cache(), lengths).ok());
+    if (reads) {
+      EXPECT_TRUE(engine_->model().BeginDrafts(engine_->cache(), lengths).ok());
+    }
     std::vector<std::vector<Row>> left(texts.size());
     for (int pass = 0; pass < 2; ++pass) {
       Tokens tokens;

@@ -28,7 +28,7 @@ class SchedulerHeadBatches : public SchedulerFixture {
                .pool_tokens = pool,
                .prefill_chunk = 32,
                .draft_head = path_},
-              {.use_draft_head = own});
+              {.use_engine_drafts = own});
   }
   static Tokens Prompt(int i) {
     // Two begin alike.
@@ -71,7 +71,7 @@ TEST_P(SchedulerHeadBatches, AnswersAreThoseWithout) {
     AskAll(0, false);
     RunAll();
     const std::vector<Tokens> plain = Answers();
-    std::int64_t accepted = 0;
+    std::int64_t drafted = 0;
     for (const int depth : {-1, 0, 1, 3, 8, 15}) {
       StartWithHead();
       for (int time = 0; time < 2; ++time) {  // from the prefixes, the second time
@@ -81,12 +81,12 @@ TEST_P(SchedulerHeadBatches, AnswersAreThoseWithout) {
         ExpectAllExact();
         for (const auto& asked : asked_) {
           EXPECT_TRUE(time == 0 || asked->result.reuse.restored > 0);
-          accepted += asked->result.speculation.accepted;
+          drafted += asked->result.speculation.drafted;
         }
       }
       ExpectNothingLeaks();
     }
-    EXPECT_GT(accepted, 0);
+    EXPECT_GT(drafted, 1000);
   }
 }
 
@@ -110,7 +110,8 @@ TEST_P(SchedulerHeadBatches, CancelsAndLittleMemory) {
       RunAll();
       ExpectAllExact();
       for (std::size_t i = 0; i < kRequests; ++i) {
-        if (i != cancelled && i != other) EXPECT_EQ(asked_[i]->result.tokens, plain[i]);
+        if (i == cancelled || i == other) continue;
+        EXPECT_EQ(asked_[i]->result.tokens, plain[i]);
       }
       ExpectNothingLeaks();
     }
@@ -153,8 +154,10 @@ class BatchedDrafter final : public Drafter {
 
 TEST_P(SchedulerHeadBatches, DraftersOfABatchAreAskedTogether) {
   sampling_ = {.temperature = 0.0f};
+  // All prompts are read in the first step.
+  const auto prompt = [](int i) { return SomeTokens(5, 3 + 20 * i); };
   StartWithHead();
-  AskAll(0, false);
+  for (int i = 0; i < kRequests; ++i) Ask(prompt(i), kAnswer, {.prompt = {}, .draft_tokens = 0});
   RunAll();
   const std::vector<Tokens> plain = Answers();
   for (const bool throws : {false, true}) {
@@ -162,14 +165,13 @@ TEST_P(SchedulerHeadBatches, DraftersOfABatchAreAskedTogether) {
     asked_.clear();
     CountingBatch batch;
     CountingBatch other;
-    other.broken = nullptr;
     batch.throws = throws;
     for (int i = 0; i < kRequests; ++i) {
       ScheduledRequest request;
       request.draft_tokens = 1 + i;
       request.drafter = std::make_shared<BatchedDrafter>(i < 2 ? other : batch);
       if (i == 3) batch.broken = request.drafter.get();
-      Ask(Prompt(i), kAnswer - 3 * i, std::move(request));
+      Ask(prompt(i), kAnswer, std::move(request));
     }
     RunAll();
     EXPECT_EQ(Answers(), plain);

@@ -117,21 +117,8 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
   }
   if (!measures) return;
   plan_.Share(shares_, tokens, decodes, left, costs_);
-  for (const DraftShare& share : shares_) left -= share.drafts;
-  bool tries = false;  // one request in a pass: the rows of several would not be for free
   for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const DraftShare& share = shares_[i];
-    if (share.most < 1) continue;
-    DraftRates& rates = live_[i]->drafts->drafter->depth().rates();
-    int drafts = share.drafts;
-    if (drafts > 0) {
-      rates.Pay();
-    } else if (!tries) {
-      drafts = std::min({rates.TryAgain(), share.most, left});
-      left -= drafts;
-      tries = drafts > 0;
-    }
-    live_[i]->drafts->wanted = drafts;
+    if (shares_[i].most > 0) live_[i]->drafts->wanted = shares_[i].drafts;
   }
 }
 
