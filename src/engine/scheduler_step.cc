@@ -87,6 +87,7 @@ void SchedulerImpl::Pass() {
     MeasureEncoder();
   } else {
     costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
+    plan_.CountPass(last_pass_seconds_);
   }
   AfterPass();
 }

@@ -5,6 +5,7 @@
 namespace kvcache {
 namespace {
 
+constexpr double kLeastCost = 0.01;    // of a row, in passes without drafts
 constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
 
 }  // namespace
@@ -32,7 +33,8 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   std::make_heap(next_.begin(), next_.end());
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
-  double best_rate = committed / costs.Seconds(std::max(tokens, 1));
+  const double plain = costs.Seconds(std::max(tokens, 1));
+  double best_rate = committed / plain;
   std::size_t best = 0;
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
     std::pop_heap(next_.begin(), next_.end());
@@ -43,7 +45,10 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     drafting += SecondsOf(share, next.place);
     granted_.push_back(next.share);
     const int rows = tokens + static_cast<int>(granted_.size());
-    const double rate = committed / (costs.Seconds(rows) + drafting);
+    // A measurement that was disturbed would make rows look free.
+    const double seconds =
+        std::max(costs.Seconds(rows), plain * (1.0 + kLeastCost * (rows - tokens)));
+    const double rate = committed / (seconds + drafting);
     if (rate > best_rate) {
       best_rate = rate;
       best = granted_.size();
@@ -56,6 +61,25 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     }
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
+  const int drafts = static_cast<int>(best);
+  Try(shares, tokens + drafts, most - drafts, costs);
+}
+
+void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs) {
+  bool may_try = tries_.left();
+  for (DraftShare& share : shares) {
+    if (share.drafts > 0) {
+      share.rates->Pay();
+    } else if (may_try && share.most > 0) {
+      share.drafts = std::min({share.rates->TryAgain(), share.most, most});
+      if (share.drafts == 0) continue;
+      may_try = false;
+      const double each =
+          share.batch != nullptr ? share.batch->Seconds(1) : share.rates->SecondsPerDraft();
+      tries_.Spend(costs.Seconds(tokens + share.drafts) - costs.Seconds(tokens) +
+                   share.drafts * each);
+    }
+  }
 }
 
 }  // namespace kvcache

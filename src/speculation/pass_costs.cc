@@ -9,6 +9,8 @@ namespace {
 constexpr double kNewestCost = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
+constexpr double kNewestPace = 0.1;  // weight of the last measurement
+constexpr double kMostPace = 2.0;  // of one pass: what delays a single pass says little of the next
 
 }  // namespace
 
@@ -21,13 +23,22 @@ std::size_t PassCosts::IndexOf(int tokens) {
 
 void PassCosts::Count(int tokens, double seconds) {
   Point& point = points_[IndexOf(tokens)];
-  const double weight = point.tokens == 0.0 ? 1.0 : kNewestCost;
+  const bool measured = point.tokens > 0.0;
+  if (point.seconds > 0.0 && tokens <= kExact) {
+    const double pace = std::clamp(seconds / (point.seconds * pace_), 1.0 / kMostPace, kMostPace);
+    pace_ *= 1.0 + kNewestPace * (pace - 1.0);
+  }
+  const double weight = measured ? kNewestCost : 1.0;
   point.tokens += weight * (tokens - point.tokens);
-  point.seconds += weight * (seconds - point.seconds);
+  point.seconds += weight * (seconds / pace_ - point.seconds);
   known_ = true;
 }
 
 double PassCosts::Seconds(int tokens) const {
+  return pace_ * SecondsAtPaceOfOne(tokens);
+}
+
+double PassCosts::SecondsAtPaceOfOne(int tokens) const {
   const std::size_t at = IndexOf(tokens);
   std::size_t low = at + 1;
   while (low > 0 && points_[low - 1].tokens == 0.0) --low;

@@ -1,5 +1,8 @@
 // The measured time of a pass by its tokens.
 //
+// Histories grow, and other programs take a part of the machine. Both change the time of all passes, while only those
+// of some sizes are run. So a small pass that takes longer than expected makes all expected times longer.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -24,13 +27,15 @@ class PassCosts {
   static constexpr int kPerOctave = 8;
   static constexpr int kOctaves = 16;
   struct Point {
-    double tokens = 0.0;  // mean; 0: not measured
-    double seconds = 0.0;
+    double tokens = 0.0;   // mean; 0: not measured
+    double seconds = 0.0;  // mean, at the pace of 1
   };
 
   static std::size_t IndexOf(int tokens);
+  double SecondsAtPaceOfOne(int tokens) const;
 
   std::array<Point, kExact + kPerOctave * kOctaves> points_{};
+  double pace_ = 1.0;  // times the seconds of the points
   bool known_ = false;
 };
 
