@@ -5,6 +5,7 @@
 namespace kvcache {
 namespace {
 
+constexpr double kLeastGain = 1.02;    // of all drafts: the best of many guesses is a lucky one
 constexpr double kLeastCost = 0.01;    // of a row, in passes without drafts
 constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
 
@@ -34,7 +35,7 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
   const double plain = costs.Seconds(std::max(tokens, 1));
-  double best_rate = committed / plain;
+  double best_rate = kLeastGain * committed / plain;
   std::size_t best = 0;
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
     std::pop_heap(next_.begin(), next_.end());

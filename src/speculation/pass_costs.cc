@@ -10,7 +10,7 @@ constexpr double kNewestCost = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
 constexpr double kNewestPace = 0.1;  // weight of the last measurement
-constexpr double kMostPace = 2.0;  // of one pass: what delays a single pass says little of the next
+constexpr double kMostChange = 1.5;  // what delays a single pass says little of the next
 
 }  // namespace
 
@@ -24,41 +24,49 @@ std::size_t PassCosts::IndexOf(int tokens) {
 void PassCosts::Count(int tokens, double seconds) {
   Point& point = points_[IndexOf(tokens)];
   const bool measured = point.tokens > 0.0;
-  if (point.seconds > 0.0 && tokens <= kExact) {
-    const double pace = std::clamp(seconds / (point.seconds * pace_), 1.0 / kMostPace, kMostPace);
-    pace_ *= 1.0 + kNewestPace * (pace - 1.0);
+  if (point.seconds > 0.0) {
+    const double expected = point.seconds * pace_;
+    seconds = std::min(seconds, kMostChange * expected);
+    if (tokens <= kExact) pace_ *= 1.0 + kNewestPace * (seconds / expected - 1.0);
   }
   const double weight = measured ? kNewestCost : 1.0;
   point.tokens += weight * (tokens - point.tokens);
   point.seconds += weight * (seconds / pace_ - point.seconds);
-  known_ = true;
+  if (!measured) LinkNeighbors();
 }
 
 double PassCosts::Seconds(int tokens) const {
   return pace_ * SecondsAtPaceOfOne(tokens);
 }
 
+// A measured point has itself below, and the next one above.
+void PassCosts::LinkNeighbors() {
+  std::size_t last = kNone;
+  first_ = kNone;
+  for (std::size_t at = 0; at < points_.size(); ++at) {
+    if (points_[at].tokens > 0.0) last = at;
+    if (first_ == kNone) first_ = last;
+    below_[at] = last;
+  }
+  std::size_t next = kNone;
+  for (std::size_t at = points_.size(); at-- > 0;) {
+    above_[at] = next;
+    if (points_[at].tokens > 0.0) next = at;
+  }
+}
+
 double PassCosts::SecondsAtPaceOfOne(int tokens) const {
   const std::size_t at = IndexOf(tokens);
-  std::size_t low = at + 1;
-  while (low > 0 && points_[low - 1].tokens == 0.0) --low;
-  std::size_t high = at;
-  while (high < points_.size() && points_[high].tokens == 0.0) ++high;
-  if (low == 0) return points_[high].seconds;  // smaller passes do not cost more
-  const Point& below = points_[low - 1];
+  if (below_[at] == kNone) return points_[above_[at]].seconds;  // smaller passes do not cost more
+  const Point& below = points_[below_[at]];
   if (below.tokens >= tokens) return below.seconds;
-  if (high == at) ++high;  // `at` itself lies below
-  while (high < points_.size() && points_[high].tokens == 0.0) ++high;
   double slope = kCostOfToken * below.seconds / std::max(1.0, below.tokens / kFewTokens);
-  if (high < points_.size()) {
-    const Point& above = points_[high];
+  if (above_[at] != kNone) {
+    const Point& above = points_[above_[at]];
     slope = (above.seconds - below.seconds) / (above.tokens - below.tokens);
-  } else {
-    std::size_t first = 0;
-    while (points_[first].tokens == 0.0) ++first;
-    if (first + 1 < low) {
-      slope = (below.seconds - points_[first].seconds) / (below.tokens - points_[first].tokens);
-    }
+  } else if (first_ < below_[at]) {
+    const Point& first = points_[first_];
+    slope = (below.seconds - first.seconds) / (below.tokens - first.tokens);
   }
   return below.seconds + std::max(slope, 0.0) * (tokens - below.tokens);
 }

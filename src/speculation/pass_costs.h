@@ -16,7 +16,7 @@ class PassCosts {
   // Counts a pass of `tokens` tokens.
   void Count(int tokens, double seconds);
   // Returns whether any pass was measured.
-  bool known() const { return known_; }
+  bool known() const { return first_ != kNone; }
   // Returns the expected seconds of a pass, on a line through the nearest that were measured.
   // REQUIRES: known(), tokens >= 1.
   double Seconds(int tokens) const;
@@ -26,6 +26,8 @@ class PassCosts {
   static constexpr int kExact = 64;
   static constexpr int kPerOctave = 8;
   static constexpr int kOctaves = 16;
+  static constexpr std::size_t kPoints = kExact + kPerOctave * kOctaves;
+  static constexpr std::size_t kNone = kPoints;
   struct Point {
     double tokens = 0.0;   // mean; 0: not measured
     double seconds = 0.0;  // mean, at the pace of 1
@@ -33,10 +35,14 @@ class PassCosts {
 
   static std::size_t IndexOf(int tokens);
   double SecondsAtPaceOfOne(int tokens) const;
+  void LinkNeighbors();
 
-  std::array<Point, kExact + kPerOctave * kOctaves> points_{};
+  std::array<Point, kPoints> points_{};
   double pace_ = 1.0;  // times the seconds of the points
-  bool known_ = false;
+  // Indices of the nearest points that were measured, or kNone.
+  std::size_t first_ = kNone;
+  std::array<std::size_t, kPoints> below_{};
+  std::array<std::size_t, kPoints> above_{};
 };
 
 }  // namespace kvcache
