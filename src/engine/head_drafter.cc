@@ -19,7 +19,9 @@ class HeadDrafter final : public Drafter {
  public:
   explicit HeadDrafter(Engine& engine)
       : engine_(engine),
-        logits_(static_cast<std::size_t>(engine.vocabulary_size())),
+        tokens_(engine.model().head_tokens()),
+        logits_(tokens_.empty() ? static_cast<std::size_t>(engine.vocabulary_size())
+                                : tokens_.size()),
         state_(static_cast<std::size_t>(engine.info().hidden_size)) {}
 
   void SetSequence(SequenceId sequence) override { sequence_ = sequence; }
@@ -87,16 +89,18 @@ class HeadDrafter final : public Drafter {
   Result<std::int32_t> DraftOne(std::int32_t token, std::span<const Position> position) {
     KVCACHE_RETURN_IF_ERROR(engine_.model().Draft({&token, 1}, position, state_.data(),
                                                   engine_.cache(), logits_.data(), state_.data()));
-    return static_cast<std::int32_t>(std::max_element(logits_.begin(), logits_.end()) -
-                                     logits_.begin());
+    const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
+    return tokens_.empty() ? static_cast<std::int32_t>(best)
+                           : tokens_[static_cast<std::size_t>(best)];
   }
 
   Engine& engine_;
   SequenceId sequence_{};
   Position length_ = 0;  // of the text
   std::int32_t last_ = -1;
-  std::vector<float> logits_;  // [vocabulary]
-  std::vector<float> state_;   // [hidden_size]
+  const std::span<const std::int32_t> tokens_;  // of each logit; empty: the vocabulary's
+  std::vector<float> logits_;
+  std::vector<float> state_;  // [hidden_size]
 };
 
 }  // namespace
