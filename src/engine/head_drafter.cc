@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/likeliest_logit.h"
 #include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
 
@@ -44,6 +45,8 @@ class HeadDrafter final : public Drafter {
     if (most < 1 || state == nullptr) return Status::Ok();
     try {
       state_.assign(state, state + state_.size());
+      token_ = last_;
+      chance_ = 1.0;
       return engine_.model().head_reads_cache() ? DraftFromCache(at, most, drafts)
                                                 : Draft(at, most, drafts);
     } catch (const std::bad_alloc&) {
@@ -59,15 +62,13 @@ class HeadDrafter final : public Drafter {
     // Without room there are no drafts.
     if (begun.status().code() == StatusCode::kCacheFull) return Status::Ok();
     KVCACHE_ASSIGN_OR_RETURN(const Transaction round, std::move(begun));
-    std::int32_t token = last_;
-    for (int i = 0; i < most; ++i) {
+    bool goes_on = true;
+    for (int i = 0; i < most && goes_on; ++i) {
       const Position position[] = {at + i};
       KVCACHE_RETURN_IF_ERROR(
           cache.StartForward({.positions = position, .sequences = {&sequence_, 1}, .items = {}},
                              ForwardMode::kCompute));
-      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
-      drafts.push_back(token);
-      if (engine_.IsEndOfGeneration(token)) break;
+      KVCACHE_ASSIGN_OR_RETURN(goes_on, AddDraft(position, drafts));
     }
     return Status::Ok();
   }
@@ -76,22 +77,24 @@ class HeadDrafter final : public Drafter {
   Status DraftFromCache(Position at, int most, std::vector<std::int32_t>& drafts) {
     KVCACHE_RETURN_IF_ERROR(engine_.model().BeginDrafts(engine_.cache(), sequence_, at));
     const Position position[] = {at};
-    std::int32_t token = last_;
-    for (int i = 0; i < most; ++i) {
-      KVCACHE_ASSIGN_OR_RETURN(token, DraftOne(token, position));
-      drafts.push_back(token);
-      if (engine_.IsEndOfGeneration(token)) break;
+    bool goes_on = true;
+    for (int i = 0; i < most && goes_on; ++i) {
+      KVCACHE_ASSIGN_OR_RETURN(goes_on, AddDraft(position, drafts));
     }
     return Status::Ok();
   }
 
-  // Returns the likeliest token behind `token`, and goes on with the head's state for it.
-  Result<std::int32_t> DraftOne(std::int32_t token, std::span<const Position> position) {
-    KVCACHE_RETURN_IF_ERROR(engine_.model().Draft({&token, 1}, position, state_.data(),
+  // Adds the likeliest token behind the last draft if it is likely enough. Returns whether another may follow:
+  // then the state is the head's for it.
+  Result<bool> AddDraft(std::span<const Position> position, std::vector<std::int32_t>& drafts) {
+    KVCACHE_RETURN_IF_ERROR(engine_.model().Draft({&token_, 1}, position, state_.data(),
                                                   engine_.cache(), logits_.data(), state_.data()));
-    const auto best = std::max_element(logits_.begin(), logits_.end()) - logits_.begin();
-    return tokens_.empty() ? static_cast<std::int32_t>(best)
-                           : tokens_[static_cast<std::size_t>(best)];
+    const std::size_t best = LikeliestLogit(logits_);
+    if (least_chance() > 0.0) chance_ *= ChanceOfLikeliest(logits_, logits_[best]);
+    if (chance_ < least_chance()) return false;
+    token_ = tokens_.empty() ? static_cast<std::int32_t>(best) : tokens_[best];
+    drafts.push_back(token_);
+    return !engine_.IsEndOfGeneration(token_);
   }
 
   Engine& engine_;
@@ -101,6 +104,9 @@ class HeadDrafter final : public Drafter {
   const std::span<const std::int32_t> tokens_;  // of each logit; empty: the vocabulary's
   std::vector<float> logits_;
   std::vector<float> state_;  // [hidden_size]
+  // Of a round:
+  std::int32_t token_ = -1;  // the last draft
+  double chance_ = 1.0;      // that all drafts are right; 1 if no chance is asked for
 };
 
 }  // namespace

@@ -166,7 +166,7 @@ class SchedulerImpl final : public Scheduler {
   // The pass has `tokens` other tokens, `decodes` of them of requests that generate, and room for `left`
   // drafts.
   void PlanDrafts(int tokens, int decodes, int left);
-  void Propose(Job& job, int most);
+  void Propose(Job& job, int most, double least_chance);
   Status AskDrafter(Job& job, int most);
   // Returns how many drafts the job has room for.
   Position MostDrafts(const Job& job) const;

@@ -20,6 +20,7 @@ namespace kvcache {
 namespace {
 
 constexpr int kRefresh = 64;  // passes between two without drafts, whose time changes as well
+constexpr int kOneMore = 20;  // passes between two with one draft more than seems best
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
   return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
@@ -108,7 +109,7 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
         left -= drafts;
         tokens += drafts;
         share.most = 0;
-        Propose(*job, drafts);
+        Propose(*job, drafts, 0.0);
       }
     }
     shares_.push_back(share);
@@ -116,6 +117,8 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
   if (!measures) return;
   plan_.Share(shares_, tokens, decodes, left, costs_);
   for (const DraftShare& share : shares_) left -= share.drafts;
+  // Now and then one more, so that a rate or a cost that was measured badly is measured again.
+  const bool one_more = passes_with_drafts_ % kOneMore == 0;
   bool tries = false;  // one request in a pass: the rows of several would not be for free
   for (std::size_t i = 0; i < shares_.size(); ++i) {
     const DraftShare& share = shares_[i];
@@ -124,18 +127,23 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
     int drafts = share.drafts;
     if (drafts > 0) {
       rates.Pay();
+      if (one_more && drafts < share.most && left > 0) {
+        ++drafts;
+        --left;
+      }
     } else if (!tries) {
       drafts = std::min({rates.TryAgain(), share.most, left});
       left -= drafts;
       tries = drafts > 0;
     }
-    if (drafts > 0) Propose(*live_[i], drafts);
+    if (drafts > 0) Propose(*live_[i], drafts, share.least_chance);
   }
 }
 
 // A request goes on without a drafter that fails.
-void SchedulerImpl::Propose(Job& job, int most) {
+void SchedulerImpl::Propose(Job& job, int most, double least_chance) {
   JobDrafts& drafts = *job.drafts;
+  drafts.drafter->SetLeastChance(least_chance);
   const Clock::time_point start = Clock::now();
   Status status;
   try {

@@ -17,7 +17,8 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   std::make_heap(next_.begin(), next_.end());
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
-  double best_rate = committed / costs.Seconds(std::max(tokens, 1));
+  const double rate_without = committed / costs.Seconds(std::max(tokens, 1));
+  double best_rate = rate_without;
   std::size_t best = 0;
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
     std::pop_heap(next_.begin(), next_.end());
@@ -40,6 +41,14 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     }
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
+  const int drafts = std::max(static_cast<int>(best), 1);
+  const double row = (costs.Seconds(tokens + drafts) - costs.Seconds(std::max(tokens, 1))) / drafts;
+  for (DraftShare& share : shares) {
+    if (share.rates == nullptr) continue;
+    // Drafters end before drafts that are too unlikely: the rate lies between the two.
+    share.least_chance =
+        LeastChanceToPay((rate_without + best_rate) / 2, row + share.rates->SecondsPerDraft());
+  }
 }
 
 }  // namespace kvcache

@@ -16,14 +16,17 @@ namespace kvcache {
 // A text that may have drafts.
 struct DraftShare {
   const DraftRates* rates = nullptr;
-  int most = 0;    // drafts that the text has room for
-  int drafts = 0;  // set by DraftPlan::Share
+  int most = 0;  // drafts that the text has room for
+  // Set by DraftPlan::Share:
+  int drafts = 0;
+  double least_chance = 0.0;  // as for Drafter::SetLeastChance
 };
 
 class DraftPlan {
  public:
-  // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
-  // commits `certain` tokens without any draft. Throws std::bad_alloc. REQUIRES: costs.known().
+  // Sets the drafts of each share, at most `most` together, and the chance that they must have. The
+  // pass has `tokens` other tokens, and commits `certain` tokens without any draft. Throws
+  // std::bad_alloc. REQUIRES: costs.known().
   void Share(std::span<DraftShare> shares, int tokens, int certain, int most,
              const PassCosts& costs);
 

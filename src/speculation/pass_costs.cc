@@ -3,12 +3,15 @@
 #include <algorithm>
 #include <cmath>
 
+#include "kvcache/draft_rates.h"
+
 namespace kvcache {
 namespace {
 
-constexpr double kNewestCost = 0.1;   // weight of the last measurement
+constexpr double kNewestSize = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
+constexpr double kNear = 2.0;  // times as many tokens
 
 }  // namespace
 
@@ -21,10 +24,17 @@ std::size_t PassCosts::IndexOf(int tokens) {
 
 void PassCosts::Count(int tokens, double seconds) {
   Point& point = points_[IndexOf(tokens)];
-  const double weight = point.tokens == 0.0 ? 1.0 : kNewestCost;
-  point.tokens += weight * (tokens - point.tokens);
-  point.seconds += weight * (seconds - point.seconds);
+  point.tokens += (point.tokens == 0.0 ? 1.0 : kNewestSize) * (tokens - point.tokens);
+  point.seconds = UsualTime(point.seconds, seconds);
   known_ = true;
+}
+
+double PassCosts::SlopeUpTo(std::size_t index) const {
+  const Point& last = points_[index];
+  std::size_t first = 0;
+  while (points_[first].tokens == 0.0) ++first;
+  if (first == index) return kCostOfToken * last.seconds / std::max(1.0, last.tokens / kFewTokens);
+  return (last.seconds - points_[first].seconds) / (last.tokens - points_[first].tokens);
 }
 
 double PassCosts::Seconds(int tokens) const {
@@ -38,16 +48,13 @@ double PassCosts::Seconds(int tokens) const {
   if (below.tokens >= tokens) return below.seconds;
   if (high == at) ++high;  // `at` itself lies below
   while (high < points_.size() && points_[high].tokens == 0.0) ++high;
-  double slope = kCostOfToken * below.seconds / std::max(1.0, below.tokens / kFewTokens);
+  double slope = SlopeUpTo(low - 1);
   if (high < points_.size()) {
     const Point& above = points_[high];
-    slope = (above.seconds - below.seconds) / (above.tokens - below.tokens);
-  } else {
-    std::size_t first = 0;
-    while (points_[first].tokens == 0.0) ++first;
-    if (first + 1 < low) {
-      slope = (below.seconds - points_[first].seconds) / (below.tokens - points_[first].tokens);
-    }
+    const double up = (above.seconds - below.seconds) / (above.tokens - below.tokens);
+    // A pass that is much larger says little about a few tokens more. Often it was the first one of all,
+    // and slow.
+    slope = above.tokens <= kNear * below.tokens ? up : std::min(up, slope);
   }
   return below.seconds + std::max(slope, 0.0) * (tokens - below.tokens);
 }

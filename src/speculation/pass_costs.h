@@ -29,6 +29,8 @@ class PassCosts {
   };
 
   static std::size_t IndexOf(int tokens);
+  // Returns the seconds of one token more behind the point, which was measured.
+  double SlopeUpTo(std::size_t index) const;
 
   std::array<Point, kExact + kPerOctave * kOctaves> points_{};
   bool known_ = false;
