@@ -4,9 +4,28 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 
 namespace kvcache {
+
+// Returns the usual time of something that is measured again: `usual` before, 0 if it was not known, and
+// `seconds` now. Other programs make some measurements long and none short.
+inline double UsualTime(double usual, double seconds) {
+  constexpr double kLonger = 0.1;  // weight of a measurement
+  constexpr double kShorter = 0.25;
+  if (usual == 0.0) return seconds;
+  const double weight = seconds < usual ? kShorter : kLonger;
+  return usual + weight * (std::min(seconds, 2.0 * usual) - usual);
+}
+
+// Returns how likely a draft must be kept to pay, where `rate` tokens per second are committed and a draft
+// takes `seconds`. Drafts that are nearly certain always may be tried, so that a cost that was measured too
+// high is measured again.
+inline double LeastChanceToPay(double rate, double seconds) {
+  constexpr double kNearlyCertain = 0.9;
+  return std::clamp(rate * seconds, 0.0, kNearlyCertain);
+}
 
 class DraftRates {
  public:

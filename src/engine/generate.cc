@@ -134,8 +134,10 @@ class Decoder {
         drafts_.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
       }
       if (drafts_.empty()) {
+        const Clock::time_point pass =
+            Clock::now();  // without the drafter, which may have proposed nothing
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
-        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, SecondsSince(begin));
+        if (drafter_ != nullptr) drafter_->depth().Count(0, 0, SecondsSince(pass));
         if (goes_on) goes_on = Room() > 0;
         if (goes_on) {
           KVCACHE_ASSIGN_OR_RETURN(goes_on, SampleLast());
@@ -157,7 +159,9 @@ class Decoder {
   // A round samples a token for each draft and one more.
   int MostDrafts() {
     if (drafter_ == nullptr || Room() < 2) return 0;
-    const int depth = request_.draft_tokens >= 0 ? request_.draft_tokens : drafter_->depth().Next();
+    const bool fixed = request_.draft_tokens >= 0;
+    const int depth = fixed ? request_.draft_tokens : drafter_->depth().Next();
+    drafter_->SetLeastChance(fixed ? 0.0 : drafter_->depth().LeastChance());
     const auto room = static_cast<int>(std::min<std::size_t>(Room() - 1, DraftDepth::kMost));
     return std::min(
         {depth, room, engine_.context() - session_.position() - 1, engine_.max_batch() - 1});

@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
+#include "engine/likeliest_logit.h"
 #include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
 #include "speculation/pass_costs.h"
@@ -67,7 +68,9 @@ class HeadBatch final : public BatchDrafter {
  public:
   explicit HeadBatch(Engine& engine)
       : engine_(engine),
-        vocabulary_(static_cast<std::size_t>(engine.vocabulary_size())),
+        head_tokens_(engine.model().head_tokens()),
+        logits_size_(head_tokens_.empty() ? static_cast<std::size_t>(engine.vocabulary_size())
+                                          : head_tokens_.size()),
         hidden_size_(static_cast<std::size_t>(engine.info().hidden_size)) {}
 
   void Propose(std::span<DraftAsk> asks) override;
@@ -78,6 +81,7 @@ class HeadBatch final : public BatchDrafter {
     const HeadDrafter* text = nullptr;
     DraftTree* tree = nullptr;
     std::size_t most = 0;  // drafts
+    double chance = 1.0;   // that all drafts are right; 1 if nobody asks
 
     std::int32_t token() const { return tree->empty() ? text->last() : tree->tokens.back(); }
   };
@@ -88,10 +92,12 @@ class HeadBatch final : public BatchDrafter {
   // Drafts a token of each row. Rows that want no more leave.
   Status RunPass();
   Status StartPass();
-  std::int32_t Likeliest(std::size_t row) const;
+  // Adds the likeliest token of a row's logits, if it is likely enough. Returns whether another may follow.
+  bool AddDraft(std::size_t index);
 
   Engine& engine_;
-  const std::size_t vocabulary_;
+  const std::span<const std::int32_t> head_tokens_;  // of each logit; empty: the vocabulary's
+  const std::size_t logits_size_;                    // of a row
   const std::size_t hidden_size_;
   PassCosts costs_;  // by rows
   std::vector<Row> rows_;
@@ -100,7 +106,7 @@ class HeadBatch final : public BatchDrafter {
   std::vector<Position> positions_;      // [rows]
   std::vector<SequenceId> sequences_;    // [rows]
   std::vector<float> states_;            // [hidden_size, at least the rows]
-  std::vector<float> logits_;            // [vocabulary, at least the rows]
+  std::vector<float> logits_;            // [logits_size, at least the rows]
 };
 
 void HeadBatch::Propose(std::span<DraftAsk> asks) {
@@ -157,7 +163,7 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
   rows_.clear();
   lengths_.clear();
   if (states_.size() < asks.size() * hidden_size_) states_.resize(asks.size() * hidden_size_);
-  if (logits_.size() < asks.size() * vocabulary_) logits_.resize(asks.size() * vocabulary_);
+  if (logits_.size() < asks.size() * logits_size_) logits_.resize(asks.size() * logits_size_);
   for (const DraftAsk& ask : asks) {
     ask.tree->Clear();
     const auto& text = static_cast<const HeadDrafter&>(*ask.drafter);
@@ -201,9 +207,7 @@ Status HeadBatch::RunPass() {
                                                 engine_.cache(), logits_.data(), states_.data()));
   std::size_t left = 0;
   for (std::size_t i = 0; i < rows_.size(); ++i) {
-    DraftTree& tree = *rows_[i].tree;
-    tree.tokens.push_back(Likeliest(i));
-    if (tree.size() == rows_[i].most || engine_.IsEndOfGeneration(tree.tokens.back())) continue;
+    if (!AddDraft(i)) continue;
     if (left < i) {
       rows_[left] = rows_[i];
       std::copy_n(states_.data() + i * hidden_size_, hidden_size_,
@@ -215,9 +219,16 @@ Status HeadBatch::RunPass() {
   return Status::Ok();
 }
 
-std::int32_t HeadBatch::Likeliest(std::size_t row) const {
-  const float* const logits = logits_.data() + row * vocabulary_;
-  return static_cast<std::int32_t>(std::max_element(logits, logits + vocabulary_) - logits);
+bool HeadBatch::AddDraft(std::size_t index) {
+  Row& row = rows_[index];
+  const std::span logits(logits_.data() + index * logits_size_, logits_size_);
+  const std::size_t best = LikeliestLogit(logits);
+  const double least = row.text->least_chance();
+  if (least > 0.0) row.chance *= ChanceOfLikeliest(logits, logits[best]);
+  if (row.chance < least) return false;
+  row.tree->tokens.push_back(head_tokens_.empty() ? static_cast<std::int32_t>(best)
+                                                  : head_tokens_[best]);
+  return row.tree->size() < row.most && !engine_.IsEndOfGeneration(row.tree->tokens.back());
 }
 
 }  // namespace

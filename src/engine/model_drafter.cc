@@ -10,6 +10,7 @@
 #include "base/strings.h"
 #include "engine/draft_model.h"
 #include "engine/engine_impl.h"
+#include "engine/likeliest_logit.h"
 #include "kvcache_engine/model_drafter.h"
 #include "kvcache_engine/session.h"
 
@@ -77,8 +78,7 @@ class ModelDrafter : public Drafter {
     std::int32_t at = -1;
     while (static_cast<int>(tree_.size()) < most) {
       KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
-      const auto best = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
-                                                  logits.begin());
+      const auto best = static_cast<std::int32_t>(LikeliestLogit(logits));
       const std::int32_t next = tree_.Add(at, best);
       AddAlternatives(at, best, most, branches, logits);
       if (engine_.IsEndOfGeneration(best)) break;

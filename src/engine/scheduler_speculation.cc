@@ -19,6 +19,7 @@
 namespace kvcache {
 namespace {
 
+constexpr int kOneMore = 20;  // passes between two with one draft more than seems best
 constexpr int kRefresh = 64;  // passes between two without drafts, whose time changes as well
 
 double SecondsSince(std::chrono::steady_clock::time_point start) {
@@ -111,14 +112,23 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
         tokens += drafts;
         share.most = 0;
         job->drafts->wanted = drafts;
+        drafter.SetLeastChance(0.0);
       }
     }
     shares_.push_back(share);
   }
   if (!measures) return;
   plan_.Share(shares_, tokens, decodes, left, costs_);
+  for (const DraftShare& share : shares_) left -= share.drafts;
+  // Now and then one more, so that a rate or a cost that was measured badly is measured again.
+  const bool one_more = passes_with_drafts_ % kOneMore == 0;
   for (std::size_t i = 0; i < shares_.size(); ++i) {
-    if (shares_[i].most > 0) live_[i]->drafts->wanted = shares_[i].drafts;
+    const DraftShare& share = shares_[i];
+    if (share.most < 1) continue;
+    const bool more = one_more && share.drafts > 0 && share.drafts < share.most && left > 0;
+    left -= more ? 1 : 0;
+    live_[i]->drafts->wanted = share.drafts + (more ? 1 : 0);
+    live_[i]->drafts->drafter->SetLeastChance(share.least_chance);
   }
 }
 

@@ -35,7 +35,7 @@ constexpr GgmlTypeInfo kTypes[] = {
     {GgmlType::kI8, "i8", 1, 1, DType::kI8},
     {Number(25), "i16", 1, 2, {}},
     {GgmlType::kI32, "i32", 1, 4, DType::kI32},
-    {Number(27), "i64", 1, 8, {}},
+    {GgmlType::kI64, "i64", 1, 8, {}},
     {Number(28), "f64", 1, 8, {}},
     {Number(29), "iq1_m", 256, 56, {}},
     {GgmlType::kBF16, "bf16", 1, 2, DType::kBF16},

@@ -31,6 +31,7 @@ enum class GgmlType : std::uint32_t {
   kQ6_K = 14,
   kI8 = 24,
   kI32 = 26,
+  kI64 = 27,
   kBF16 = 30,
   kMXFP4 = 39,
 };

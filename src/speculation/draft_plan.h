@@ -21,14 +21,16 @@ struct DraftShare {
   DraftRates* rates = nullptr;
   const BatchDrafter* batch = nullptr;  // of its drafter
   int most = 0;                         // drafts that the text has room for
-  int drafts = 0;                       // set by DraftPlan::Share
+  // Set by DraftPlan::Share:
+  int drafts = 0;
+  double least_chance = 0.0;  // as for Drafter::SetLeastChance
 };
 
 class DraftPlan {
  public:
-  // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
-  // commits `certain` tokens without any draft. Now and then a text gets drafts that do not pay, to notice when
-  // they do again. Throws std::bad_alloc. REQUIRES: costs.known().
+  // Sets the drafts of each share, at most `most` together, and the chance that they must have. The pass has
+  // `tokens` other tokens, and commits `certain` tokens without any draft. Now and then a text gets drafts
+  // that do not pay, to notice when they do again. Throws std::bad_alloc. REQUIRES: costs.known().
   void Share(std::span<DraftShare> shares, int tokens, int certain, int most,
              const PassCosts& costs);
 
@@ -53,6 +55,9 @@ class DraftPlan {
   void Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs);
   // Returns the seconds that the drafter needs for one more draft.
   double SecondsOf(const DraftShare& share, int place);
+  // Sets how likely drafts must be to pay, where `rate` tokens per second are committed and a row takes
+  // `seconds`.
+  static void SetLeastChances(std::span<DraftShare> shares, double rate, double seconds);
 
   std::vector<Next> next_;            // a heap
   std::vector<std::size_t> granted_;  // shares, in the order of their drafts

@@ -35,7 +35,7 @@ void DraftRates::Count(int drafted, int accepted) {
 
 void DraftRates::CountProposal(int drafted, double seconds) {
   if (drafted < 1) return;
-  seconds_ += (seconds_ == 0.0 ? 1.0 : kNewestRate) * (seconds / drafted - seconds_);
+  seconds_ = UsualTime(seconds_, seconds / drafted);
 }
 
 int DraftRates::TryAgain() {

@@ -9,6 +9,7 @@ namespace {
 constexpr double kNewestCost = 0.1;   // weight of the last measurement
 constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two sizes were measured
 constexpr double kFewTokens = 4.0;
+constexpr double kNear = 4.0;        // times as many tokens
 constexpr double kNewestPace = 0.1;  // weight of the last measurement
 constexpr double kMostChange = 1.5;  // what delays a single pass says little of the next
 
@@ -55,18 +56,25 @@ void PassCosts::LinkNeighbors() {
   }
 }
 
+double PassCosts::SlopeUpTo(std::size_t index) const {
+  const Point& first = points_[first_];
+  const Point& last = points_[index];
+  if (first_ == index) return kCostOfToken * last.seconds / std::max(1.0, last.tokens / kFewTokens);
+  return (last.seconds - first.seconds) / (last.tokens - first.tokens);
+}
+
 double PassCosts::SecondsAtPaceOfOne(int tokens) const {
   const std::size_t at = IndexOf(tokens);
   if (below_[at] == kNone) return points_[above_[at]].seconds;  // smaller passes do not cost more
   const Point& below = points_[below_[at]];
   if (below.tokens >= tokens) return below.seconds;
-  double slope = kCostOfToken * below.seconds / std::max(1.0, below.tokens / kFewTokens);
+  double slope = SlopeUpTo(below_[at]);
   if (above_[at] != kNone) {
     const Point& above = points_[above_[at]];
-    slope = (above.seconds - below.seconds) / (above.tokens - below.tokens);
-  } else if (first_ < below_[at]) {
-    const Point& first = points_[first_];
-    slope = (below.seconds - first.seconds) / (below.tokens - first.tokens);
+    const double up = (above.seconds - below.seconds) / (above.tokens - below.tokens);
+    // A pass that is much larger says little about a few tokens more. Often it was the first one of all,
+    // and slow.
+    slope = above.tokens <= kNear * below.tokens ? up : std::min(up, slope);
   }
   return below.seconds + std::max(slope, 0.0) * (tokens - below.tokens);
 }

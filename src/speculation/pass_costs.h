@@ -35,6 +35,8 @@ class PassCosts {
 
   static std::size_t IndexOf(int tokens);
   double SecondsAtPaceOfOne(int tokens) const;
+  // Returns the seconds of one token more behind a point that was measured.
+  double SlopeUpTo(std::size_t index) const;
   void LinkNeighbors();
 
   std::array<Point, kPoints> points_{};

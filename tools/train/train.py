@@ -40,19 +40,7 @@ import optim
 import spm
 import start
 import story
-
-# Rows of a batch and what they hold.
-BARE = (20, data.Mix(96, (0, 0), plain=0, retold=True, kinds=(1, 1),
-                     answer_weight=10))
-DENSE = (10, data.Mix(256, (0, 0), plain=0, retold=True, kinds=(1, 4)))
-DENSER = (5, data.Mix(512, (0, 0), plain=0, retold=True, kinds=(2, 6)))
-DENSEST = (3, data.Mix(1023, (0, 0), plain=0, retold=True, kinds=(3, 6)))
-SHORT = (18, data.Mix(112, (0.45, 0.6), plain=0.02, kinds=(1, 3), people=(3, 4),
-                      answer_weight=10))
-MEDIUM = (10, data.Mix(256, (0.3, 0.6), plain=0.3, kinds=(1, 6)))
-TALES = (10, data.Mix(256, (0, 0), plain=1))
-LONG = (6, data.Mix(512, (0.15, 0.5), plain=0, kinds=(2, 6)))
-LONGEST = (3, data.Mix(1023, (0.05, 0.4), plain=0, kinds=(4, 6)))
+from mixes import (BARE, DENSE, DENSER, DENSEST, LONG, LONGEST, MEDIUM, SHORT, TALES)
 
 # (share of all tokens after which the stage ends, kinds of batches with odds).
 # A run with a teacher needs the last stage only; a run with --start needs these.

@@ -10,7 +10,6 @@ the next token, from the model's states first and then from its own, as it draft
 import argparse
 import json
 import os
-import random
 import time
 
 import cpu  # pylint: disable=unused-import  (before torch)
@@ -18,17 +17,15 @@ import cpu  # pylint: disable=unused-import  (before torch)
 import torch
 from torch.nn import functional
 
-import data
 import export
 import gguf_file as gguf
 import head as heads
+import mixes
 import optim
 import train
 
 # The weight of each step in the loss: the first sees the model's states, the others the head's own.
 STEPS = (1.0, 0.8, 0.6, 0.4)
-MIXES = ((train.DENSER, 1), (train.SHORT, 1), (train.MEDIUM, 2), (train.TALES, 3),
-         (train.LONG, 1), (train.LONGEST, 1))
 
 
 def steps_of(model, head, ids, count):
@@ -65,10 +62,8 @@ def main():
   optimizer = optim.Optimizer(head, args.matrix_lr, args.other_lr)
   begin, tokens, step, sums = time.monotonic(), 0, 0, []
   while tokens < args.tokens:
-    seed = f"head {args.seed} {step}"
-    rows, mix = random.Random(seed).choices([batch for batch, _ in MIXES],
-                                            [odds for _, odds in MIXES])[0]
-    ids, weights = (torch.from_numpy(a) for a in data.Stories(tokenizer, seed).batch(mix, rows))
+    batch = mixes.batch_for_head(tokenizer, f"head {args.seed} {step}")
+    ids, weights = (torch.from_numpy(array) for array in batch)
     ids, weights = ids[:, :-1], (weights > 0).float()
     loss, right = 0.0, []
     for k, (logits, aim) in enumerate(steps_of(model, head, ids, len(STEPS))):
@@ -80,7 +75,7 @@ def main():
     loss.backward()
     torch.nn.utils.clip_grad_norm_(head.parameters(), 1.0)
     optimizer.step(train.rate(tokens / args.tokens))
-    tokens, step = tokens + rows * mix.length, step + 1
+    tokens, step = tokens + ids.numel(), step + 1
     sums.append(right)
     if step % 25 == 0 or tokens >= args.tokens:
       means = [round(sum(each) / len(sums), 4) for each in zip(*sums)]

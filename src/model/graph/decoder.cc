@@ -24,6 +24,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   for (int i = 0; i < params_.nextn_layers; ++i) {
     reader.IgnoreAll(LayerPrefix(params_.layers + i));  // LoadHead takes one if it is wanted
+    reader.Ignore(DraftHead::kTokens);
   }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();

@@ -54,6 +54,9 @@ class Decoder : public Model {
 
   Status LoadHead(const GgufFile& file) override;
   bool has_head() const override { return head_.has_value(); }
+  std::span<const std::int32_t> head_tokens() const override {
+    return head_ ? std::span<const std::int32_t>(head_->tokens) : std::span<const std::int32_t>();
+  }
   void SetPrevious(const PreviousStates& previous) override { previous_ = previous; }
   Status FinalStates(std::span<const std::int32_t> rows, float* states) override;
   Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,

@@ -182,9 +182,9 @@ Status Decoder::Draft(std::span<const std::int32_t> tokens, std::span<const Posi
   KVCACHE_RETURN_IF_ERROR(pass.status());
   KVCACHE_RETURN_IF_ERROR(
       backend_.CopyValues(state, StatesAt(next_states, params_.hidden_size, batch)));
-  const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, batch);
-  const Projection& output = head_->output ? *head_->output : output_;
-  const LinearOutput out[] = {{output.weight.get(), y}};
+  const LinearWeight& output = *(head_->output ? *head_->output : output_).weight;
+  const TensorView y = TensorView::Dense(logits, DType::kF32, output.outputs(), batch);
+  const LinearOutput out[] = {{&output, y}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(state, out));
   return FinishLogits(y);
 }

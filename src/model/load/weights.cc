@@ -1,5 +1,6 @@
 #include "model/load/weights.h"
 
+#include <cstring>
 #include <numeric>
 #include <utility>
 
@@ -135,6 +136,24 @@ Result<std::vector<float>> WeightReader::Values(const std::string& name, std::in
   std::vector<float> values(static_cast<std::size_t>(inputs * outputs));
   const TensorView to = TensorView::Dense(values.data(), DType::kF32, inputs, outputs);
   KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(view, to));
+  return values;
+}
+
+Result<std::vector<std::int64_t>> WeightReader::Integers(const std::string& name) {
+  const GgufTensor* const tensor = file_.FindTensor(name);
+  if (tensor == nullptr) return Corrupt(StrCat("tensor '", name, "' is missing"));
+  if (tensor->type->type != GgmlType::kI64) {
+    return Unsupported(
+        StrCat("tensor '", name, "' has type ", tensor->type->name, "; must be i64"));
+  }
+  const auto& dims = tensor->dims;
+  if (dims[0] != tensor->elements()) {
+    return Corrupt(StrCat("tensor '", name, "' has shape ",
+                          Shape(dims[0], dims[1], dims[2] * dims[3]), "; must be a vector"));
+  }
+  used_.insert(name);
+  std::vector<std::int64_t> values(static_cast<std::size_t>(dims[0]));
+  std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
   return values;
 }
 

@@ -83,6 +83,9 @@ class WeightReader {
   // The same; empty if the file lacks the tensor.
   Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
+  // Returns a vector's i64 values, however many they are.
+  Result<std::vector<std::int64_t>> Integers(const std::string& name);
+
   // Returns the values of a matrix of f32, f16 or bf16, row by row, as f32 in host memory.
   Result<std::vector<float>> Values(const std::string& name, std::int64_t inputs,
                                     std::int64_t outputs);
