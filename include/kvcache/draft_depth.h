@@ -17,9 +17,6 @@ class DraftDepth {
   // Returns the number of drafts to ask for. Now and then it is above 0 although drafts did not pay, to
   // notice when they do again; the pauses get longer each time.
   int Next();
-  // Returns how likely a draft and all before it must be right to pay (Drafter::SetLeastChance); 0 as long as
-  // no pass was measured.
-  double LeastChance() const;
   // Counts a round: a pass over the current token and `drafted` drafts, of which the first `accepted`
   // were right. The seconds include those of the drafter.
   void Count(int drafted, int accepted, double seconds);
@@ -32,11 +29,7 @@ class DraftDepth {
   // measured.
   // REQUIRES: a pass without drafts was measured.
   double Seconds(int drafted) const;
-  struct Choice {
-    int drafts = 0;
-    double rate = 0.0;  // tokens per second
-  };
-  Choice Best() const;
+  int Best() const;
 
   std::array<double, kMost + 1> seconds_{};  // by number of drafts; 0: not measured
   DraftRates rates_;

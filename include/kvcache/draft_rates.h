@@ -19,14 +19,6 @@ inline double UsualTime(double usual, double seconds) {
   return usual + weight * (std::min(seconds, 2.0 * usual) - usual);
 }
 
-// Returns how likely a draft must be kept to pay, where `rate` tokens per second are committed and a draft
-// takes `seconds`. Drafts that are nearly certain always may be tried, so that a cost that was measured too
-// high is measured again.
-inline double LeastChanceToPay(double rate, double seconds) {
-  constexpr double kNearlyCertain = 0.9;
-  return std::clamp(rate * seconds, 0.0, kNearlyCertain);
-}
-
 class DraftRates {
  public:
   static constexpr int kMost = 16;  // drafts of a round

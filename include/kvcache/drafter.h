@@ -68,14 +68,8 @@ class Drafter {
   // How many drafts pay, as measured in all texts so far.
   DraftDepth& depth() { return depth_; }
 
-  // Says how likely a draft and all before it must be right, so that it brings more than it costs. A drafter
-  // that knows how likely its drafts are ends before one that is less likely. 0, the default: all pay.
-  void SetLeastChance(double chance) { least_chance_ = chance; }
-  double least_chance() const { return least_chance_; }
-
  private:
   DraftDepth depth_;
-  double least_chance_ = 0.0;
 };
 
 // Returns a drafter that looks up what followed the last tokens before: in this text, and in the texts

@@ -159,9 +159,7 @@ class Decoder {
   // A round samples a token for each draft and one more.
   int MostDrafts() {
     if (drafter_ == nullptr || Room() < 2) return 0;
-    const bool fixed = request_.draft_tokens >= 0;
-    const int depth = fixed ? request_.draft_tokens : drafter_->depth().Next();
-    drafter_->SetLeastChance(fixed ? 0.0 : drafter_->depth().LeastChance());
+    const int depth = request_.draft_tokens >= 0 ? request_.draft_tokens : drafter_->depth().Next();
     const auto room = static_cast<int>(std::min<std::size_t>(Room() - 1, DraftDepth::kMost));
     return std::min(
         {depth, room, engine_.context() - session_.position() - 1, engine_.max_batch() - 1});

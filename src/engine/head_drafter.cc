@@ -81,7 +81,6 @@ class HeadBatch final : public BatchDrafter {
     const HeadDrafter* text = nullptr;
     DraftTree* tree = nullptr;
     std::size_t most = 0;  // drafts
-    double chance = 1.0;   // that all drafts are right; 1 if nobody asks
 
     std::int32_t token() const { return tree->empty() ? text->last() : tree->tokens.back(); }
   };
@@ -92,7 +91,7 @@ class HeadBatch final : public BatchDrafter {
   // Drafts a token of each row. Rows that want no more leave.
   Status RunPass();
   Status StartPass();
-  // Adds the likeliest token of a row's logits, if it is likely enough. Returns whether another may follow.
+  // Adds the likeliest token of a row's logits. Returns whether another may follow.
   bool AddDraft(std::size_t index);
 
   Engine& engine_;
@@ -223,9 +222,6 @@ bool HeadBatch::AddDraft(std::size_t index) {
   Row& row = rows_[index];
   const std::span logits(logits_.data() + index * logits_size_, logits_size_);
   const std::size_t best = LikeliestLogit(logits);
-  const double least = row.text->least_chance();
-  if (least > 0.0) row.chance *= ChanceOfLikeliest(logits, logits[best]);
-  if (row.chance < least) return false;
   row.tree->tokens.push_back(head_tokens_.empty() ? static_cast<std::int32_t>(best)
                                                   : head_tokens_[best]);
   return row.tree->size() < row.most && !engine_.IsEndOfGeneration(row.tree->tokens.back());

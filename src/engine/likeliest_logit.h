@@ -1,9 +1,8 @@
-// The likeliest of a row of logits, and how likely it is.
+// The likeliest of a row of logits.
 //
-// Thread safety: pure functions.
+// Thread safety: a pure function.
 #pragma once
 
-#include <cmath>
 #include <cstddef>
 #include <span>
 
@@ -25,21 +24,6 @@ inline std::size_t LikeliestLogit(std::span<const float> logits) {
         }
       });
   return best;
-}
-
-// Returns the probability of the largest logit `best`. Those that are less likely by a factor of e^-16 are not
-// counted.
-inline double ChanceOfLikeliest(std::span<const float> logits, float best) {
-  constexpr float kFar = 16.0f;
-  double sum = 0.0;
-  ForBlocksWith(
-      logits, [&](float logit) { return logit > best - kFar; },
-      [&](std::size_t begin, std::size_t end) {
-        for (std::size_t i = begin; i < end; ++i) {
-          if (logits[i] > best - kFar) sum += static_cast<double>(std::exp(logits[i] - best));
-        }
-      });
-  return sum > 0.0 ? 1.0 / sum : 0.0;
 }
 
 }  // namespace kvcache

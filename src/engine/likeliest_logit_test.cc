@@ -26,18 +26,5 @@ TEST(LikeliestLogit, IsTheFirstOfTheLargest) {
   EXPECT_EQ(LikeliestLogit(std::vector<float>(200, NAN)), 0u);
 }
 
-TEST(LikeliestLogit, ItsChanceIsThatOfASoftmax) {
-  std::mt19937 random(2);
-  for (const std::size_t size : {1, 2, 63, 64, 65, 500}) {
-    std::vector<float> logits(size);
-    for (float& logit : logits) logit = static_cast<float>(random() % 1000) / 40.0f;
-    const float best = logits[LikeliestLogit(logits)];
-    double sum = 0.0;
-    for (const float logit : logits) sum += std::exp(static_cast<double>(logit - best));
-    EXPECT_NEAR(ChanceOfLikeliest(logits, best), 1.0 / sum, 1e-4) << size;
-  }
-  EXPECT_EQ(ChanceOfLikeliest(std::vector<float>(5, NAN), NAN), 0.0);
-}
-
 }  // namespace
 }  // namespace kvcache

@@ -112,7 +112,6 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
         tokens += drafts;
         share.most = 0;
         job->drafts->wanted = drafts;
-        drafter.SetLeastChance(0.0);
       }
     }
     shares_.push_back(share);
@@ -128,7 +127,6 @@ void SchedulerImpl::PlanDrafts(int tokens, int decodes, int left) {
     const bool more = one_more && share.drafts > 0 && share.drafts < share.most && left > 0;
     left -= more ? 1 : 0;
     live_[i]->drafts->wanted = share.drafts + (more ? 1 : 0);
-    live_[i]->drafts->drafter->SetLeastChance(share.least_chance);
   }
 }
 

@@ -31,26 +31,21 @@ double DraftDepth::Seconds(int drafted) const {
   return low + (seconds_[above] - low) * more / static_cast<double>(above - below);
 }
 
-DraftDepth::Choice DraftDepth::Best() const {
-  Choice best{.drafts = 0, .rate = 1.0 / Seconds(0)};
+int DraftDepth::Best() const {
+  int best = 0;
+  double best_rate = 1.0 / Seconds(0);
   double all_before = 1.0;
   double tokens = 1.0;
   for (int depth = 1; depth <= kMost; ++depth) {
     all_before *= rates_.Of(depth - 1);
     tokens += all_before;
     const double rate = tokens / Seconds(depth);
-    if (rate > best.rate) best = {.drafts = depth, .rate = rate};
+    if (rate > best_rate) {
+      best = depth;
+      best_rate = rate;
+    }
   }
   return best;
-}
-
-double DraftDepth::LeastChance() const {
-  if (seconds_[0] == 0.0) return 0.0;
-  const Choice best = Best();
-  const int drafts = std::max(best.drafts, 1);
-  // The drafter ends before drafts that are too unlikely: the rate lies between the two.
-  const double rate = (1.0 / Seconds(0) + best.rate) / 2;
-  return LeastChanceToPay(rate, (Seconds(drafts) - Seconds(0)) / drafts);
 }
 
 int DraftDepth::Next() {
@@ -58,7 +53,7 @@ int DraftDepth::Next() {
   const bool any =
       std::any_of(seconds_.begin() + 1, seconds_.end(), [](double s) { return s > 0.0; });
   if (!any) return kFirstDepth;
-  if (const int best = Best().drafts; best > 0) {
+  if (const int best = Best(); best > 0) {
     rates_.Pay();
     return best;
   }

@@ -33,18 +33,6 @@ TEST(DraftDepth, CheapDraftsThatAreRightAreMany) {
   EXPECT_GT(Settle(depth, 1.0, 0.02, 0.95), 9.0);
 }
 
-TEST(DraftDepth, DearDraftsMustBeLikelier) {
-  DraftDepth cheap;
-  EXPECT_EQ(cheap.LeastChance(), 0.0);
-  Settle(cheap, 1.0, 0.05, 0.8);
-  DraftDepth dear;
-  Settle(dear, 1.0, 0.3, 0.8);
-  EXPECT_GT(cheap.LeastChance(), 0.02);
-  EXPECT_LT(cheap.LeastChance(), 0.25);
-  EXPECT_GT(dear.LeastChance(), 1.5 * cheap.LeastChance());
-  EXPECT_LE(dear.LeastChance(), 0.9);
-}
-
 TEST(DraftDepth, DraftsThatAreWrongEnd) {
   DraftDepth depth;
   EXPECT_LT(Settle(depth, 1.0, 0.2, 0.05), 0.2);

@@ -9,16 +9,6 @@ constexpr double kLeastGain = 1.02;    // of all drafts: the best of many guesse
 constexpr double kLeastCost = 0.01;    // of a row, in passes without drafts
 constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
 
-// Returns the drafter's seconds for a draft, if all of `shares` that share its passes get one.
-double SecondsOfEach(const DraftShare& share, std::span<const DraftShare> shares) {
-  if (share.batch == nullptr) return share.rates->SecondsPerDraft();
-  const auto texts = std::count_if(shares.begin(), shares.end(), [&](const DraftShare& other) {
-    return other.batch == share.batch && other.most > 0;
-  });
-  const int most = std::max(static_cast<int>(texts), 1);
-  return share.batch->Seconds(most) / most;
-}
-
 }  // namespace
 
 double DraftPlan::SecondsOf(const DraftShare& share, int place) {
@@ -45,8 +35,7 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
   const double plain = costs.Seconds(std::max(tokens, 1));
-  const double rate_without = committed / plain;
-  double best_rate = kLeastGain * rate_without;
+  double best_rate = kLeastGain * committed / plain;
   std::size_t best = 0;
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
     std::pop_heap(next_.begin(), next_.end());
@@ -74,18 +63,7 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
   const int drafts = static_cast<int>(best);
-  const int rows = std::max(drafts, 1);
-  // Drafters end before drafts that are too unlikely: the rate lies between the two.
-  SetLeastChances(shares, (rate_without + (drafts > 0 ? best_rate : rate_without)) / 2,
-                  (costs.Seconds(tokens + rows) - plain) / rows);
   Try(shares, tokens + drafts, most - drafts, costs);
-}
-
-void DraftPlan::SetLeastChances(std::span<DraftShare> shares, double rate, double seconds) {
-  for (DraftShare& share : shares) {
-    if (share.rates == nullptr) continue;
-    share.least_chance = LeastChanceToPay(rate, seconds + SecondsOfEach(share, shares));
-  }
 }
 
 void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs) {

@@ -21,9 +21,7 @@ struct DraftShare {
   DraftRates* rates = nullptr;
   const BatchDrafter* batch = nullptr;  // of its drafter
   int most = 0;                         // drafts that the text has room for
-  // Set by DraftPlan::Share:
-  int drafts = 0;
-  double least_chance = 0.0;  // as for Drafter::SetLeastChance
+  int drafts = 0;                       // set by DraftPlan::Share
 };
 
 class DraftPlan {
@@ -55,9 +53,6 @@ class DraftPlan {
   void Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs);
   // Returns the seconds that the drafter needs for one more draft.
   double SecondsOf(const DraftShare& share, int place);
-  // Sets how likely drafts must be to pay, where `rate` tokens per second are committed and a row takes
-  // `seconds`.
-  static void SetLeastChances(std::span<DraftShare> shares, double rate, double seconds);
 
   std::vector<Next> next_;            // a heap
   std::vector<std::size_t> granted_;  // shares, in the order of their drafts

@@ -70,31 +70,6 @@ TEST(PassCosts, InterruptedPassesChangeLittle) {
   EXPECT_GT(costs.Seconds(3), 3.9) << "a machine that became slower is noticed";
 }
 
-// Where a row costs a tenth of a pass and a draft as much, one token more costs two tenths.
-TEST(DraftPlan, ADraftMustBeAsLikelyAsItIsDear) {
-  PassCosts costs;
-  for (int tokens = 1; tokens <= 20; ++tokens) costs.Count(tokens, 0.9 + 0.1 * tokens);
-  DraftRates rates = RatesOf(0.0);
-  rates.CountProposal(1, 0.1);
-  std::vector<DraftShare> shares = {{.rates = &rates, .most = 16}, {}};
-  DraftPlan().Share(shares, 1, 1, 16, costs);
-  EXPECT_EQ(shares[0].drafts, 0);
-  EXPECT_NEAR(shares[0].least_chance, 0.2, 1e-9) << "of tries as well";
-  EXPECT_EQ(shares[1].least_chance, 0.0);
-  DraftRates good = RatesOf(0.9);
-  good.CountProposal(1, 0.1);
-  shares[0] = {.rates = &good, .most = 16};
-  DraftPlan().Share(shares, 1, 1, 16, costs);
-  EXPECT_GT(shares[0].drafts, 3);
-  EXPECT_GT(shares[0].least_chance, 0.25) << "a faster text loses more by a draft";
-  EXPECT_LT(shares[0].least_chance, 0.7);
-  DraftRates absurd = RatesOf(0.9);
-  absurd.CountProposal(1, 1e6);
-  shares[0].rates = &absurd;
-  DraftPlan().Share(shares, 1, 1, 16, costs);
-  EXPECT_EQ(shares[0].least_chance, 0.9) << "what is nearly certain may be tried always";
-}
-
 TEST(DraftPlan, ManyTextsGetNoDrafts) {
   PassCosts costs;
   for (int tokens = 1; tokens <= 64; ++tokens) costs.Count(tokens, SecondsOfPass(tokens));
