@@ -21,7 +21,8 @@ struct ServerOptions {
   HttpOptions http{};
   std::int64_t most_running = 512;  // requests at a time, waiting ones included
   std::int64_t memory_budget = 0;   // bytes, as SchedulerOptions::budget_bytes
-  bool look_up_drafts = false;      // as in SchedulerOptions; an engine's draft head or model is used always
+  bool look_up_drafts =
+      false;  // as in SchedulerOptions; an engine's draft head or model is used always
   // As in ModelHostOptions.
   std::size_t most_models = 8;
   std::int64_t models_bytes = 0;
