@@ -25,7 +25,8 @@ class Drafter;
 struct DraftAsk {
   Drafter* drafter = nullptr;
   int most = 0;               // drafts
-  DraftTree* tree = nullptr;  // becomes what its ProposeTree would make of it, a chain
+  int branches = 1;           // that follow the same token, at most
+  DraftTree* tree = nullptr;  // becomes what its ProposeTree would make of it
   Status status{};            // becomes what its ProposeTree would return
 };
 

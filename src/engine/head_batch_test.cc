@@ -186,6 +186,43 @@ TEST_P(HeadBatchTest, DraftsAreThoseAlone) {
   }
 }
 
+// The path of the likeliest tokens is the chain, and goes as far as the alternatives leave room.
+TEST_P(HeadBatchTest, TreesAreThoseAlone) {
+  AddTexts();
+  int forks = 0;
+  for (int most = 1; most <= kMost; ++most) {
+    std::vector<DraftTree> trees(kTexts);
+    std::vector<DraftAsk> asks;
+    for (std::size_t i = 0; i < kTexts; ++i) {
+      asks.push_back({.drafter = drafters_[i].get(),
+                      .most = most,
+                      .branches = 1 + static_cast<int>(i) % 4,
+                      .tree = &trees[i]});
+    }
+    drafters_.front()->batch()->Propose(asks);
+    for (std::size_t i = 0; i < kTexts; ++i) {
+      ASSERT_TRUE(asks[i].status.ok()) << asks[i].status.message();
+      const DraftTree together = trees[i];
+      DraftTree alone;
+      ASSERT_TRUE(drafters_[i]->ProposeTree(most, asks[i].branches, alone).ok());
+      ASSERT_EQ(together.tokens, alone.tokens);
+      ASSERT_EQ(together.parents, alone.parents);
+      ASSERT_LE(together.size(), static_cast<std::size_t>(most));
+      for (std::int32_t parent = -1; parent < static_cast<std::int32_t>(together.size());
+           ++parent) {
+        const auto children = std::count(together.parents.begin(), together.parents.end(), parent);
+        ASSERT_LE(children, asks[i].branches);
+        forks += children > 1 ? 1 : 0;
+      }
+      alone.KeepFirstPath();
+      const Tokens chain = Alone(i, most);
+      ASSERT_LE(alone.size(), chain.size());
+      ASSERT_TRUE(std::equal(alone.tokens.begin(), alone.tokens.end(), chain.begin()));
+    }
+  }
+  EXPECT_GT(forks, 20);
+}
+
 // More texts than a pass has rows for.
 TEST_P(HeadBatchTest, ManyTexts) {
   AddTexts(20);

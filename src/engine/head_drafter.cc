@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "engine/draft_alternatives.h"
 #include "engine/engine_impl.h"
 #include "engine/likeliest_logit.h"
 #include "engine/sequence_states.h"
@@ -44,8 +45,8 @@ class HeadDrafter final : public Drafter {
     drafts.insert(drafts.end(), tree.tokens.begin(), tree.tokens.end());
     return Status::Ok();
   }
-  Status ProposeTree(int most, int /*branches*/, DraftTree& tree) override {
-    DraftAsk ask{.drafter = this, .most = most, .tree = &tree};
+  Status ProposeTree(int most, int branches, DraftTree& tree) override {
+    DraftAsk ask{.drafter = this, .most = most, .branches = branches, .tree = &tree};
     batch_.Propose({&ask, 1});
     return std::move(ask.status);
   }
@@ -81,8 +82,14 @@ class HeadBatch final : public BatchDrafter {
     const HeadDrafter* text = nullptr;
     DraftTree* tree = nullptr;
     std::size_t most = 0;  // drafts
+    int branches = 1;
+    // The head goes on after the likeliest tokens only:
+    Position drafted = 0;    // of them
+    std::int32_t last = -1;  // the draft that is the last of them; -1: there is none
 
-    std::int32_t token() const { return tree->empty() ? text->last() : tree->tokens.back(); }
+    std::int32_t token() const {
+      return last < 0 ? text->last() : tree->tokens[static_cast<std::size_t>(last)];
+    }
   };
 
   // Proposes for all of them, at most Model::kMostDraftRows, or fails.
@@ -91,7 +98,7 @@ class HeadBatch final : public BatchDrafter {
   // Drafts a token of each row. Rows that want no more leave.
   Status RunPass();
   Status StartPass();
-  // Adds the likeliest token of a row's logits. Returns whether another may follow.
+  // Adds the likeliest token of a row's logits, and alternatives. Returns whether another may follow.
   bool AddDraft(std::size_t index);
 
   Engine& engine_;
@@ -150,7 +157,6 @@ Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
       costs_.Count(rows, std::chrono::duration<double>(end - start).count());
       start = end;
     }
-    for (const DraftAsk& ask : asks) ask.tree->MakeChain();
     return Status::Ok();
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
@@ -170,7 +176,10 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
     const float* const state = engine_.states()->Find(text.sequence(), text.at() - 1);
     if (most < 1 || state == nullptr) continue;
     std::copy_n(state, hidden_size_, states_.data() + rows_.size() * hidden_size_);
-    rows_.push_back({.text = &text, .tree = ask.tree, .most = static_cast<std::size_t>(most)});
+    rows_.push_back({.text = &text,
+                     .tree = ask.tree,
+                     .most = static_cast<std::size_t>(most),
+                     .branches = ask.branches});
     lengths_.push_back({text.sequence(), text.at()});
   }
 }
@@ -179,15 +188,14 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
 // before it.
 Status HeadBatch::StartPass() {
   const bool reads = engine_.model().head_reads_cache();
-  const bool same = tokens_.size() == rows_.size() && !rows_.front().tree->empty();
+  const bool same = tokens_.size() == rows_.size() && rows_.front().drafted > 0;
   tokens_.clear();
   positions_.clear();
   sequences_.clear();
   lengths_.clear();
   for (const Row& row : rows_) {
-    const auto drafted = static_cast<Position>(row.tree->size());
     tokens_.push_back(row.token());
-    positions_.push_back(row.text->at() + (reads ? 0 : drafted));
+    positions_.push_back(row.text->at() + (reads ? 0 : row.drafted));
     sequences_.push_back(row.text->sequence());
     lengths_.push_back({row.text->sequence(), row.text->at()});
   }
@@ -222,9 +230,12 @@ bool HeadBatch::AddDraft(std::size_t index) {
   Row& row = rows_[index];
   const std::span logits(logits_.data() + index * logits_size_, logits_size_);
   const std::size_t best = LikeliestLogit(logits);
-  row.tree->tokens.push_back(head_tokens_.empty() ? static_cast<std::int32_t>(best)
-                                                  : head_tokens_[best]);
-  return row.tree->size() < row.most && !engine_.IsEndOfGeneration(row.tree->tokens.back());
+  const std::int32_t parent = row.last;
+  row.last = row.tree->Add(
+      parent, head_tokens_.empty() ? static_cast<std::int32_t>(best) : head_tokens_[best]);
+  ++row.drafted;
+  AddAlternatives(logits, head_tokens_, best, parent, row.branches, row.most, *row.tree);
+  return row.tree->size() < row.most && !engine_.IsEndOfGeneration(row.token());
 }
 
 }  // namespace

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "engine/draft_alternatives.h"
 #include "engine/draft_model.h"
 #include "engine/engine_impl.h"
 #include "engine/likeliest_logit.h"
@@ -16,8 +17,6 @@
 
 namespace kvcache {
 namespace {
-
-constexpr float kAlternative = 2.0f;  // below the logit of the best token, at most
 
 // The text is in one of `sessions`, of which only that one changes.
 class ModelDrafter : public Drafter {
@@ -48,8 +47,6 @@ class ModelDrafter : public Drafter {
       return Status::Ok();
     });
   }
-  // The tokens that are nearly as likely as the best one are alternatives. They cost no pass of the draft
-  // model, which goes on after the best one only.
   Status ProposeTree(int most, int branches, DraftTree& tree) override {
     return WithMemory([&] {
       KVCACHE_RETURN_IF_ERROR(Draft(most, branches));
@@ -78,9 +75,10 @@ class ModelDrafter : public Drafter {
     std::int32_t at = -1;
     while (static_cast<int>(tree_.size()) < most) {
       KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
-      const auto best = static_cast<std::int32_t>(LikeliestLogit(logits));
+      const std::size_t likeliest = LikeliestLogit(logits);
+      const auto best = static_cast<std::int32_t>(likeliest);
       const std::int32_t next = tree_.Add(at, best);
-      AddAlternatives(at, best, most, branches, logits);
+      AddAlternatives(logits, {}, likeliest, at, branches, static_cast<std::size_t>(most), tree_);
       if (engine_.IsEndOfGeneration(best)) break;
       if (static_cast<int>(tree_.size()) < most) {
         KVCACHE_RETURN_IF_ERROR(session.Append({&best, 1}));
@@ -88,23 +86,6 @@ class ModelDrafter : public Drafter {
       at = next;
     }
     return Status::Ok();
-  }
-
-  void AddAlternatives(std::int32_t at, std::int32_t best, int most, int branches,
-                       std::span<const float> logits) {
-    for (int added = 1; added < branches && static_cast<int>(tree_.size()) < most; ++added) {
-      std::int32_t other = -1;
-      for (std::size_t i = 0; i < logits.size(); ++i) {
-        const auto token = static_cast<std::int32_t>(i);
-        if (token == best || tree_.Find(at, token) >= 0) continue;
-        if (other < 0 || logits[i] > logits[static_cast<std::size_t>(other)]) other = token;
-      }
-      if (other < 0 || logits[static_cast<std::size_t>(other)] <
-                           logits[static_cast<std::size_t>(best)] - kAlternative) {
-        return;
-      }
-      tree_.Add(at, other);
-    }
   }
 
   // Goes back over drafts that were wrong, and evaluates what is new, at least the last token. Returns

@@ -163,7 +163,10 @@ void SchedulerImpl::AddAsk(Job& job) {
   }
   if (!status.ok()) return LoseDrafter(job, std::move(status));
   asking_.push_back(&job);
-  asks_.push_back({.drafter = job.drafts->drafter.get(), .most = most, .tree = &job.drafts->tree});
+  asks_.push_back({.drafter = job.drafts->drafter.get(),
+                   .most = most,
+                   .branches = job.drafts->branches,
+                   .tree = &job.drafts->tree});
 }
 
 Status SchedulerImpl::TellDrafter(Job& job) {
@@ -184,7 +187,7 @@ void SchedulerImpl::Ask(BatchDrafter* batch) {
   try {
     if (batch != nullptr) return batch->Propose(asks_);
     DraftAsk& ask = asks_.front();
-    ask.status = ask.drafter->ProposeTree(ask.most, asking_.front()->drafts->branches, *ask.tree);
+    ask.status = ask.drafter->ProposeTree(ask.most, ask.branches, *ask.tree);
   } catch (const std::bad_alloc&) {
     for (DraftAsk& ask : asks_) {
       ask.status = {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
