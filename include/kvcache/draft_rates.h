@@ -4,20 +4,9 @@
 // Thread safety: one thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <array>
 
 namespace kvcache {
-
-// Returns the usual time of something that is measured again: `usual` before, 0 if it was not known, and
-// `seconds` now. Other programs make some measurements long and none short.
-inline double UsualTime(double usual, double seconds) {
-  constexpr double kLonger = 0.1;  // weight of a measurement
-  constexpr double kShorter = 0.25;
-  if (usual == 0.0) return seconds;
-  const double weight = seconds < usual ? kShorter : kLonger;
-  return usual + weight * (std::min(seconds, 2.0 * usual) - usual);
-}
 
 class DraftRates {
  public:

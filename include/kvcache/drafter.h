@@ -35,7 +35,8 @@ class BatchDrafter {
  public:
   virtual ~BatchDrafter() = default;
   // Proposes the drafts that each drafter proposes alone. One that fails does not disturb the others.
-  // REQUIRES: this is the batch() of all of them; each is named once.
+  // REQUIRES: they are drafters that this
+  // batch made; each is named once.
   virtual void Propose(std::span<DraftAsk> asks) = 0;
   // Returns the expected seconds of one more draft for each of `texts` texts; 0 if nothing was measured.
   virtual double Seconds(int texts) const = 0;

@@ -75,8 +75,8 @@ class Store {
   // The same for the object ids[index], with the tier that it came from.
   using EachReader =
       std::function<Status(std::size_t index, std::span<const std::byte> payload, StoreTier tier)>;
-  // Is told of an object that makes room for others, before it goes; perhaps of one that then stays. It must
-  // return soon, must not throw, and must not call the store.
+  // Is told of an object that makes room for others: before it goes, perhaps of one that then stays, or when it
+  // went. It must return soon, must not throw, and must not call the store.
   using EvictionHook = std::function<void(const ObjectId& id, std::span<const std::byte> payload)>;
 
   virtual ~Store() = default;

@@ -102,8 +102,8 @@ class Engine {
   // Returns the number of logits for each token.
   std::int32_t vocabulary_size() const;
   Cache& cache();
-  // Returns the bytes of activations, logits and states for a draft head that passes take, at most, and
-  // those of a draft model.
+  // Returns the bytes of activations and logits that passes of the model and of its draft head take, at most,
+  // those of states for the head, and those of a draft model.
   std::int64_t WorkspaceBytes() const;
 
   // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:
@@ -145,10 +145,10 @@ class Engine {
   Status Logits(std::span<const std::int32_t> rows, float* logits);
 
   // Has the requests of a Scheduler drafted by a smaller model with the same vocabulary
-  // (SchedulerOptions::use_engine_drafts), which nobody else uses from now on. It needs as many sequences,
-  // and takes all the memory of its cache at once: WorkspaceBytes has it. Errors: as MakeModelDrafter;
-  // kInvalidArgument if it has fewer sequences; kOutOfMemory, also if it takes more than `most_bytes` (0:
-  // any number).
+  // (SchedulerOptions::use_engine_drafts), which nobody else uses from now on. It needs as many sequences. Its
+  // cache takes all of its memory at once, and WorkspaceBytes counts it. Errors: as MakeModelDrafter;
+  // kInvalidArgument if it has fewer sequences, or if there is a draft model; kOutOfMemory, also if it takes more
+  // than `most_bytes` (0: any number). REQUIRES: no Scheduler has the engine yet.
   Status UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes = 0);
 
   // Keeps the prefixes of chats and the outputs of an encoder in `store` from now on, and takes them from

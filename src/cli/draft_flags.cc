@@ -62,13 +62,14 @@ bool NamesDraftFile(const std::string& draft) {
 
 Result<std::string> FindDraftHead(const std::string& draft, const std::string& model) {
   if (draft != "head" && !NamesDraftFile(draft)) return std::string();
-  const auto find = [&]() -> Result<std::string> {
-    KVCACHE_ASSIGN_OR_RETURN(std::string path, FindModel(draft == "head" ? model : draft));
-    if (draft == "head") return path;
-    KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
-    return HasOnlyDraftHead(*file) ? path : std::string();
-  };
-  auto path = find();
+  KVCACHE_ASSIGN_OR_RETURN(std::string path, FindModel(draft == "head" ? model : draft));
+  if (draft == "head") return path;
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  return HasOnlyDraftHead(*file) ? path : std::string();
+}
+
+Result<std::string> DraftFlags::HeadFile(const std::string& model) const {
+  auto path = FindDraftHead(draft_, model);
   return path.ok() ? std::move(path) : std::move(path).TakeStatus().WithContext("--draft");
 }
 

@@ -16,7 +16,7 @@ namespace kvcache::cli {
 bool NamesDraftFile(const std::string& draft);
 
 // Returns the file whose draft head `draft` means for a model (EngineOptions::draft_head): the model's own
-// for "head", or a file that has just a head; empty for other drafters. Errors name the flag.
+// for "head", or a file that has just a head; empty for other drafters.
 Result<std::string> FindDraftHead(const std::string& draft, const std::string& model);
 
 class DraftFlags {
@@ -28,10 +28,8 @@ class DraftFlags {
   // Sets the drafter for a command line without --draft.
   void SetDefault(const std::string& draft) { draft_ = draft; }
 
-  // As FindDraftHead, for --draft.
-  Result<std::string> HeadFile(const std::string& model) const {
-    return FindDraftHead(draft_, model);
-  }
+  // As FindDraftHead, for --draft. Errors name the flag.
+  Result<std::string> HeadFile(const std::string& model) const;
   // Opens the drafter of a model that runs, with the head that HeadFile returned. Errors name the flag.
   Status Open(Engine& engine);
   // Sets the request's drafter. REQUIRES: Open succeeded, and this outlives the request.

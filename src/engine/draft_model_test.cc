@@ -3,6 +3,7 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdint>
 #include <memory>
 #include <string>
@@ -86,8 +87,9 @@ TEST_P(DraftModelTest, AnswersAreThoseWithoutDrafts) {
 TEST_P(DraftModelTest, ReadsALongPromptInParts) {
   sampling_.temperature = 0.0f;
   StartWithDrafts(1);
-  const auto ask = [&](const Tokens& prompt) {
+  const auto ask = [&](const Tokens& prompt, std::uint64_t salt = 0) {
     ScheduledRequest request;
+    request.salt = salt;
     request.draft_tokens = 4;
     const Asked& asked = Ask(prompt, 11, std::move(request));
     RunAll();
@@ -98,8 +100,52 @@ TEST_P(DraftModelTest, ReadsALongPromptInParts) {
   // The first token, 4 drafts, 4 drafts. A recurrent state goes back to a checkpoint.
   const bool recurrent = std::string(GetParam()) == "qwen3next";
   EXPECT_EQ(ask(prompt).drafted, recurrent ? 6 : 8);
+  EXPECT_EQ(ask(prompt, 1).drafted, 5) << "nothing is known of other users' texts";
   EXPECT_EQ(ask(SomeTokens(50, 9)).drafted, 7);
   for (const auto& asked : asked_) ExpectExact(*asked);
+}
+
+// Reading a prompt is no part of a draft's time.
+TEST_P(DraftModelTest, OnlyDraftsAreMeasured) {
+  if (std::string(GetParam()) == "qwen3next")
+    GTEST_SKIP() << "its state goes back far over a draft";
+  engine_ = Open({.context = kContext});
+  const auto made = DraftModel::Make(Draft(1), *engine_, 0);
+  ASSERT_TRUE(made.ok()) << made.status().message();
+  DraftModel& model = **made;
+  const auto drafter = model.MakeDrafter(0);
+  ASSERT_TRUE(drafter->Begin(SomeTokens(2 * kBatch + 20)).ok());
+  DraftTree tree;
+  for (const bool is_read : {false, false, true}) {
+    ASSERT_TRUE(drafter->ProposeTree(3, 1, tree).ok());
+    EXPECT_EQ(tree.empty(), !is_read);
+    EXPECT_EQ(model.Seconds(1), 0.0);
+  }
+  ASSERT_TRUE(drafter->Add(tree.tokens.front()).ok());
+  ASSERT_TRUE(drafter->ProposeTree(3, 1, tree).ok());
+  EXPECT_FALSE(tree.empty());
+  EXPECT_GT(model.Seconds(1), 0.0);
+  EXPECT_EQ(model.Seconds(2), 2 * model.Seconds(1));
+}
+
+// Long prompts of several requests are read one after the other, in the passes that others have anyway.
+TEST_P(DraftModelTest, SeveralPromptsShareTheReading) {
+  sampling_.temperature = 0.0f;
+  StartWithDrafts(4);
+  for (int i = 0; i < 4; ++i) {
+    ScheduledRequest request;
+    request.draft_tokens = 4;
+    Ask(SomeTokens(3 * kBatch + 5, 3 + 11 * i), 30, std::move(request));
+  }
+  RunAll();
+  std::int64_t least = 1000;
+  std::int64_t most = 0;
+  for (const auto& asked : asked_) {
+    ExpectExact(*asked);
+    least = std::min(least, asked->result.speculation.drafted);
+    most = std::max(most, asked->result.speculation.drafted);
+  }
+  EXPECT_GE(most, least + 5) << "one is read before the others";
 }
 
 TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
@@ -119,6 +165,8 @@ TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
   EXPECT_GT(draft->cache().AllocatedBytes(), 0);
   ASSERT_TRUE(engine_->UseDraftModel(draft, bytes).ok());
   EXPECT_EQ(engine_->WorkspaceBytes(), without + bytes);
+  EXPECT_EQ(engine_->UseDraftModel(draft, bytes).message(), "the engine has a draft model");
+  EXPECT_EQ(Open(options)->UseDraftModel(nullptr).message(), "there is no draft model");
   StartWithDrafts(options);
   EXPECT_EQ(Scheduler::LeastBudget(*engine_), least + bytes);
   const std::int64_t budget = Scheduler::LeastBudget(*engine_) + least / 2;

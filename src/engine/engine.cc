@@ -195,10 +195,17 @@ const EngineOptions& Engine::options() const {
   return impl_->options;
 }
 std::int64_t Engine::WorkspaceBytes() const {
+  const Model& model = *impl_->model;
   const std::int64_t rows = std::max(options().max_sequences, 1);
-  return impl_->model->ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
+  std::int64_t values = rows * vocabulary_size();
+  if (model.has_head()) {
+    const auto logits =
+        model.head_tokens().empty() ? vocabulary_size() : std::ssize(model.head_tokens());
+    values += std::min<std::int64_t>(rows, Model::kMostDraftRows) * (logits + info().hidden_size);
+  }
+  return model.ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
          (impl_->draft_model ? impl_->draft_model->bytes() : 0) +
-         rows * vocabulary_size() * static_cast<std::int64_t>(sizeof(float));
+         values * static_cast<std::int64_t>(sizeof(float));
 }
 std::int32_t Engine::vocabulary_size() const {
   return info().vocabulary;
@@ -211,6 +218,9 @@ Status Engine::UseStore(std::shared_ptr<Store> store) {
   return Status::Ok();
 }
 Status Engine::UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes) {
+  if (impl_->draft_model != nullptr) {
+    return {StatusCode::kInvalidArgument, "the engine has a draft model"};
+  }
   try {
     KVCACHE_ASSIGN_OR_RETURN(impl_->draft_model,
                              DraftModel::Make(std::move(draft), *this, most_bytes));

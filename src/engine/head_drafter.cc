@@ -124,7 +124,10 @@ void HeadBatch::Propose(std::span<DraftAsk> asks) {
   for (DraftAsk& ask : asks) {
     if (asks.size() > 1) status = ProposeTogether({&ask, 1});
     // Without room there are no drafts.
-    if (status.code() == StatusCode::kCacheFull) status = Status::Ok();
+    if (status.code() == StatusCode::kCacheFull) {
+      ask.tree->Clear();
+      status = Status::Ok();
+    }
     ask.status = std::move(status);
   }
 }

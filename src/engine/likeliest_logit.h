@@ -1,4 +1,4 @@
-// The likeliest of a row of logits.
+// Finds the likeliest of a row of logits.
 //
 // Thread safety: a pure function.
 #pragma once

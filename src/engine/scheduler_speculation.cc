@@ -38,7 +38,7 @@ void SchedulerImpl::GiveDrafter(Job& job) {
                                                         .branches = job.request.draft_branches,
                                                         .rates = &rates_of_own_});
     if (head || model != nullptr) {
-      drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter();
+      drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter(job.request.salt);
       drafts->drafter->depth().rates() = rates_of_own_;
     } else {
       drafts->drafter = MakePrefixDrafter(*prefixes_, job.request.salt, rates_of_own_);

@@ -27,7 +27,7 @@ namespace {
 struct ServeFlags {
   cli::EngineFlags engine;
   cli::StoreFlags store;
-  std::string draft = "none";
+  std::string draft;  // empty: the DRAFT of a stored model
   std::string api_keys;
   std::string tls_certificate, tls_key;
   std::string volatile_lines;
@@ -98,8 +98,7 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
           "(what followed the same tokens before, also in other requests of the same user), or "
           "none")
       .Group("Speculation")
-      .ValueName("MODEL|head|ngram|none")
-      .ShowDefault();
+      .ValueName("MODEL|head|ngram|none");
   command
       .AddText(
           "--api-keys", &flags.api_keys,
@@ -239,8 +238,8 @@ std::function<std::vector<server::TierBytes>()> AskTiers(
   };
 }
 
-// Opens models as the flags say. A file for --draft is for the first model; with "head", others that have
-// none go without. Else the DRAFT of a stored model drafts.
+// Opens models as the flags say. A file for --draft is for the first model; others, and without the flag all,
+// have the DRAFT of the stored model, if they can use it. With "head", models that have none go without.
 class Opener {
  public:
   Opener(const ServeFlags& flags, std::shared_ptr<Store> store)
@@ -250,42 +249,57 @@ class Opener {
                                        const std::string& stored_draft) const {
     const bool is_first = model.path == first_path;
     if (flags_.draft == "head" || (is_first && cli::NamesDraftFile(flags_.draft))) {
-      auto opened = OpenWith(model, context, flags_.draft);
+      auto opened = OpenWith(model, context, flags_.draft, "--draft");
       if (opened.ok() || is_first) return opened;
     }
-    return OpenWith(model, context, stored_draft);
+    if (flags_.draft == "none" || flags_.draft == "ngram" || stored_draft.empty()) {
+      return OpenWith(model, context, "none", "");
+    }
+    auto opened = OpenWith(model, context, stored_draft, "DRAFT");
+    if (opened.ok()) return opened;
+    auto without = OpenWith(model, context, "none", "");
+    if (without.ok()) {
+      server::LogEvent(server::LogLevel::kError, "draft not used",
+                       {{"model", model.name}, {"reason", std::string(opened.status().message())}});
+    }
+    return without;
   }
 
   std::string first_path{};
 
  private:
+  // `said_by`: what named the draft, for errors.
   Result<std::shared_ptr<Engine>> OpenWith(const server::ServedModel& model, int context,
-                                           const std::string& draft) const {
+                                           const std::string& draft, const char* said_by) const {
     cli::EngineFlags::ForRequests wanted{.path = model.path,
                                          .sequences = flags_.sequences,
                                          .pool_bytes = flags_.store.cache_budget(),
                                          .context = context};
-    KVCACHE_ASSIGN_OR_RETURN(wanted.draft_head, cli::FindDraftHead(draft, model.path));
+    auto head = cli::FindDraftHead(draft, model.path);
+    if (!head.ok()) return std::move(head).TakeStatus().WithContext(said_by);
+    wanted.draft_head = std::move(*head);
     KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
     if (cli::NamesDraftFile(draft) && wanted.draft_head.empty()) {
-      if (Status drafts = UseDraftModel(*engine, draft); !drafts.ok()) {
-        if (draft == flags_.draft) return std::move(drafts).WithContext("--draft");
-        server::LogEvent(server::LogLevel::kError, "draft not used",
-                         {{"model", model.name}, {"reason", std::string(drafts.message())}});
-      }
+      KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(said_by));
     }
     cli::StoreFlags::Use(*engine, store_);
     return engine;
   }
 
-  // Its memory is a part of the budget, at most half of it.
+  // Its memory is a part of the model's budget, at most half of it, and leaves the model what a request needs.
   Status UseDraftModel(Engine& engine, const std::string& draft) const {
     KVCACHE_ASSIGN_OR_RETURN(const std::string path, cli::FindModel(draft));
     KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
                              Engine::Open(path, {.threads = engine.options().threads,
                                                  .context = engine.context(),
                                                  .max_sequences = engine.options().max_sequences}));
-    return engine.UseDraftModel(std::move(small), flags_.store.cache_budget() / 2)
+    std::int64_t budget = flags_.store.cache_budget();
+    if (budget == 0) budget = AvailableMemory().value_or(0) / 2;
+    std::size_t models = static_cast<std::size_t>(flags_.most_models);
+    if (!flags_.models.empty()) models = std::min(models, flags_.models.size());
+    const std::int64_t own = budget / static_cast<std::int64_t>(models);
+    const std::int64_t most = std::min(own / 2, own - Scheduler::LeastBudget(engine));
+    return engine.UseDraftModel(std::move(small), std::max<std::int64_t>(most, 1))
         .WithContext(path);
   }
 

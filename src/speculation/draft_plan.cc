@@ -71,7 +71,7 @@ void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most, const Pa
   for (DraftShare& share : shares) {
     if (share.drafts > 0) {
       share.rates->Pay();
-    } else if (may_try && share.most > 0) {
+    } else if (may_try && share.most > 0 && most > 0) {
       share.drafts = std::min({share.rates->TryAgain(), share.most, most});
       if (share.drafts == 0) continue;
       may_try = false;

@@ -26,9 +26,9 @@ struct DraftShare {
 
 class DraftPlan {
  public:
-  // Sets the drafts of each share, at most `most` together, and the chance that they must have. The pass has
-  // `tokens` other tokens, and commits `certain` tokens without any draft. Now and then a text gets drafts
-  // that do not pay, to notice when they do again. Throws std::bad_alloc. REQUIRES: costs.known().
+  // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
+  // commits `certain` tokens without any draft. Now and then a text gets drafts that do not pay, to notice when
+  // they do again. Throws std::bad_alloc. REQUIRES: costs.known().
   void Share(std::span<DraftShare> shares, int tokens, int certain, int most,
              const PassCosts& costs);
 

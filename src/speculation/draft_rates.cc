@@ -3,6 +3,8 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "speculation/usual_time.h"
+
 namespace kvcache {
 namespace {
 

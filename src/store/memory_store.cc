@@ -5,6 +5,7 @@
 // had to go while somebody read it.
 #include <algorithm>
 #include <atomic>
+#include <condition_variable>
 #include <cstring>
 #include <list>
 #include <map>
@@ -127,9 +128,11 @@ class MemoryStoreImpl final : public MemoryStore {
     }
   }
 
+  // The hook may have the object: it is gone everywhere once the hook has ended.
   Status Remove(const ObjectId& id) override {
-    const std::lock_guard lock(mutex_);
+    std::unique_lock lock(mutex_);
     if (const auto found = objects_.find(id); found != objects_.end()) Erase(found);
+    left_.wait(lock, [&] { return leaving_bytes_ == 0; });
     return Status::Ok();
   }
 
@@ -216,7 +219,7 @@ class MemoryStoreImpl final : public MemoryStore {
   // Returns whether there is room without the objects that nobody reads. Those that somebody reads keep
   // their bytes.
   bool CanMakeRoom(std::int64_t bytes) const {
-    std::int64_t left = budget_bytes_ - *held_;
+    std::int64_t left = budget_bytes_ - *held_ + leaving_bytes_;
     for (auto id = order_.begin(); left < bytes && id != order_.end(); ++id) {
       const auto& content = objects_.at(*id).content;
       if (content.use_count() == 1) left += HeldBy(content->payload().size());
@@ -224,19 +227,24 @@ class MemoryStoreImpl final : public MemoryStore {
     return left >= bytes;
   }
 
-  // Others may use the store while the hook is called.
+  // Others may use the store while the hook is called. Waits for objects that others evict.
   void MakeRoom(std::unique_lock<std::mutex>& lock, std::int64_t bytes) {
-    while (*held_ + bytes > budget_bytes_ && !order_.empty()) {
+    while (*held_ - leaving_bytes_ + bytes > budget_bytes_ && !order_.empty()) {
       const auto oldest = objects_.find(order_.front());
       const ObjectId id = oldest->first;
       std::shared_ptr<const Content> content = oldest->second.content;
+      const std::int64_t leaving = HeldBy(content->payload().size());
       ++evicted_;
       Erase(oldest);
+      leaving_bytes_ += leaving;
       lock.unlock();
       TellOfEviction(id, *content);
       content.reset();
       lock.lock();
+      leaving_bytes_ -= leaving;
+      left_.notify_all();
     }
+    left_.wait(lock, [&] { return leaving_bytes_ == 0 || *held_ + bytes <= budget_bytes_; });
   }
 
   // REQUIRES: mutex_ is not held.
@@ -264,7 +272,10 @@ class MemoryStoreImpl final : public MemoryStore {
   const Counter held_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::int64_t evicted_ = 0;
   std::int64_t damaged_ = 0;
-  std::mutex hook_mutex_;  // held while the hook is called
+  std::int64_t leaving_bytes_ =
+      0;  // of objects that are not there any more, while the hook is called
+  std::condition_variable left_;  // leaving_bytes_ became less
+  std::mutex hook_mutex_;         // held while the hook is called
   EvictionHook evicts_;
 };
 

@@ -1,6 +1,8 @@
 // What only the store in memory has: a budget that changes, and memory that is counted as long as it is held.
 #include <gtest/gtest.h>
 
+#include <atomic>
+#include <chrono>
 #include <future>
 #include <random>
 #include <thread>
@@ -130,11 +132,25 @@ TEST_F(MemoryStoreTest, ReadersDoNotWaitForAnEviction) {
   evicting.get_future().wait();
   EXPECT_EQ(*ReadObject(*store_, TestId(2)), TestPayload(2, 20'000));
   EXPECT_FALSE(*store_->Contains(TestId(1)));
+  // The bytes of the first object count as room for others, who wait for them, as a removal does for the hook.
+  std::atomic<bool> has_put = false;
+  std::atomic<bool> has_removed = false;
+  std::thread second([&] {
+    EXPECT_TRUE(store_->Put(TestId(4), TestPayload(4, 30'000)).ok());
+    has_put = true;
+  });
+  std::thread remover([&] {
+    EXPECT_TRUE(store_->Remove(TestId(1)).ok());
+    has_removed = true;
+  });
+  std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  EXPECT_FALSE(has_removed);
   goes_on.set_value();
-  writer.join();
+  for (std::thread* thread : {&writer, &second, &remover}) thread->join();
   store_->SetEvictionHook(nullptr);
   EXPECT_EQ(evicted, std::vector<ObjectId>{TestId(1)});
-  EXPECT_TRUE(*store_->Contains(TestId(3)));
+  EXPECT_TRUE(has_put && has_removed);
+  for (const std::uint64_t number : {2, 3, 4}) EXPECT_TRUE(*store_->Contains(TestId(number)));
 }
 
 // Readers and writers on other threads: nothing is ever wrong, and at the end all is counted.

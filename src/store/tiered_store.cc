@@ -70,7 +70,11 @@ class TieredStore final : public Store {
 
   Status Remove(const ObjectId& id) override {
     moves_.Cancel(id);
-    return ForAll([&](Store& store) { return store.Remove(id); });
+    return ForAll([&](Store& store) {
+      Status removed = store.Remove(id);
+      moves_.Cancel(id);  // it may have been evicted meanwhile
+      return removed;
+    });
   }
 
   Result<std::vector<StoredObject>> List() override { return tiers_.front()->List(); }

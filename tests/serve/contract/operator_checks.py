@@ -190,8 +190,11 @@ class Drafts(Contract):
         with ThreadPoolExecutor(4) as pool:
             texts = list(pool.map(lambda body: self.ok("/v1/completions", body)["choices"][0]["text"], bodies))
         after = self.metrics()
-        self.assertGreater(after["kvcache_evaluated_tokens_total"] - before["kvcache_evaluated_tokens_total"],
-                           after["kvcache_generated_tokens_total"] - before["kvcache_generated_tokens_total"])
+        evaluated, prompts, generated = (
+            after[name] - before[name] for name in ("kvcache_evaluated_tokens_total",
+                                                    "kvcache_prompt_tokens_computed_total",
+                                                    "kvcache_generated_tokens_total"))
+        self.assertGreater(evaluated - prompts, generated, "wrong drafts are evaluated too")
         self.port, drafting = plain.port, self.port
         self.addCleanup(setattr, self, "port", drafting)
         self.assertEqual(texts, [self.ok("/v1/completions", body)["choices"][0]["text"] for body in bodies])
