@@ -24,7 +24,7 @@ constexpr std::string_view kPrefix = "kvcache:";
 constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
 constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
 constexpr int kMostRedirections = 5;
-constexpr int kMostRounds = 1'000'000;  // of SCAN, with about 1,000 keys each
+constexpr int kMostRounds = 1'000'000;                     // of SCAN, with about 1,000 keys each
 constexpr std::size_t kMostListed = std::size_t{1} << 24;  // objects
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{1}
                                           << 48;  // of one server, as far as is believed
