@@ -21,14 +21,14 @@ class SchedulerHeadBatches : public SchedulerFixture {
   static constexpr int kRequests = 6;
   static constexpr int kAnswer = 50;
 
-  void StartWithHead(int pool = 0, bool own = false) {
+  void StartWithHead(int pool = 0) {
     StartWith({.threads = 2,
                .context = kContext,
                .max_sequences = kRequests,
                .pool_tokens = pool,
                .prefill_chunk = 32,
                .draft_head = path_},
-              {.use_engine_drafts = own});
+              {});
   }
   static Tokens Prompt(int i) {
     // Two begin alike.
