@@ -332,7 +332,8 @@ TEST_P(EncoderSchedulerStoreTest, ParkedRequestsLoadAgain) {
   EngineOptions options = Options(3);
   options.pool_tokens = kContext;
   std::int64_t parked = 0;
-  for (unsigned seed = 1; seed <= 3; ++seed) {
+  // Where loads take longer than answers, requests do not meet.
+  for (unsigned seed = 1; seed <= 3 || (parked == 0 && seed <= 40); ++seed) {
     std::mt19937 random(seed);
     Restart(Disk(), options);
     asked_.clear();
