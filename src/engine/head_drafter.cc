@@ -118,25 +118,23 @@ class HeadBatch final : public BatchDrafter {
 void HeadBatch::Propose(std::span<DraftAsk> asks) {
   constexpr std::size_t kMost = Model::kMostDraftRows;
   for (; asks.size() > kMost; asks = asks.subspan(kMost)) Propose(asks.first(kMost));
-  Status status = ProposeTogether(asks);
+  const Status status = ProposeTogether(asks);
   if (status.ok()) return;
   // One that fails alone does not disturb the others.
   for (DraftAsk& ask : asks) {
-    if (asks.size() > 1) status = ProposeTogether({&ask, 1});
-    // Without room there are no drafts.
-    if (status.code() == StatusCode::kCacheFull) {
-      ask.tree->Clear();
-      status = Status::Ok();
-    }
-    ask.status = std::move(status);
+    ask.status = asks.size() > 1 ? ProposeTogether({&ask, 1}) : status;
+    if (ask.status.code() != StatusCode::kCacheFull) continue;
+    ask.tree->Clear();  // without room there are no drafts
+    ask.status = Status::Ok();
   }
 }
 
 double HeadBatch::Seconds(int texts) const {
   if (!costs_.known()) return 0.0;
   constexpr int kMost = Model::kMostDraftRows;
+  const int whole = texts / kMost;
   const int rest = texts % kMost;
-  return texts / kMost * costs_.Seconds(kMost) + (rest > 0 ? costs_.Seconds(rest) : 0.0);
+  return whole * costs_.Seconds(kMost) + (rest > 0 ? costs_.Seconds(rest) : 0.0);
 }
 
 Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
