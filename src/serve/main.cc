@@ -96,7 +96,7 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
           "same: a smaller model with the same vocabulary or a draft head for this model (a .gguf "
           "file, or a name that 'kvcache list' shows), head (the one in the model's file), ngram "
           "(what followed the same tokens before, also in other requests of the same user), or "
-          "none")
+          "none (default: the DRAFT of a model that has one)")
       .Group("Speculation")
       .ValueName("MODEL|head|ngram|none");
   command
