@@ -21,7 +21,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
-// A text that goes on while nobody asks for drafts must be read in one call (DraftRates::TryAgain).
+// A text grows by up to 256 tokens between two tries (DraftRates), and one call must read them all.
 constexpr std::size_t kMostRead = 320;
 constexpr std::size_t kOfARound = DraftRates::kMost + 2;  // tokens that a round adds to a text
 
@@ -101,7 +101,8 @@ class ModelDrafter : public Drafter {
   Result<bool> ReadText(std::size_t& may_read) const {
     DraftSession& own = sessions_[index_];
     Session& session = *own.session;
-    if (std::exchange(own.salt, salt_) != salt_) KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
+    if (own.salt != salt_) KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
+    own.salt = salt_;
     const auto held = session.tokens();
     const std::size_t most = std::min(held.size(), text_.size() - 1);
     const auto same = std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most),

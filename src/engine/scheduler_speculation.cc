@@ -140,10 +140,12 @@ void SchedulerImpl::AskDrafters() {
     BatchDrafter* const batch = first->drafts->drafter->batch();
     asks_.clear();
     asking_.clear();
-    for (const JobPtr& job : live_) {
-      const bool together =
-          batch != nullptr && wants(job) && job->drafts->drafter->batch() == batch;
-      if (together || job == first) AddAsk(*job);
+    if (batch == nullptr) {
+      AddAsk(*first);
+    } else {
+      for (const JobPtr& job : live_) {
+        if (wants(job) && job->drafts->drafter->batch() == batch) AddAsk(*job);
+      }
     }
     if (!asks_.empty()) Ask(batch);
     for (std::size_t i = 0; i < asks_.size(); ++i) TakeDrafts(*asking_[i], asks_[i]);

@@ -272,8 +272,8 @@ class MemoryStoreImpl final : public MemoryStore {
   const Counter held_ = std::make_shared<std::atomic<std::int64_t>>(0);
   std::int64_t evicted_ = 0;
   std::int64_t damaged_ = 0;
-  std::int64_t leaving_bytes_ =
-      0;  // of objects that are not there any more, while the hook is called
+  // Of objects that are not in the tables any more, while the hook is called.
+  std::int64_t leaving_bytes_ = 0;
   std::condition_variable left_;  // leaving_bytes_ became less
   std::mutex hook_mutex_;         // held while the hook is called
   EvictionHook evicts_;
