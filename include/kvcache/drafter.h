@@ -35,8 +35,7 @@ class BatchDrafter {
  public:
   virtual ~BatchDrafter() = default;
   // Proposes the drafts that each drafter proposes alone. One that fails does not disturb the others.
-  // REQUIRES: they are drafters that this
-  // batch made; each is named once.
+  // REQUIRES: the drafters belong to this batch (Drafter::batch), and each is named once.
   virtual void Propose(std::span<DraftAsk> asks) = 0;
   // Returns the expected seconds of one more draft for each of `texts` texts; 0 if nothing was measured.
   virtual double Seconds(int texts) const = 0;

@@ -134,8 +134,8 @@ class Decoder {
         drafts_.KeepValid(static_cast<std::size_t>(most), engine_.info().embedding_rows);
       }
       if (drafts_.empty()) {
-        const Clock::time_point pass =
-            Clock::now();  // without the drafter, which may have proposed nothing
+        // The time of a drafter that proposed nothing does not count.
+        const Clock::time_point pass = Clock::now();
         KVCACHE_ASSIGN_OR_RETURN(goes_on, Evaluate());
         if (drafter_ != nullptr) drafter_->depth().Count(0, 0, SecondsSince(pass));
         if (goes_on) goes_on = Room() > 0;
