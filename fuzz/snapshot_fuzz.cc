@@ -152,7 +152,8 @@ bool Fill(Cache& cache, const Kind& kind, SequenceId id, Position begin, Positio
     const MultimodalItem item{.index = 0, .hash = 1};
     const bool has_item = begin == 0;
     if (has_item) batch.items = std::span(&item, 1);
-    if (!cache.StartForward(batch, ForwardMode::kCompute).ok()) return true;  // too many other tokens
+    if (!cache.StartForward(batch, ForwardMode::kCompute).ok())
+      return true;  // too many other tokens
     for (std::size_t i = 0; i < kind.layers.size(); ++i) {
       if (!WriteLayer(cache, kind.layers[i], static_cast<int>(i), count, has_item)) return false;
     }
@@ -358,8 +359,8 @@ bool Restored(Cache& cache, const Snapshot& snapshot, Position target) {
   return expected;
 }
 
-void UseSnapshot(Cache& cache, const Kind& kind, std::unique_ptr<Snapshot> snapshot,
-                 Position split, bool has_shapes) {
+void UseSnapshot(Cache& cache, const Kind& kind, std::unique_ptr<Snapshot> snapshot, Position split,
+                 bool has_shapes) {
   const Position begin = snapshot->begin();
   const Position end = snapshot->end();
   Check(begin >= 0 && begin <= end);
