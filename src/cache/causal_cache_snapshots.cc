@@ -99,6 +99,7 @@ Status CausalCache::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
     return {StatusCode::kUnsupported, StrCat("sequence ", Index(sequence), " has ", length,
                                              " tokens and cannot go back to ", target)};
   }
+  KVCACHE_RETURN_IF_ERROR(pool_->CheckShapes(*own));
   if (window) {
     if (own->first() <= std::max(0, target - causal_.window + 1)) {
       return CheckRoomFor(sequence, *own, target);

@@ -297,6 +297,13 @@ Status SnapshotPool::CopyIn(const CausalSnapshot::Piece& piece, Position target,
   return Status::Ok();
 }
 
+Status SnapshotPool::CheckShapes(const CausalSnapshot& snapshot) const {
+  for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+    KVCACHE_RETURN_IF_ERROR(CheckLayers(piece.page->layers(), *storage_));
+  }
+  return Status::Ok();
+}
+
 Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Position target,
                            CellHold& staged) {
   const std::size_t most =

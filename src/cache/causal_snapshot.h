@@ -100,9 +100,11 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   Status MakeRoomForRemoval(SequenceId id, Position end);
   Status Materialize(CausalSnapshot& snapshot);
 
+  // Returns kInvalidArgument if the pages have a layer of another shape than the cache has.
+  Status CheckShapes(const CausalSnapshot& snapshot) const;
   // Fills `staged` with the snapshot's positions below `target`: shares held cells, and claims cells
-  // for the others and copies their bytes. Errors: kOutOfMemory, kInvalidArgument for a layer of
-  // another shape, the backend's; `staged` is empty then. REQUIRES: CountOwned cells are free.
+  // for the others and copies their bytes. Errors: CheckShapes', kOutOfMemory, the backend's;
+  // `staged` is empty then. REQUIRES: CountOwned cells are free.
   Status Stage(const CausalSnapshot& snapshot, SequenceId id, Position target, CellHold& staged);
   // Returns the number of positions below `target` that are in pages.
   static std::int32_t CountOwned(const CausalSnapshot& snapshot, Position target);

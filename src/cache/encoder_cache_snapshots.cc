@@ -126,7 +126,8 @@ Status EncoderCacheImpl::CheckRestore(SequenceId sequence, const Snapshot* snaps
             StrCat("the snapshot begins at ", own->begin(), ", and sequence ", Index(sequence),
                    " has ", lengths_[Index(sequence)], " tokens; restore what lies between first")};
   }
-  if (has_output || CanResume(sequence, kept)) return Status::Ok();
+  if (has_output) return pool_->CheckShapes(*own);
+  if (CanResume(sequence, kept)) return Status::Ok();
   return {StatusCode::kUnsupported, StrCat("sequence ", Index(sequence), " cannot go back to ",
                                            kept, ": an output there was replaced")};
 }

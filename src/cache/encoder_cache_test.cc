@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstddef>
 #include <memory>
 #include <string>
 #include <vector>
@@ -178,6 +179,31 @@ TEST_F(EncoderCacheTest, AnOutputIsCheckedForTokensAndLayers) {
     EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, {}).code(), StatusCode::kCorrupt);
     ASSERT_TRUE(cache_->Materialize(**snapshot).ok());
   }
+}
+
+// A snapshot may be imported before the model's first pass says what its layers are.
+TEST_F(EncoderCacheTest, ARestoreNeedsLayersOfTheSameShape) {
+  ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
+  ASSERT_TRUE(Put(10, 3).ok());
+  auto snapshot = cache_->TakeSnapshot(kFirst, 0, 1);
+  ASSERT_TRUE(snapshot.ok());
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache_->ExportSize(**snapshot)));
+  ASSERT_TRUE(cache_->Export(**snapshot, bytes).ok());
+
+  auto other = MakeEncoderCache({.max_tokens = 5});
+  ASSERT_TRUE(other->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
+  auto imported = other->Import(bytes);
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  EXPECT_TRUE(other->CheckRestore(kSecond, imported->get(), 1).ok());
+  ASSERT_TRUE(StartForward(*other, {{0, 0}}).ok());
+  ASSERT_TRUE(PutContents(*other, {{0, 0, 1}}, 0, {1, 2, 3}).ok());
+  const Status refused = other->CheckRestore(kSecond, imported->get(), 1);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "layer 0 has 1 heads of 2 (K) and 3 (V) values; "
+            "the snapshot has 2 heads of 2 (K) and 3 (V) values");
+  EXPECT_EQ(other->Restore(kSecond, imported->get(), 1).message(), refused.message());
+  EXPECT_FALSE(other->EncoderCached(kSecond));
 }
 
 TEST_F(EncoderCacheTest, Refusals) {

@@ -142,6 +142,11 @@ Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::MakeFrom(
   return snapshot;
 }
 
+Status EncoderSnapshotPool::CheckShapes(const EncoderSnapshot& snapshot) const {
+  if (snapshot.page_ == nullptr) return Status::Ok();
+  return CheckLayers(snapshot.page_->layers(), *storage_);
+}
+
 Status EncoderSnapshotPool::CopyIn(const EncoderSnapshot& snapshot, std::int32_t entry) {
   const CellMove move{0, entry * stride_, snapshot.output_.tokens};
   for (std::size_t i = 0; i < snapshot.page_->layers().size(); ++i) {

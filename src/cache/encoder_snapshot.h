@@ -93,8 +93,9 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
                                                     const EncoderOutput& output,
                                                     std::span<const std::byte> bytes);
 
-  // Copies the snapshot's page to an entry. Errors: kInvalidArgument for a layer of another shape,
-  // kOutOfMemory, and the backend's.
+  // Returns kInvalidArgument if the page has a layer of another shape than the cache has.
+  Status CheckShapes(const EncoderSnapshot& snapshot) const;
+  // Copies the snapshot's page to an entry. Errors: CheckShapes', kOutOfMemory, and the backend's.
   Status CopyIn(const EncoderSnapshot& snapshot, std::int32_t entry);
 
  private:

@@ -187,6 +187,30 @@ TEST_P(SnapshotTest, RefusesForeignBytesWithBothSides) {
   EXPECT_EQ(other->Restore(kFirst, snapshot->get(), 20).code(), StatusCode::kInvalidArgument);
 }
 
+// A snapshot may be imported before the model's first pass says what its layers are.
+TEST_P(SnapshotTest, ARestoreNeedsLayersOfTheSameShape) {
+  auto cache = Open(64);
+  Fill(*cache, kFirst, 0, 20);
+  auto other = Open(64);
+  auto imported = other->Import(ExportRange(*cache, kFirst, 0, 20));
+  ASSERT_TRUE(imported.ok()) << imported.status().message();
+  EXPECT_TRUE(other->CheckRestore(kSecond, imported->get(), 20).ok());
+  batch_.Clear();
+  batch_.Add(kFirst, 0);
+  ASSERT_TRUE(other->StartForward(batch_.view(), ForwardMode::kCompute).ok());
+  const std::vector<float> row(kDim);
+  const TensorView one_head = TensorView::Dense(row.data(), DType::kF32, kDim, 1, 1);
+  other->SetLayer(1);
+  ASSERT_TRUE(other->Put(one_head, one_head).ok());
+  const Status refused = other->CheckRestore(kSecond, imported->get(), 20);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(),
+            "layer 1 has 1 heads of 64 (K) and 64 (V) values; "
+            "the snapshot has 2 heads of 64 (K) and 64 (V) values");
+  EXPECT_EQ(other->Restore(kSecond, imported->get(), 20).message(), refused.message());
+  EXPECT_FALSE(other->TakeSnapshot(kSecond, 0, 1).ok());
+}
+
 // A snapshot gives its cells back only when a pass needs them.
 TEST_P(SnapshotTest, MaterializesUnderPressure) {
   auto cache = Open(64, {}, 2);
