@@ -24,8 +24,6 @@ constexpr std::string_view kPrefix = "kvcache:";
 constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
 constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
 constexpr int kMostRedirections = 5;
-constexpr int kMostRounds = 1'000'000;                     // of SCAN, with about 1,000 keys each
-constexpr std::size_t kMostListed = std::size_t{1} << 24;  // objects
 constexpr std::int64_t kMostMemoryBytes = std::int64_t{1}
                                           << 48;  // of one server, as far as is believed
 
@@ -68,9 +66,11 @@ Status SaidBy(const RedisAddress& address, const redisReply& reply) {
 
 class RedisStore final : public Store {
  public:
-  RedisStore(RedisUrl url, const RedisStoreOptions& options, RedisNodes::Opener open)
+  RedisStore(RedisUrl url, const RedisStoreOptions& options, RedisNodes::Opener open,
+             const RedisListLimits& limits)
       : name_(url.Name()),
         options_(options),
+        limits_(limits),
         nodes_(std::move(url), options.most_pause_ms, std::move(open)) {}
 
   Status Get(const ObjectId& id, const Reader& reader) override {
@@ -294,14 +294,25 @@ class RedisStore final : public Store {
     return payload.status();
   }
 
+  // Ends the list of a server that never gives the last cursor.
+  Status CheckList(int rounds, std::size_t objects) const {
+    if (rounds >= limits_.rounds) {
+      return {StatusCode::kIo, StrCat("SCAN does not end after ", rounds,
+                                      " answers; must end with ", limits_.rounds, " at most")};
+    }
+    if (objects > limits_.objects) {
+      return {StatusCode::kIo, StrCat("SCAN does not end after ", objects,
+                                      " objects; must end with ", limits_.objects, " at most")};
+    }
+    return Status::Ok();
+  }
+
   Status ListNode(const RedisAddress& address, std::vector<StoredObject>& all) {
     const std::int64_t now = WallClockSeconds();
     std::string cursor = "0";
     int rounds = 0;
     do {
-      if (++rounds > kMostRounds || all.size() > kMostListed) {
-        return Status(StatusCode::kIo, "SCAN does not end").WithContext(TextOf(address));
-      }
+      KVCACHE_RETURN_IF_ERROR(CheckList(rounds++, all.size()).WithContext(TextOf(address)));
       KVCACHE_ASSIGN_OR_RETURN(
           const RedisReply found,
           AskNode(address, false, {"SCAN", cursor, "MATCH", "kvcache:*", "COUNT", "1000"}, Soon(),
@@ -353,6 +364,7 @@ class RedisStore final : public Store {
 
   const std::string name_;
   const RedisStoreOptions options_;
+  const RedisListLimits limits_;
   RedisNodes nodes_;
   std::atomic<std::int64_t> damaged_{0};
 };
@@ -360,7 +372,8 @@ class RedisStore final : public Store {
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& options,
-                                                  RedisNodes::Opener open) {
+                                                  RedisNodes::Opener open,
+                                                  const RedisListLimits& limits) {
   KVCACHE_ASSIGN_OR_RETURN(RedisUrl url, ParseRedisUrl(options.url));
   if (options.timeout_ms < 1 || options.most_pause_ms < 1 || options.ttl_s < 0) {
     return InvalidArgument(StrCat("a Redis store has a time-out of ", options.timeout_ms,
@@ -369,7 +382,7 @@ Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& optio
                                   " s; the first two must be at least 1, the last one at least 0"));
   }
   return std::unique_ptr<Store>(
-      std::make_unique<RedisStore>(std::move(url), options, std::move(open)));
+      std::make_unique<RedisStore>(std::move(url), options, std::move(open), limits));
 }
 
 Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options) {

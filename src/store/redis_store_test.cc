@@ -201,49 +201,16 @@ TEST(RedisStoreTest, APausedServerCostsOneTimeOut) {
   EXPECT_TRUE(Recovers(*store, 3, 5000));
 }
 
-// A server that says what a test wants, without end.
-class TalkingServer {
- public:
-  TalkingServer(const std::string& words, milliseconds pause) : port_(0) {
-    listener_ = socket(AF_INET, SOCK_STREAM, 0);
-    sockaddr_in address{};
-    address.sin_family = AF_INET;
-    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
-    socklen_t size = sizeof(address);
-    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
-    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
-    EXPECT_EQ(listen(listener_, 5), 0);
-    port_ = ntohs(address.sin_port);
-    thread_ = std::thread([this, words, pause] {
-      for (;;) {
-        const int client = accept(listener_, nullptr, nullptr);
-        if (client < 0) return;
-        (void)send(client, words.data(), words.size(), MSG_NOSIGNAL);
-        while (!stop_ && send(client, "x", 1, MSG_NOSIGNAL) == 1) {
-          std::this_thread::sleep_for(pause);
-        }
-        close(client);
-        if (stop_) return;
-      }
-    });
-  }
-  ~TalkingServer() {
-    stop_ = true;
-    (void)shutdown(listener_, SHUT_RDWR);
-    thread_.join();
-    close(listener_);
-  }
-  std::string url() const { return "redis://127.0.0.1:" + std::to_string(port_); }
-
- private:
-  int listener_ = -1;
-  int port_;
-  std::atomic<bool> stop_{false};
-  std::thread thread_;
-};
+// Says these words, whatever it is asked, and then a letter after each pause, without end.
+LoopbackServer::Serve Says(const std::string& words, milliseconds pause) {
+  return [=](int client, const std::atomic<bool>& stop) {
+    (void)send(client, words.data(), words.size(), MSG_NOSIGNAL);
+    while (!stop && send(client, "x", 1, MSG_NOSIGNAL) == 1) std::this_thread::sleep_for(pause);
+  };
+}
 
 TEST(RedisStoreTest, ASlowAnswerEndsAtTheTimeOut) {
-  const TalkingServer server("$100000\r\n", milliseconds(5));
+  const LoopbackServer server(Says("$100000\r\n", milliseconds(5)));
   const auto store = Open(server.url());
   Status status;
   const milliseconds time = TimeOf([&] { status = ReadObject(*store, TestId(1)).status(); });
@@ -253,7 +220,7 @@ TEST(RedisStoreTest, ASlowAnswerEndsAtTheTimeOut) {
 }
 
 TEST(RedisStoreTest, AnotherProtocolIsAnError) {
-  const TalkingServer server("HTTP/1.1 400 Bad Request\r\n\r\n", milliseconds(5));
+  const LoopbackServer server(Says("HTTP/1.1 400 Bad Request\r\n\r\n", milliseconds(5)));
   const auto store = Open(server.url());
   EXPECT_EQ(ReadObject(*store, TestId(1)).status().code(), StatusCode::kCorrupt);
 }

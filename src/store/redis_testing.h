@@ -12,9 +12,11 @@
 #include <unistd.h>
 
 #include <array>
+#include <atomic>
 #include <chrono>
 #include <csignal>
 #include <cstdlib>
+#include <functional>
 #include <string>
 #include <thread>
 #include <vector>
@@ -119,6 +121,51 @@ class RedisServer {
   const int port_ = FreePort();
   TestDirectory directory_;
   pid_t process_ = -1;
+};
+
+// A server that serves one connection after the other as a test wants.
+class LoopbackServer {
+ public:
+  // Serves a connection until it ends, or until `stop` is set.
+  using Serve = std::function<void(int client, const std::atomic<bool>& stop)>;
+
+  explicit LoopbackServer(Serve serve) : serve_(std::move(serve)) {
+    listener_ = socket(AF_INET, SOCK_STREAM, 0);
+    sockaddr_in address{};
+    address.sin_family = AF_INET;
+    address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
+    socklen_t size = sizeof(address);
+    EXPECT_EQ(bind(listener_, reinterpret_cast<sockaddr*>(&address), size), 0);
+    EXPECT_EQ(getsockname(listener_, reinterpret_cast<sockaddr*>(&address), &size), 0);
+    EXPECT_EQ(listen(listener_, 5), 0);
+    address_ = {"127.0.0.1", ntohs(address.sin_port)};
+    thread_ = std::thread([this] {
+      while (!stop_) {
+        const int client = accept(listener_, nullptr, nullptr);
+        if (client < 0) return;
+        serve_(client, stop_);
+        close(client);
+      }
+    });
+  }
+  ~LoopbackServer() {
+    stop_ = true;
+    (void)shutdown(listener_, SHUT_RDWR);
+    thread_.join();
+    close(listener_);
+  }
+  LoopbackServer(const LoopbackServer&) = delete;
+  LoopbackServer& operator=(const LoopbackServer&) = delete;
+
+  RedisAddress address() const { return address_; }
+  std::string url() const { return "redis://" + TextOf(address_); }
+
+ private:
+  const Serve serve_;
+  int listener_ = -1;
+  RedisAddress address_;
+  std::atomic<bool> stop_{false};
+  std::thread thread_;
 };
 
 }  // namespace kvcache
