@@ -2,15 +2,18 @@
 // directories that nobody may write to. Each costs one clear error; what was stored before stays whole, and
 // the store is of use again as soon as the file system is.
 #include <gtest/gtest.h>
+#include <lmdb.h>
 #include <sched.h>
 #include <sys/mount.h>
 #include <sys/wait.h>
 #include <unistd.h>
 
 #include <cerrno>
+#include <csignal>
 #include <cstdint>
 #include <cstdlib>
 #include <filesystem>
+#include <functional>
 #include <memory>
 #include <string>
 
@@ -120,6 +123,85 @@ INSTANTIATE_TEST_SUITE_P(
         Refusal{"NotNamed",
                 {.number = SYS_pwrite64, .error = EIO, .argument = 3, .below = 8192},
                 "Input/output error"}),
+    [](const auto& test) { return test.param.name; });
+
+// Another process that reads a file in as many transactions as LMDB allows.
+class AllReaders {
+ public:
+  explicit AllReaders(const std::string& file) {
+    int ends[2];
+    EXPECT_EQ(pipe(ends), 0);
+    process_ = fork();
+    if (process_ == 0) {
+      (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
+      MDB_env* env = nullptr;
+      MDB_txn* transaction = nullptr;
+      int error = mdb_env_create(&env);
+      if (error == 0) {
+        error = mdb_env_open(env, file.c_str(), MDB_NOSUBDIR | MDB_NOTLS | MDB_RDONLY, 0);
+      }
+      while (error == 0) error = mdb_txn_begin(env, nullptr, MDB_RDONLY, &transaction);
+      (void)!write(ends[1], &error, sizeof(error));
+      for (;;) (void)pause();
+    }
+    int error = 0;
+    EXPECT_EQ(read(ends[0], &error, sizeof(error)), static_cast<ssize_t>(sizeof(error)));
+    EXPECT_EQ(error, MDB_READERS_FULL) << mdb_strerror(error);
+    close(ends[0]);
+    close(ends[1]);
+  }
+  ~AllReaders() {
+    (void)kill(process_, SIGKILL);
+    (void)waitpid(process_, nullptr, 0);
+  }
+  AllReaders(const AllReaders&) = delete;
+  AllReaders& operator=(const AllReaders&) = delete;
+
+ private:
+  pid_t process_ = -1;
+};
+
+struct FirstCall {
+  std::string name;
+  std::function<Status(Store&)> call;
+};
+
+class DiskStoreGivenUp : public ::testing::TestWithParam<FirstCall> {};
+
+// LMDB gives the file up. The write that failed cannot see it, since there is no room for another reader. The next
+// call finds out, and the one after it uses the file again.
+TEST_P(DiskStoreGivenUp, IsOneErrorAndOpensAgain) {
+  const TestDirectory directory;
+  const auto store = Open(directory.path());
+  ASSERT_NE(store, nullptr);
+  ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 50'000)).ok());
+  Status failed;
+  {
+    const AllReaders readers(directory.file());
+    const bool is_filtered =
+        WithFailingCalls({{.number = SYS_pwrite64, .error = EIO, .argument = 3, .below = 8192}},
+                         [&] { failed = store->Put(TestId(2), TestPayload(2, 50'000)); });
+    if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
+    ExpectSays(failed, {directory.file(), "Input/output error"});
+  }
+  ExpectSays(GetParam().call(*store), {directory.file(), "MDB_PANIC"});
+  const auto found = ReadObject(*store, TestId(1));
+  ASSERT_TRUE(found.ok()) << found.status().message();
+  EXPECT_EQ(*found, TestPayload(1, 50'000));
+  const Status after = store->Put(TestId(3), TestPayload(3, 50'000));
+  ASSERT_TRUE(after.ok()) << after.message();
+  EXPECT_EQ(*ReadObject(*store, TestId(3)), TestPayload(3, 50'000));
+  EXPECT_EQ(store->Stats()->damaged, 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    Calls, DiskStoreGivenUp,
+    ::testing::Values(
+        FirstCall{"Put", [](Store& store) { return store.Put(TestId(4), TestPayload(4, 100)); }},
+        FirstCall{"Remove", [](Store& store) { return store.Remove(TestId(4)); }},
+        FirstCall{"Get", [](Store& store) { return ReadObject(store, TestId(1)).status(); }},
+        FirstCall{"Contains", [](Store& store) { return store.Contains(TestId(1)).status(); }},
+        FirstCall{"List", [](Store& store) { return store.List().status(); }}),
     [](const auto& test) { return test.param.name; });
 
 // A disk of 2 MiB: the objects that fit are stored, the others are errors, and all that was stored is

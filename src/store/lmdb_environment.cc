@@ -249,11 +249,14 @@ int LmdbEnvironment::Begin(unsigned flags, std::shared_lock<std::shared_mutex>& 
   }
 }
 
-int LmdbEnvironment::Read(const Body& body) const {
+int LmdbEnvironment::Read(const Body& body) {
   std::shared_lock lock(map_lock_);
   MDB_txn* transaction = nullptr;
-  const int error = Begin(MDB_RDONLY, lock, &transaction);
-  if (error != 0) return error;
+  if (const int error = Begin(MDB_RDONLY, lock, &transaction); error != 0) {
+    lock.unlock();
+    if (error == MDB_PANIC) Close();
+    return error;
+  }
   const std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   return body(transaction);
 }
@@ -261,30 +264,33 @@ int LmdbEnvironment::Read(const Body& body) const {
 int LmdbEnvironment::Write(const Body& body) {
   std::shared_lock lock(map_lock_);
   MDB_txn* transaction = nullptr;
-  const int error = Begin(0, lock, &transaction);
-  if (error == MDB_PANIC) {
+  if (const int error = Begin(0, lock, &transaction); error != 0) {
     lock.unlock();
-    CloseIfGivenUp();
+    if (error == MDB_PANIC) Close();
+    return error;
   }
-  if (error != 0) return error;
   std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   const int result = body(transaction);
   if (result != 0) return result;
   const int committed = mdb_txn_commit(end.release());
   lock.unlock();
-  if (committed != 0) CloseIfGivenUp();
+  if (committed != 0 && IsGivenUp()) Close();
   return committed;
 }
 
-void LmdbEnvironment::CloseIfGivenUp() {
-  const std::unique_lock alone(map_lock_);
+// Only a transaction is told. If there is no room for another reader, the next call finds out.
+bool LmdbEnvironment::IsGivenUp() const {
+  const std::shared_lock lock(map_lock_);
   MDB_txn* look = nullptr;
-  if (env_ == nullptr || mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look) != MDB_PANIC) {
-    if (look != nullptr) mdb_txn_abort(look);
-    return;
-  }
+  const int error = env_ == nullptr ? MDB_PANIC : mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look);
+  if (error == 0) mdb_txn_abort(look);
+  return error == MDB_PANIC;
+}
+
+void LmdbEnvironment::Close() {
+  const std::unique_lock alone(map_lock_);
   fd_ = -1;
-  mdb_env_close(std::exchange(env_, nullptr));
+  if (env_ != nullptr) mdb_env_close(std::exchange(env_, nullptr));
 }
 
 Status LmdbEnvironment::Error(std::string_view doing, int number) const {

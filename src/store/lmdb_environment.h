@@ -49,7 +49,7 @@ class LmdbEnvironment {
   // Runs `body` in a transaction. A write is committed if `body` returned MDB_SUCCESS, else it is taken
   // back. Returns LMDB's number: that of `body`, or of the transaction itself.
   using Body = std::function<int(MDB_txn*)>;
-  int Read(const Body& body) const;
+  int Read(const Body& body);
   int Write(const Body& body);
 
   // Returns an error of LMDB as a Status that names the file.
@@ -84,8 +84,9 @@ class LmdbEnvironment {
   Status OpenTables();
   // Finds map_ and map_bytes_. REQUIRES: the tables exist.
   int FindMap(MDB_txn* transaction) const;
-  // Closes the file if LMDB has given it up.
-  void CloseIfGivenUp();
+  // Returns whether LMDB has given the file up, as far as can be seen.
+  bool IsGivenUp() const;
+  void Close();
   int Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction) const;
 
   const std::string directory_;
