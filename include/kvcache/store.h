@@ -148,7 +148,9 @@ struct DiskStoreOptions {
 
 // Opens a store in a directory. Several processes may have it open at once, and several stores of one
 // process. It survives the end of a process and a loss of power at any time; the newest objects may be
-// lost then. A file whose index is damaged is discarded, with all of its objects.
+// lost then. A file whose index is damaged is discarded, with all of its objects. If the file was removed
+// or LMDB gave it up, and it cannot be opened again, calls fail at once with the reason, for a while that
+// doubles from 1 to 30 seconds.
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);

@@ -8,8 +8,11 @@
 // A turn is a number that grows with every use; a clock that jumps changes nothing. The budget is the
 // size of the map: LMDB never lets the file grow beyond it. Objects may take kLargestShare of it. The
 // rest is the slack that LMDB needs, because a transaction writes changed pages to free ones.
+#include "store/disk_store.h"
+
 #include <algorithm>
 #include <atomic>
+#include <chrono>
 #include <cstring>
 #include <future>
 #include <mutex>
@@ -21,11 +24,11 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "kvcache/store.h"
 #include "store/lmdb_changes.h"
 #include "store/lmdb_check.h"
 #include "store/lmdb_environment.h"
 #include "store/object_format.h"
+#include "store/retry_pause.h"
 
 namespace kvcache {
 namespace {
@@ -35,6 +38,8 @@ constexpr std::int64_t kIndexPages = 16;    // that one object can add to the in
 constexpr int kMostAttempts = 24;           // to find room in one run of pages
 constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
 constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
+constexpr std::chrono::seconds kFirstPause{1};  // after the file could not be opened again
+constexpr std::chrono::seconds kLongestPause{30};
 
 // Verifies a value of the table of objects, a large one in a thread of its own.
 std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
@@ -52,13 +57,16 @@ std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
 
 class DiskStore final : public Store {
  public:
-  DiskStore(std::shared_ptr<LmdbEnvironment> environment, std::int64_t budget_bytes)
-      : environment_(std::move(environment)), budget_bytes_(budget_bytes) {}
+  DiskStore(std::shared_ptr<LmdbEnvironment> environment, std::int64_t budget_bytes,
+            SteadyClock clock)
+      : clock_(std::move(clock)),
+        environment_(std::move(environment)),
+        budget_bytes_(budget_bytes) {}
 
   ~DiskStore() override { WriteTouched(); }
 
   Status Get(const ObjectId& id, const Reader& reader) override {
-    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     Status status;
     bool is_damaged = false;
     const int error = environment->Read([&](MDB_txn* transaction) {
@@ -85,7 +93,7 @@ class DiskStore final : public Store {
 
   // While one object is used, the next one is verified on another processor.
   Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
-    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     Status status;
     const ObjectId* damaged = nullptr;
     std::size_t done = 0;
@@ -133,7 +141,7 @@ class DiskStore final : public Store {
   }
 
   Result<bool> Contains(const ObjectId& id) override {
-    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     const int error = environment->Read([&](MDB_txn* transaction) {
       MDB_val key = ValueOf(&id, kIdBytes);
       MDB_val value{};
@@ -164,7 +172,7 @@ class DiskStore final : public Store {
 
   Result<std::vector<StoredObject>> List() override {
     WriteTouched();
-    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     std::vector<std::pair<std::uint64_t, StoredObject>> found;
     const int error = environment->Read([&](MDB_txn* transaction) {
       Cursor cursor(transaction, environment->tables().usage);
@@ -192,7 +200,7 @@ class DiskStore final : public Store {
   }
 
   Result<StoreStats> Stats() override {
-    const auto environment = Environment();
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
     StoreStats stats{.objects = std::ssize(all),
                      .held_bytes = environment->FileBytes(),
@@ -213,7 +221,7 @@ class DiskStore final : public Store {
     return Shrink();
   }
 
-  bool IsBeyondBudget() { return Environment()->FileBytes() > budget_bytes_; }
+  bool IsBeyondBudget() { return Current()->FileBytes() > budget_bytes_; }
 
   // Removes what is beyond the budget, and compacts the file.
   Status Shrink() {
@@ -233,12 +241,11 @@ class DiskStore final : public Store {
   }
 
  private:
-  // Returns the environment in use, or a new one after LMDB has given that up.
-  std::shared_ptr<LmdbEnvironment> Environment() {
+  // Returns the environment in use, or a new one after LMDB has given that up. Errors: those of InPlace.
+  Result<std::shared_ptr<LmdbEnvironment>> Environment() {
     auto environment = Current();
     if (environment->IsOpen()) return environment;
-    const auto opened = InPlace();
-    return opened.ok() ? *opened : environment;
+    return InPlace();
   }
 
   std::shared_ptr<LmdbEnvironment> Current() {
@@ -247,18 +254,24 @@ class DiskStore final : public Store {
   }
 
   // Returns the environment of the file that has the name now: another process may have discarded a
-  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open.
+  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open. For a while after an error
+  // nothing is tried, and it is returned again.
   Result<std::shared_ptr<LmdbEnvironment>> InPlace() {
+    if (auto environment = Current(); environment->IsInPlace()) return environment;
+    const std::lock_guard one_at_a_time(opening_mutex_);
+    if (pause_.Left(clock_()) > RetryPause::Clock::duration::zero()) return problem_;
     const auto environment = Current();
-    if (environment->IsInPlace()) return environment;
     const bool was_removed = environment->IsOpen();
     auto opened =
         LmdbEnvironment::Open(environment->directory(), budget_bytes_, MissingDirectory::kRefuse);
     if (!opened.ok()) {
-      return Status(opened.status())
-          .WithContext(was_removed ? "the store's file was removed"
-                                   : "the store's file is opened again after an error");
+      pause_.Failed(clock_());
+      problem_ = std::move(opened).TakeStatus().WithContext(
+          was_removed ? "the store's file was removed"
+                      : "the store's file is opened again after an error");
+      return problem_;
     }
+    pause_.Worked();
     const std::lock_guard lock(mutex_);
     environment_ = *opened;
     return environment_;
@@ -351,13 +364,18 @@ class DiskStore final : public Store {
     const std::vector<ObjectId> touched = TakeTouched();
     if (touched.empty()) return;
     const auto environment = Environment();
-    if (!environment->IsInPlace()) return;
-    (void)environment->Write(
-        [&](MDB_txn* transaction) { return Changes(*environment, transaction).UseAll(touched); });
+    if (!environment.ok() || !(*environment)->IsInPlace()) return;
+    (void)(*environment)->Write([&](MDB_txn* transaction) {
+      return Changes(**environment, transaction).UseAll(touched);
+    });
   }
 
   std::mutex hook_mutex_;  // held while the hook is called
   EvictionHook evicts_;
+  std::mutex opening_mutex_;  // held while the file is opened again
+  const SteadyClock clock_;
+  RetryPause pause_{kFirstPause, kLongestPause};
+  Status problem_;  // of the last attempt
   std::mutex mutex_;
   std::shared_ptr<LmdbEnvironment> environment_;
   std::vector<ObjectId> touched_;  // that no transaction has written yet
@@ -374,15 +392,21 @@ Status CheckBudget(const DiskStoreOptions& options) {
 
 }  // namespace
 
-Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
+Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options,
+                                                 SteadyClock clock) {
   KVCACHE_RETURN_IF_ERROR(CheckBudget(options));
   KVCACHE_ASSIGN_OR_RETURN(
       auto environment,
       LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
-  auto store = std::make_unique<DiskStore>(std::move(environment), options.budget_bytes);
+  auto store =
+      std::make_unique<DiskStore>(std::move(environment), options.budget_bytes, std::move(clock));
   // An earlier budget was larger. If the file cannot shrink now, it does at another time.
   if (store->IsBeyondBudget()) (void)store->Shrink().ok();
   return std::unique_ptr<Store>(std::move(store));
+}
+
+Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
+  return OpenDiskStoreWith(options, &std::chrono::steady_clock::now);
 }
 
 Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {
@@ -390,7 +414,7 @@ Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(
       auto environment,
       LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
-  DiskStore store(std::move(environment), options.budget_bytes);
+  DiskStore store(std::move(environment), options.budget_bytes, &std::chrono::steady_clock::now);
   KVCACHE_RETURN_IF_ERROR(store.CollectGarbage());
   return store.Stats();
 }

@@ -1,6 +1,7 @@
 // File systems that refuse while the store is in use: no locks, no space, errors of the disk, and
 // directories that nobody may write to. Each costs one clear error; what was stored before stays whole, and
-// the store is of use again as soon as the file system is.
+// the store is of use again as the file system is: at once, or after the pause that follows a file that could
+// not be opened again.
 #include <gtest/gtest.h>
 #include <lmdb.h>
 #include <sched.h>
@@ -9,6 +10,7 @@
 #include <unistd.h>
 
 #include <cerrno>
+#include <chrono>
 #include <csignal>
 #include <cstdint>
 #include <cstdlib>
@@ -17,7 +19,7 @@
 #include <memory>
 #include <string>
 
-#include "kvcache/store.h"
+#include "store/disk_store.h"
 #include "store/failing_calls_testing.h"
 #include "store/store_testing.h"
 
@@ -28,8 +30,8 @@ namespace fs = std::filesystem;
 
 constexpr std::int64_t kBudget = std::int64_t{4} << 20;
 
-std::unique_ptr<Store> Open(const std::string& directory) {
-  auto store = OpenDiskStore({.directory = directory, .budget_bytes = kBudget});
+std::unique_ptr<Store> Open(const std::string& directory, const ManualClock& clock) {
+  auto store = OpenDiskStoreWith({.directory = directory, .budget_bytes = kBudget}, clock.reader());
   EXPECT_TRUE(store.ok()) << store.status().message();
   return store.ok() ? std::move(*store) : nullptr;
 }
@@ -52,6 +54,7 @@ struct Refusal {
 class DiskStoreFaults : public ::testing::TestWithParam<Refusal> {
  protected:
   TestDirectory directory_;
+  ManualClock clock_;
 };
 
 using DiskStoreLocks = DiskStoreFaults;
@@ -64,7 +67,7 @@ TEST_P(DiskStoreLocks, AreNeeded) {
   });
   if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
   ExpectSays(status, {directory_.path(), GetParam().words});
-  const auto store = Open(directory_.path());
+  const auto store = Open(directory_.path(), clock_);
   ASSERT_NE(store, nullptr);
   EXPECT_TRUE(store->Put(TestId(1), TestPayload(1, 100)).ok());
 }
@@ -82,7 +85,7 @@ INSTANTIATE_TEST_SUITE_P(
 
 // A write that fails leaves what was there. The next one, on a disk that works, succeeds.
 TEST_P(DiskStoreWrites, AreWholeOrAbsent) {
-  const auto store = Open(directory_.path());
+  const auto store = Open(directory_.path(), clock_);
   ASSERT_NE(store, nullptr);
   for (std::uint64_t i = 0; i < 4; ++i) {
     ASSERT_TRUE(store->Put(TestId(i), TestPayload(i, 50'000)).ok());
@@ -98,6 +101,7 @@ TEST_P(DiskStoreWrites, AreWholeOrAbsent) {
     for (const Status& status : {put, replaced, removed}) {
       ExpectSays(status, {directory_.file(), GetParam().words});
     }
+    clock_.Advance(std::chrono::seconds(1));
     for (std::uint64_t i = 0; i < 4; ++i) {
       const auto found = ReadObject(*store, TestId(i));
       ASSERT_TRUE(found.ok()) << found.status().message();
@@ -172,7 +176,8 @@ class DiskStoreGivenUp : public ::testing::TestWithParam<FirstCall> {};
 // call finds out, and the one after it uses the file again.
 TEST_P(DiskStoreGivenUp, IsOneErrorAndOpensAgain) {
   const TestDirectory directory;
-  const auto store = Open(directory.path());
+  const ManualClock clock;
+  const auto store = Open(directory.path(), clock);
   ASSERT_NE(store, nullptr);
   ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 50'000)).ok());
   Status failed;
@@ -259,7 +264,8 @@ TEST(DiskStoreRightsTest, ADirectoryLosesItsRightsWhileTheStoreIsOpen) {
   const pid_t child = fork();
   if (child == 0) {
     if (is_superuser && (setgid(kNobody) != 0 || setuid(kNobody) != 0)) _exit(77);
-    auto store = OpenDiskStore({.directory = path, .budget_bytes = kBudget});
+    ManualClock clock;
+    auto store = OpenDiskStoreWith({.directory = path, .budget_bytes = kBudget}, clock.reader());
     if (!store.ok())
       _exit(store.status().message().find("Permission") == std::string::npos ? 1 : 77);
     if (!(*store)->Put(TestId(1), TestPayload(1, 1000)).ok()) _exit(2);
@@ -274,6 +280,7 @@ TEST(DiskStoreRightsTest, ADirectoryLosesItsRightsWhileTheStoreIsOpen) {
     if (refused.message().find("Permission denied") == std::string::npos) _exit(5);
     if (refused.message().find(path) == std::string::npos) _exit(6);
     fs::permissions(path, fs::perms::owner_all);
+    clock.Advance(std::chrono::seconds(1));
     if (!(*store)->Put(TestId(3), TestPayload(3, 1000)).ok()) _exit(7);
     _exit(0);
   }

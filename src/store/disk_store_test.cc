@@ -19,7 +19,7 @@
 #include <set>
 #include <thread>
 
-#include "kvcache/store.h"
+#include "store/disk_store.h"
 #include "store/store_testing.h"
 
 namespace kvcache {
@@ -183,7 +183,8 @@ TEST(DiskStoreTest, RefusesWhatIsNotItsOwn) {
 
 TEST(DiskStoreTest, SaysThatItsDirectoryIsGone) {
   const TestDirectory directory;
-  const auto store = Open(directory.path());
+  ManualClock clock;
+  const auto store = std::move(*OpenDiskStoreWith({.directory = directory.path()}, clock.reader()));
   ASSERT_TRUE(store->Put(TestId(1), TestPayload(1, 100)).ok());
   fs::remove_all(directory.path());
   const Status status = store->Put(TestId(2), TestPayload(2, 100));
@@ -192,6 +193,7 @@ TEST(DiskStoreTest, SaysThatItsDirectoryIsGone) {
   // A directory that is there again is used.
   fs::create_directory(directory.path());
   fs::permissions(directory.path(), fs::perms::owner_all);
+  clock.Advance(std::chrono::seconds(1));
   EXPECT_TRUE(store->Put(TestId(3), TestPayload(3, 100)).ok());
   EXPECT_EQ(*ReadObject(*store, TestId(3)), TestPayload(3, 100));
   EXPECT_FALSE(*store->Contains(TestId(1)));

@@ -43,16 +43,15 @@ RedisNodes::RedisNodes(RedisUrl url, int most_pause_ms, Opener open)
     : url_(std::move(url)), most_pause_(most_pause_ms), open_(std::move(open)) {}
 
 RedisNodes::Node& RedisNodes::Find(const RedisAddress& address) {
-  Node& node = nodes_[TextOf(address)];
-  node.address = address;
-  return node;
+  Node node{.address = address, .pause = RetryPause(kFirstPause, most_pause_)};
+  return nodes_.try_emplace(TextOf(address), std::move(node)).first->second;
 }
 
 Result<RedisNodes::Lease> RedisNodes::Take(const RedisAddress& address, Deadline deadline) {
   {
     const std::lock_guard lock(mutex_);
     Node& node = Find(address);
-    const auto left = node.paused_until - Clock::now();
+    const auto left = node.pause.Left(Clock::now());
     if (left > Clock::duration::zero()) {
       const auto ms = std::chrono::ceil<std::chrono::milliseconds>(left).count();
       return Status(StatusCode::kIo,
@@ -75,8 +74,7 @@ Result<RedisNodes::Lease> RedisNodes::Take(const RedisAddress& address, Deadline
 void RedisNodes::GiveBack(Lease lease) {
   const std::lock_guard lock(mutex_);
   Node& node = Find(lease.address);
-  node.pause = std::chrono::milliseconds(0);
-  node.paused_until = {};
+  node.pause.Worked();
   if (node.idle.size() < kMostIdle) node.idle.push_back(std::move(lease.connection));
 }
 
@@ -84,8 +82,7 @@ void RedisNodes::Failed(const RedisAddress& address, const Status& why) {
   const std::lock_guard lock(mutex_);
   Node& node = Find(address);
   node.idle.clear();  // they lead to the same server
-  node.pause = std::min(most_pause_, std::max(kFirstPause, 2 * node.pause));
-  node.paused_until = Clock::now() + node.pause;
+  node.pause.Failed(Clock::now());
   node.problem = why.message();
   for (RedisAddress& slot : slots_) {
     if (slot == address) slot = {};  // another node may have taken it over
@@ -98,7 +95,9 @@ RedisAddress RedisNodes::NodeOf(int slot) {
     return slots_[static_cast<std::size_t>(slot)];
   }
   const auto now = Clock::now();
-  const auto works = [&](const Node& node) { return node.paused_until <= now; };
+  const auto works = [&](const Node& node) {
+    return node.pause.Left(now) == Clock::duration::zero();
+  };
   if (works(Find(url_.address))) return url_.address;
   for (const auto& [name, node] : nodes_) {
     if (works(node)) return node.address;

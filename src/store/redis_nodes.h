@@ -16,6 +16,7 @@
 
 #include "store/redis_connection.h"
 #include "store/redis_url.h"
+#include "store/retry_pause.h"
 
 namespace kvcache {
 
@@ -56,10 +57,9 @@ class RedisNodes {
  private:
   struct Node {
     RedisAddress address;
-    std::vector<std::unique_ptr<RedisConnection>> idle;
-    std::chrono::steady_clock::time_point paused_until{};
-    std::chrono::milliseconds pause{0};
-    std::string problem;
+    RetryPause pause;
+    std::vector<std::unique_ptr<RedisConnection>> idle{};
+    std::string problem{};
   };
 
   Node& Find(const RedisAddress& address);  // with the mutex

@@ -105,6 +105,21 @@ class FaultyStore final : public Store {
   std::atomic<bool> is_broken{false};
 };
 
+// A clock that goes on when a test says so.
+class ManualClock {
+ public:
+  using TimePoint = std::chrono::steady_clock::time_point;
+
+  void Advance(std::chrono::milliseconds time) { ms_ += time.count(); }
+  // Returns a function that reads it. This must outlive the function.
+  std::function<TimePoint()> reader() const {
+    return [this] { return TimePoint(std::chrono::milliseconds(ms_)); };
+  }
+
+ private:
+  std::atomic<std::int64_t> ms_{1'000'000};
+};
+
 // A directory that vanishes with the object.
 class TestDirectory {
  public:

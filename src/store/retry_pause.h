@@ -1,0 +1,40 @@
+// The pause between two attempts at what failed. It is twice as long after each failure, up to a limit, and is
+// over at the first success.
+//
+// Thread safety: one thread at a time.
+#pragma once
+
+#include <algorithm>
+#include <chrono>
+
+namespace kvcache {
+
+class RetryPause {
+ public:
+  using Clock = std::chrono::steady_clock;
+
+  RetryPause(std::chrono::milliseconds first, std::chrono::milliseconds most)
+      : first_(first), most_(most) {}
+
+  // Begins a pause. Attempts that fail while it lasts began before it: they do not make it longer.
+  void Failed(Clock::time_point now) {
+    if (Left(now) > Clock::duration::zero()) return;
+    pause_ = std::min(most_, std::max(first_, 2 * pause_));
+    until_ = now + pause_;
+  }
+  void Worked() {
+    pause_ = std::chrono::milliseconds(0);
+    until_ = {};
+  }
+  // Returns how long nothing is to be tried; 0 without a pause.
+  Clock::duration Left(Clock::time_point now) const {
+    return std::max(Clock::duration::zero(), until_ - now);
+  }
+
+ private:
+  std::chrono::milliseconds first_, most_;
+  std::chrono::milliseconds pause_{0};
+  Clock::time_point until_{};
+};
+
+}  // namespace kvcache
