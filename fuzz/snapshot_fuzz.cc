@@ -360,7 +360,7 @@ bool Restored(Cache& cache, const Snapshot& snapshot, Position target) {
 }
 
 void UseSnapshot(Cache& cache, const Kind& kind, std::unique_ptr<Snapshot> snapshot, Position split,
-                 bool has_shapes) {
+                 bool may_refuse) {
   const Position begin = snapshot->begin();
   const Position end = snapshot->end();
   Check(begin >= 0 && begin <= end);
@@ -373,7 +373,7 @@ void UseSnapshot(Cache& cache, const Kind& kind, std::unique_ptr<Snapshot> snaps
   if (begin > 0 && begin <= kTokens) Check(Fill(cache, kind, kSecond, 0, begin));
   if (Restored(cache, *snapshot, end) && end < kEndOfSequence && cache.CanResume(kSecond, end)) {
     const bool filled = Fill(cache, kind, kSecond, end, end + 1);
-    Check(filled || !has_shapes);
+    Check(filled || may_refuse);
   }
   if (split > begin && split < end) {
     auto parts = cache.SplitSnapshot(snapshot, split);
@@ -408,7 +408,8 @@ void Run(std::string_view input) {
   if (has_shapes) Check(Fill(*cache, kind, kFirst, 0, 9));
   auto snapshot = ReadSnapshot(*cache, bytes, is_payload, (flags & 8) == 0 ? kHiddenSize : 0);
   if (snapshot.ok()) {
-    UseSnapshot(*cache, kind, std::move(*snapshot), split, has_shapes);
+    UseSnapshot(*cache, kind, std::move(*snapshot), split,
+                !has_shapes && bytes != ValidExport(number, variant));
   } else {
     const StatusCode code = snapshot.status().code();
     Check(code == StatusCode::kCorrupt || code == StatusCode::kInvalidArgument ||

@@ -288,8 +288,8 @@ class Cache {
   // Brings the sequence to `target` tokens. With a snapshot, positions from snapshot->begin() on are
   // the snapshot's (those of a window, all). Without one, the sequence goes back by itself. The
   // snapshot stays valid. Ends the pass. Errors that change nothing:
-  //   kInvalidArgument  The sequence is unknown, `target` is negative or past the end, or the
-  //                     snapshot is another cache's.
+  //   kInvalidArgument  The sequence is unknown, `target` is negative or past the end, the
+  //                     snapshot is another cache's, or a layer of it has another shape.
   //   kUnsupported      The target cannot be reached: tokens before the snapshot are missing, the
   //                     window is incomplete there, or there is no recurrent state.
   //   kCacheFull        There are too few free cells, and materialising other snapshots would not

@@ -104,7 +104,11 @@ class Store {
   virtual Status Remove(const ObjectId& id) = 0;
   // Returns all objects, the least recently used first. Errors: kIo, kOutOfMemory.
   virtual Result<std::vector<StoredObject>> List() = 0;
+  // Errors: kIo, kOutOfMemory.
   virtual Result<StoreStats> Stats() = 0;
+  // Returns Stats, with 0 for `objects` and `payload_bytes` where counting takes long: the cost does not grow
+  // with the number of objects.
+  virtual Result<StoreStats> Usage() { return Stats(); }
   // Returns where the bytes are; of several stores, the first.
   virtual StoreTier tier() const = 0;
   // Sets the function that is told of evictions; null: nobody is. A store that does not know of them ignores
@@ -148,9 +152,9 @@ struct DiskStoreOptions {
 
 // Opens a store in a directory. Several processes may have it open at once, and several stores of one
 // process. It survives the end of a process and a loss of power at any time; the newest objects may be
-// lost then. A file whose index is damaged is discarded, with all of its objects. If the file was removed
-// or LMDB gave it up, and it cannot be opened again, calls fail at once with the reason, for a while that
-// doubles from 1 to 30 seconds.
+// lost then. A file whose index is damaged is discarded, with all of its objects. A file that
+// was removed is made anew by the next write. If that fails, writes fail at once with the reason for a while
+// that doubles from 1 to 30 seconds; reads too, if LMDB gave the file up after an error of the disk.
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);

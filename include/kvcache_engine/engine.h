@@ -163,8 +163,8 @@ class Engine {
   PrefixStore* prefix_store();  // null without a store
   SequenceStates* states();     // null without a draft head
   DraftModel* draft_model();    // null without one
-  // Proposes for all drafters of the draft head; null until the first is made.
-  std::unique_ptr<BatchDrafter>& head_batch();
+  // Proposes for all drafters of the draft head. REQUIRES: has_draft_head(). Throws std::bad_alloc.
+  BatchDrafter& head_batch();
   const GgufFile& file() const;
   const ModelInfo& info() const;
   const Tokenizer& tokenizer() const;

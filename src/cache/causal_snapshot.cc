@@ -299,7 +299,14 @@ Status SnapshotPool::CopyIn(const CausalSnapshot::Piece& piece, Position target,
 
 Status SnapshotPool::CheckShapes(const CausalSnapshot& snapshot) const {
   for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
-    KVCACHE_RETURN_IF_ERROR(CheckLayers(piece.page->layers(), *storage_));
+    const std::span<const LayerKv> layers = piece.page->layers();
+    const std::span<const LayerKv> first = snapshot.pieces_.front().page->layers();
+    KVCACHE_RETURN_IF_ERROR(CheckLayers(layers, *storage_));
+    for (std::size_t i = 0; i < std::min(layers.size(), first.size()); ++i) {
+      if (layers[i].k == nullptr || first[i].k == nullptr) continue;
+      if (layers[i].shape == first[i].shape) continue;
+      return Invalid(StrCat("layer ", i, " has two shapes in a snapshot that was merged"));
+    }
   }
   return Status::Ok();
 }

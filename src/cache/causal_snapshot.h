@@ -100,7 +100,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   Status MakeRoomForRemoval(SequenceId id, Position end);
   Status Materialize(CausalSnapshot& snapshot);
 
-  // Returns kInvalidArgument if the pages have a layer of another shape than the cache has.
+  // Returns kInvalidArgument if a layer of a page has another shape than in the cache or in the first page.
   Status CheckShapes(const CausalSnapshot& snapshot) const;
   // Fills `staged` with the snapshot's positions below `target`: shares held cells, and claims cells
   // for the others and copies their bytes. Errors: CheckShapes', kOutOfMemory, the backend's;

@@ -211,6 +211,31 @@ TEST_P(SnapshotTest, ARestoreNeedsLayersOfTheSameShape) {
   EXPECT_FALSE(other->TakeSnapshot(kSecond, 0, 1).ok());
 }
 
+TEST_P(SnapshotTest, ARestoreNeedsOneShapeInAMergedSnapshot) {
+  auto cache = Open(64);
+  Fill(*cache, kFirst, 0, 10);
+  auto one_head = Open(64);
+  batch_.Clear();
+  batch_.Add(kFirst, 0, 20);
+  ASSERT_TRUE(one_head->StartForward(batch_.view(), ForwardMode::kCompute).ok());
+  const std::vector<float> rows(kDim * 20);
+  for (int layer = 0; layer < 2; ++layer) {
+    const TensorView view = TensorView::Dense(rows.data(), DType::kF32, kDim, 1, 20);
+    one_head->SetLayer(layer);
+    ASSERT_TRUE(one_head->Put(view, view).ok());
+  }
+  auto other = Open(64);
+  auto first = other->Import(ExportRange(*cache, kFirst, 0, 10));
+  auto second = other->Import(ExportRange(*one_head, kFirst, 10, 20));
+  ASSERT_TRUE(first.ok() && second.ok());
+  auto merged = other->MergeSnapshots(*first, *second);
+  ASSERT_TRUE(merged.ok()) << merged.status().message();
+  const Status refused = other->CheckRestore(kSecond, merged->get(), 20);
+  EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(refused.message(), "layer 0 has two shapes in a snapshot that was merged");
+  EXPECT_EQ(other->Restore(kSecond, merged->get(), 20).message(), refused.message());
+}
+
 // A snapshot gives its cells back only when a pass needs them.
 TEST_P(SnapshotTest, MaterializesUnderPressure) {
   auto cache = Open(64, {}, 2);

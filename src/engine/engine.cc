@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "engine/draft_model.h"
 #include "engine/engine_impl.h"
+#include "engine/head_batch.h"
 #include "engine/prefix_store.h"
 #include "engine/sequence_states.h"
 #include "kvcache/cpu_backend.h"
@@ -258,8 +259,9 @@ bool Engine::has_draft_head() const {
 SequenceStates* Engine::states() {
   return impl_->states.get();
 }
-std::unique_ptr<BatchDrafter>& Engine::head_batch() {
-  return impl_->head_batch;
+BatchDrafter& Engine::head_batch() {
+  if (impl_->head_batch == nullptr) impl_->head_batch = MakeHeadBatch(*this);
+  return *impl_->head_batch;
 }
 bool Engine::has_encoder() const {
   return info().decoder_start >= 0;

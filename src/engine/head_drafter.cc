@@ -13,6 +13,7 @@
 
 #include "engine/draft_alternatives.h"
 #include "engine/engine_impl.h"
+#include "engine/head_batch.h"
 #include "engine/likeliest_logit.h"
 #include "engine/sequence_states.h"
 #include "kvcache/transaction.h"
@@ -241,13 +242,15 @@ bool HeadBatch::AddDraft(std::size_t index) {
 
 }  // namespace
 
+std::unique_ptr<BatchDrafter> MakeHeadBatch(Engine& engine) {
+  return std::make_unique<HeadBatch>(engine);
+}
+
 Result<std::unique_ptr<Drafter>> MakeHeadDrafter(Engine& engine) {
   if (!engine.has_draft_head()) {
     return Status(StatusCode::kNotFound, "the engine was opened without a draft head");
   }
-  std::unique_ptr<BatchDrafter>& batch = engine.head_batch();
-  if (batch == nullptr) batch = std::make_unique<HeadBatch>(engine);
-  return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(*batch));
+  return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(engine.head_batch()));
 }
 
 }  // namespace kvcache

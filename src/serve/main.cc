@@ -230,7 +230,7 @@ std::function<std::vector<server::TierBytes>()> AskTiers(
   return [stores] {
     std::vector<server::TierBytes> tiers;
     for (const auto& [name, store] : stores) {
-      const auto stats = store->Stats();
+      const auto stats = store->Usage();
       if (!stats.ok()) continue;
       tiers.push_back({cli::StoreFlags::TierOf(name), stats->held_bytes, stats->evicted});
     }
@@ -245,17 +245,16 @@ class Opener {
   Opener(const ServeFlags& flags, std::shared_ptr<Store> store)
       : flags_(flags), store_(std::move(store)) {}
 
-  Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context,
-                                       const std::string& stored_draft) const {
+  Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context) const {
     const bool is_first = model.path == first_path;
     if (flags_.draft == "head" || (is_first && cli::NamesDraftFile(flags_.draft))) {
       auto opened = OpenWith(model, context, flags_.draft, "--draft");
       if (opened.ok() || is_first) return opened;
     }
-    if (flags_.draft == "none" || flags_.draft == "ngram" || stored_draft.empty()) {
+    if (model.draft.empty()) {
       return OpenWith(model, context, "none", "");
     }
-    auto opened = OpenWith(model, context, stored_draft, "DRAFT");
+    auto opened = OpenWith(model, context, model.draft, "DRAFT");
     if (opened.ok()) return opened;
     auto without = OpenWith(model, context, "none", "");
     if (without.ok()) {
@@ -313,8 +312,9 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
   Opener opener(flags, cli::StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
       auto models, MakeCatalog({.models = flags.models,
-                                .open = [&](const auto& model, int context, const auto& draft) {
-                                  return opener.Open(model, context, draft);
+                                .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
+                                .open = [&](const auto& model, int context) {
+                                  return opener.Open(model, context);
                                 }}));
   const server::ServedModel first = models->List().front();
   opener.first_path = first.path;

@@ -42,29 +42,28 @@ Json ParametersOf(const std::vector<StoredParameter>& stored) {
   return parameters;
 }
 
-// A model with what is needed to open it.
-struct Offer {
-  ServedModel model;
-  std::string draft{};
-};
-
 std::int64_t SecondsOf(fs::file_time_type time) {
   const auto system = std::chrono::file_clock::to_sys(time);
   return std::chrono::duration_cast<std::chrono::seconds>(system.time_since_epoch()).count();
 }
 
-Offer Describe(std::string name, const std::string& path,
-               const std::optional<StoredModel>& stored) {
+std::int64_t BytesOf(const std::string& path) {
   std::error_code error;
   const auto bytes = fs::file_size(path, error);
+  return error ? 0 : static_cast<std::int64_t>(bytes);
+}
+
+ServedModel Describe(std::string name, const std::string& path,
+                     const std::optional<StoredModel>& stored, bool uses_drafts) {
+  std::error_code error;
   const auto changed = fs::last_write_time(path, error);
-  Offer offer{.model = {.name = std::move(name),
-                        .created = error ? 0 : SecondsOf(changed),
-                        .bytes = error ? 0 : static_cast<std::int64_t>(bytes),
-                        .path = path}};
-  if (!stored) return offer;
-  offer.draft = stored->draft;
-  ServedModel& model = offer.model;
+  ServedModel model{.name = std::move(name),
+                    .created = error ? 0 : SecondsOf(changed),
+                    .bytes = BytesOf(path),
+                    .path = path};
+  if (!stored) return model;
+  if (uses_drafts) model.draft = stored->draft;
+  if (model.draft != path) model.bytes += BytesOf(model.draft);
   const std::string blob = fs::path(path).filename().string();
   if (blob.starts_with("sha256-")) model.digest = blob.substr(7);
   // Go's templates do not run here; the one in the weights does.
@@ -76,13 +75,13 @@ Offer Describe(std::string name, const std::string& path,
     model.messages.push_back({{"role", message.role}, {"content", message.content}});
   }
   model.parameters = ParametersOf(stored->parameters);
-  return offer;
+  return model;
 }
 
-Result<Offer> Locate(const std::string& given) {
+Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
   KVCACHE_ASSIGN_OR_RETURN(cli::FoundModel found, cli::LocateModel(given));
   std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
-  return Describe(std::move(name), found.path, found.stored);
+  return Describe(std::move(name), found.path, found.stored, uses_drafts);
 }
 
 class Catalog final : public server::ModelSource {
@@ -91,17 +90,16 @@ class Catalog final : public server::ModelSource {
 
   Status Init() {
     if (options_.models.empty()) {
-      KVCACHE_ASSIGN_OR_RETURN(Offer offer, Locate(""));
-      given_.push_back(std::move(offer));
+      KVCACHE_ASSIGN_OR_RETURN(ServedModel found, Locate("", options_.uses_drafts));
+      given_.push_back(std::move(found));
     }
     for (const std::string& model : options_.models) {
-      KVCACHE_ASSIGN_OR_RETURN(Offer offer, Locate(model));
-      const bool is_new = std::none_of(given_.begin(), given_.end(), [&](const Offer& other) {
-        return server::MeansModel(offer.model.name, other.model.name);
+      KVCACHE_ASSIGN_OR_RETURN(ServedModel found, Locate(model, options_.uses_drafts));
+      const bool is_new = std::none_of(given_.begin(), given_.end(), [&](const ServedModel& other) {
+        return server::MeansModel(found.name, other.name);
       });
-      if (!is_new)
-        return InvalidArgument(StrCat("two models are named ", Quoted(offer.model.name)));
-      given_.push_back(std::move(offer));
+      if (!is_new) return InvalidArgument(StrCat("two models are named ", Quoted(found.name)));
+      given_.push_back(std::move(found));
     }
     return Status::Ok();
   }
@@ -109,31 +107,37 @@ class Catalog final : public server::ModelSource {
   std::vector<ServedModel> List() override {
     const std::lock_guard lock(mutex_);
     Refresh(kListTime);
-    std::vector<ServedModel> models;
-    for (const Offer& offer : offers_) models.push_back(offer.model);
-    return models;
+    return models_;
   }
 
   Result<ServedModel> Find(const std::string& name) override {
     const std::lock_guard lock(mutex_);
-    KVCACHE_ASSIGN_OR_RETURN(const Offer* offer, FindOffer(name));
-    return offer->model;
+    for (const auto age : {kListTime, kShortTime}) {  // it may be new
+      Refresh(age);
+      for (const ServedModel& model : models_) {
+        if (server::MeansModel(name, model.name)) return model;
+      }
+    }
+    std::string names;
+    for (const ServedModel& model : models_) {
+      if (names.size() > 200) {
+        names += ", …";
+        break;
+      }
+      names += StrCat(names.empty() ? "" : ", ", "'", model.name, "'");
+    }
+    return Status(StatusCode::kNotFound,
+                  StrCat("there is no model ", Quoted(name), "; this server has ", names));
   }
 
   Result<std::shared_ptr<Engine>> Open(const ServedModel& model) override {
-    std::string draft;
-    {
-      const std::lock_guard lock(mutex_);
-      const auto offer = FindOffer(model.name);
-      if (offer.ok()) draft = (*offer)->draft;
-    }
     int context = 0;
     if (const auto given = model.parameters.find("num_ctx"); given != model.parameters.end()) {
       const bool fits = given->is_number_integer() && *given >= 1 && *given <= 1 << 28;
       if (!fits) return InvalidArgument("its parameter \"num_ctx\" is out of range");
       context = given->get<int>();
     }
-    return options_.open(model, context, draft);
+    return options_.open(model, context);
   }
 
   Status Create(const server::NewModel& wanted) override {
@@ -188,8 +192,8 @@ class Catalog final : public server::ModelSource {
   }
 
   bool IsGiven(const std::string& name) const {
-    return std::any_of(given_.begin(), given_.end(), [&](const Offer& offer) {
-      return server::MeansModel(name, offer.model.name);
+    return std::any_of(given_.begin(), given_.end(), [&](const ServedModel& model) {
+      return server::MeansModel(name, model.name);
     });
   }
 
@@ -211,32 +215,13 @@ class Catalog final : public server::ModelSource {
     return Status::Ok();
   }
 
-  // REQUIRES: mutex_ is held, as for all that follow.
-  Result<const Offer*> FindOffer(const std::string& name) {
-    for (const auto age : {kListTime, kShortTime}) {  // it may be new
-      Refresh(age);
-      for (const Offer& offer : offers_) {
-        if (server::MeansModel(name, offer.model.name)) return &offer;
-      }
-    }
-    std::string names;
-    for (const Offer& offer : offers_) {
-      if (names.size() > 200) {
-        names += ", …";
-        break;
-      }
-      names += StrCat(names.empty() ? "" : ", ", "'", offer.model.name, "'");
-    }
-    return Status(StatusCode::kNotFound,
-                  StrCat("there is no model ", Quoted(name), "; this server has ", names));
-  }
-
-  // Reads what the list shows of a file, once. A file with just a draft head is no model.
+  // What the list shows of a file. A file with just a draft head is no model.
   struct FileFacts {
     std::int64_t changed = 0;
     std::string family{};
     bool is_model = false;
   };
+  // Reads a file once. REQUIRES: mutex_ is held.
   const FileFacts& FactsOf(const ServedModel& model) {
     FileFacts& facts = facts_[model.path];
     if (std::exchange(facts.changed, model.created) == model.created) return facts;
@@ -247,39 +232,38 @@ class Catalog final : public server::ModelSource {
     return facts;
   }
 
-  // Lists the models again if the list is older than `age`.
+  // Lists the models again if the list is older than `age`. REQUIRES: mutex_ is held.
   void Refresh(std::chrono::milliseconds age) {
     const auto now = std::chrono::steady_clock::now();
     if (listed_ && now - *listed_ < age) return;
-    offers_ = given_;
+    models_ = given_;
     for (const cli::ListedModel& listed : cli::ListModels()) {
       const bool offered = options_.models.empty() || WasMade(listed.name);
       if (!offered || !listed.error.empty()) continue;
-      const auto is_same = [&](const Offer& other) {
-        return server::MeansModel(listed.name, other.model.name);
+      const auto is_same = [&](const ServedModel& other) {
+        return server::MeansModel(listed.name, other.name);
       };
-      if (std::any_of(offers_.begin(), offers_.end(), is_same)) continue;
-      auto offer = Locate(listed.name);
-      if (!offer.ok()) continue;
-      const FileFacts& facts = FactsOf(offer->model);
-      if (!facts.is_model) continue;
-      offer->model.name = listed.name;
-      offers_.push_back(std::move(*offer));
+      if (std::any_of(models_.begin(), models_.end(), is_same)) continue;
+      auto model = Locate(listed.name, options_.uses_drafts);
+      if (!model.ok() || !FactsOf(*model).is_model) continue;
+      model->name = listed.name;
+      models_.push_back(std::move(*model));
     }
-    for (Offer& offer : offers_) offer.model.family = FactsOf(offer.model).family;
+    for (ServedModel& model : models_) model.family = FactsOf(model).family;
     listed_ = now;
   }
 
+  // REQUIRES: mutex_ is held.
   bool WasMade(const std::string& name) const {
     return std::any_of(made_.begin(), made_.end(),
                        [&](const std::string& made) { return server::MeansModel(name, made); });
   }
 
   const CatalogOptions options_;
-  std::vector<Offer> given_;  // of the command line
+  std::vector<ServedModel> given_;  // of the command line
   std::mutex mutex_;
   // Guarded by mutex_.
-  std::vector<Offer> offers_;
+  std::vector<ServedModel> models_;
   std::vector<std::string> made_;           // by clients
   std::map<std::string, FileFacts> facts_;  // by path
   std::optional<std::chrono::steady_clock::time_point> listed_;

@@ -17,10 +17,9 @@ struct CatalogOptions {
   // Files, or names that the machine has, the first of which is the default; empty: all that the machine
   // has, and the model that ships first.
   std::vector<std::string> models{};
-  // Opens weights for a context of `context` tokens (0: the default), with a stored model's DRAFT if it has
-  // one.
-  std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context,
-                                                const std::string& draft)>
+  bool uses_drafts = true;  // false: models have no DRAFT
+  // Opens weights for a context of `context` tokens (0: the default).
+  std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context)>
       open;
 };
 

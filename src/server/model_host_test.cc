@@ -39,14 +39,16 @@ class Files final : public ModelSource {
     return engine;
   }
 
-  // The model "story" with large buffers of passes.
+  // The model "story" with large buffers of passes, and with a DRAFT.
   static constexpr const char* kManySequences = "many-sequences";
+  static constexpr const char* kWithDraft = "with-draft";
 
   static ServedModel Model(const std::string& name) {
-    const std::string file = name == kManySequences ? "story" : name;
+    const std::string file = name == kManySequences || name == kWithDraft ? "story" : name;
     return {.name = name,
             .bytes = 1000,
             .path = StrCat(KVCACHE_SOURCE_DIR, "/models/", file, ".gguf"),
+            .draft = name == kWithDraft ? "draft.gguf" : "",
             .parameters = {{"num_ctx", name == kManySequences ? 255 : 256}}};
   }
 
@@ -151,6 +153,9 @@ TEST_F(ModelHostTest, LoadsOnceAndSharesAmongNames) {
   ASSERT_TRUE(other.ok());
   EXPECT_EQ(Files::opened, 2);
   EXPECT_THAT(Names(), ElementsAre("story-window", "story"));
+  const auto drafting = Acquire(Files::kWithDraft);
+  ASSERT_TRUE(drafting.ok());
+  EXPECT_NE(drafting->get(), first->get()) << "the same weights with a draft are another engine";
 }
 
 TEST_F(ModelHostTest, LetsGoWhenTheTimeIsOver) {

@@ -20,10 +20,11 @@ namespace kvcache::server {
 struct ServedModel {
   std::string name;
   std::int64_t created = 0;     // seconds since 1970
-  std::int64_t bytes = 0;       // of the weights' file
+  std::int64_t bytes = 0;       // of the files of the weights and of the draft
   std::string digest{};         // of the model in the store; empty: a file
   std::string family{};         // the architecture; empty: unknown
   std::string path{};           // of the weights
+  std::string draft{};          // the file of its DRAFT; empty: it has none
   std::string chat_template{};  // instead of the one in the weights; empty: that one
   // What prompts begin with if they have no system message, and the messages after it.
   std::string system{};
@@ -33,7 +34,8 @@ struct ServedModel {
 
   // Models with equal keys are loaded once.
   std::string key() const {
-    return path + '\n' + parameters.value("num_ctx", Json()).dump() + '\n' + chat_template;
+    return path + '\n' + draft + '\n' + parameters.value("num_ctx", Json()).dump() + '\n' +
+           chat_template;
   }
 };
 

@@ -38,8 +38,8 @@ constexpr std::int64_t kIndexPages = 16;    // that one object can add to the in
 constexpr int kMostAttempts = 24;           // to find room in one run of pages
 constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
 constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
-constexpr std::chrono::seconds kFirstPause{1};  // after the file could not be opened again
-constexpr std::chrono::seconds kLongestPause{30};
+constexpr std::chrono::seconds kFirstReopenPause{1};  // after the file could not be opened again
+constexpr std::chrono::seconds kLongestReopenPause{30};
 
 // Verifies a value of the table of objects, a large one in a thread of its own.
 std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
@@ -179,7 +179,7 @@ class DiskStore final : public Store {
       MDB_val key{}, value{};
       int result = 0;
       while ((result = cursor.Get(key, value, MDB_NEXT)) == 0) {
-        Usage usage;
+        ObjectUsage usage;
         if (key.mv_size != kIdBytes || value.mv_size != sizeof(usage)) return kDamagedIndex;
         StoredObject object;
         std::memcpy(&object.id, key.mv_data, kIdBytes);
@@ -200,15 +200,18 @@ class DiskStore final : public Store {
   }
 
   Result<StoreStats> Stats() override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
-    StoreStats stats{.objects = std::ssize(all),
-                     .held_bytes = environment->FileBytes(),
-                     .budget_bytes = budget_bytes_,
-                     .evicted = evicted_,
-                     .damaged = damaged_};
+    KVCACHE_ASSIGN_OR_RETURN(StoreStats stats, Usage());
+    stats.objects = std::ssize(all);
     for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
     return stats;
+  }
+  Result<StoreStats> Usage() override {
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    return StoreStats{.held_bytes = environment->FileBytes(),
+                      .budget_bytes = budget_bytes_,
+                      .evicted = evicted_,
+                      .damaged = damaged_};
   }
 
   // Removes what is damaged or beyond the budget, and compacts the file.
@@ -254,13 +257,16 @@ class DiskStore final : public Store {
   }
 
   // Returns the environment of the file that has the name now: another process may have discarded a
-  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open. For a while after an error
-  // nothing is tried, and it is returned again.
+  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open. After an error it makes no
+  // attempt for a while, and returns the same error.
   Result<std::shared_ptr<LmdbEnvironment>> InPlace() {
-    if (auto environment = Current(); environment->IsInPlace()) return environment;
     const std::lock_guard one_at_a_time(opening_mutex_);
-    if (pause_.Left(clock_()) > RetryPause::Clock::duration::zero()) return problem_;
     const auto environment = Current();
+    if (environment->IsInPlace()) {
+      pause_.Worked();
+      return environment;
+    }
+    if (pause_.Left(clock_()) > RetryPause::Clock::duration::zero()) return problem_;
     const bool was_removed = environment->IsOpen();
     auto opened =
         LmdbEnvironment::Open(environment->directory(), budget_bytes_, MissingDirectory::kRefuse);
@@ -372,9 +378,9 @@ class DiskStore final : public Store {
 
   std::mutex hook_mutex_;  // held while the hook is called
   EvictionHook evicts_;
-  std::mutex opening_mutex_;  // held while the file is opened again
+  std::mutex opening_mutex_;  // held while the file is looked for and opened again
   const SteadyClock clock_;
-  RetryPause pause_{kFirstPause, kLongestPause};
+  RetryPause pause_{kFirstReopenPause, kLongestReopenPause};
   Status problem_;  // of the last attempt
   std::mutex mutex_;
   std::shared_ptr<LmdbEnvironment> environment_;

@@ -1,7 +1,6 @@
 // File systems that refuse while the store is in use: no locks, no space, errors of the disk, and
-// directories that nobody may write to. Each costs one clear error; what was stored before stays whole, and
-// the store is of use again as the file system is: at once, or after the pause that follows a file that could
-// not be opened again.
+// directories that nobody may write to. Each costs one clear error, and what was stored before stays whole.
+// The store works again when the file system does. If it could not open its file, it waits for a pause first.
 #include <gtest/gtest.h>
 #include <lmdb.h>
 #include <sched.h>
@@ -9,6 +8,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <atomic>
 #include <cerrno>
 #include <chrono>
 #include <csignal>
@@ -18,6 +18,8 @@
 #include <functional>
 #include <memory>
 #include <string>
+#include <thread>
+#include <vector>
 
 #include "store/disk_store.h"
 #include "store/failing_calls_testing.h"
@@ -136,6 +138,7 @@ class AllReaders {
     int ends[2];
     EXPECT_EQ(pipe(ends), 0);
     process_ = fork();
+    EXPECT_GE(process_, 0);
     if (process_ == 0) {
       (void)prctl(PR_SET_PDEATHSIG, SIGKILL);
       MDB_env* env = nullptr;
@@ -148,13 +151,14 @@ class AllReaders {
       (void)!write(ends[1], &error, sizeof(error));
       for (;;) (void)pause();
     }
+    close(ends[1]);  // reading ends if the process does
     int error = 0;
     EXPECT_EQ(read(ends[0], &error, sizeof(error)), static_cast<ssize_t>(sizeof(error)));
     EXPECT_EQ(error, MDB_READERS_FULL) << mdb_strerror(error);
     close(ends[0]);
-    close(ends[1]);
   }
   ~AllReaders() {
+    if (process_ <= 0) return;
     (void)kill(process_, SIGKILL);
     (void)waitpid(process_, nullptr, 0);
   }
@@ -208,6 +212,46 @@ INSTANTIATE_TEST_SUITE_P(
         FirstCall{"Contains", [](Store& store) { return store.Contains(TestId(1)).status(); }},
         FirstCall{"List", [](Store& store) { return store.List().status(); }}),
     [](const auto& test) { return test.param.name; });
+
+// Some threads still use the file while one closes it, and others open it again.
+TEST(DiskStoreGivenUpTest, ThreadsGoOnTogether) {
+  const TestDirectory directory;
+  ManualClock clock;
+  const auto store = Open(directory.path(), clock);
+  ASSERT_NE(store, nullptr);
+  ASSERT_TRUE(store->Put(TestId(0), TestPayload(0, 50'000)).ok());
+  std::atomic<bool> stop{false};
+  std::atomic<int> wrong{0};
+  std::vector<std::thread> threads;
+  for (std::uint64_t thread = 1; thread <= 3; ++thread) {
+    threads.emplace_back([&, thread] {
+      for (std::uint64_t i = 0; !stop; ++i) {
+        const std::uint64_t own = 10 * thread + i % 4;
+        (void)store->Put(TestId(own), TestPayload(own, 20'000)).ok();  // the file may be given up
+        for (const std::uint64_t number : {std::uint64_t{0}, own}) {
+          const auto found = ReadObject(*store, TestId(number));
+          wrong += found.ok() && *found != TestPayload(number, number == 0 ? 50'000 : 20'000);
+        }
+      }
+    });
+  }
+  bool is_filtered = true;
+  for (int round = 0; round < 20 && is_filtered; ++round) {
+    is_filtered =
+        WithFailingCalls({{.number = SYS_pwrite64, .error = EIO, .argument = 3, .below = 8192}},
+                         [&] { (void)store->Put(TestId(1), TestPayload(1, 1000)).ok(); });
+    clock.Advance(std::chrono::seconds(
+        30));  // the thread whose calls fail may be the one that opens the file
+  }
+  stop = true;
+  for (std::thread& thread : threads) thread.join();
+  if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
+  EXPECT_EQ(wrong, 0);
+  (void)store->Contains(TestId(0)).ok();  // may be the first call after the last failure
+  ASSERT_TRUE(store->Put(TestId(2), TestPayload(2, 1000)).ok());
+  EXPECT_EQ(*ReadObject(*store, TestId(0)), TestPayload(0, 50'000));
+  EXPECT_EQ(store->Stats()->damaged, 0);
+}
 
 // A disk of 2 MiB: the objects that fit are stored, the others are errors, and all that was stored is
 // there for the next process.

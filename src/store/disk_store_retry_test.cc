@@ -90,6 +90,11 @@ TEST_F(DiskStoreRetry, AFileThatIsBackIsUsedAtOnce) {
   EXPECT_TRUE(ReadObject(*store_, TestId(1)).ok()) << "reads use the open file";
   MoveBack();
   EXPECT_TRUE(Put().ok());
+  // The pause is over: another file is opened at once.
+  MoveAway();
+  Replace();
+  const Status status = Put();
+  EXPECT_TRUE(status.ok()) << status.message();
 }
 
 // Reads need the file again after LMDB has given it up.

@@ -24,7 +24,7 @@ inline constexpr std::size_t kIdBytes = sizeof(ObjectId);
 static_assert(kIdBytes == 64);
 inline constexpr int kDamagedIndex = MDB_CORRUPTED;
 
-struct Usage {
+struct ObjectUsage {
   std::uint64_t turn = 0;
   std::uint64_t payload_bytes = 0;
   std::int64_t seconds = 0;
@@ -90,7 +90,7 @@ class Changes {
 
   // Makes the object the most recently used one; kNoSize keeps its size.
   int Use(const ObjectId& id, std::int64_t payload_bytes) {
-    Usage usage;
+    ObjectUsage usage;
     int error = FindUsage(id, usage);
     if (error == MDB_NOTFOUND && payload_bytes == kNoSize) return 0;
     if (error == 0) error = DeleteTurn(usage.turn);
@@ -117,7 +117,7 @@ class Changes {
   }
 
   int Remove(const ObjectId& id) {
-    Usage usage;
+    ObjectUsage usage;
     int error = FindUsage(id, usage);
     if (error == 0) error = DeleteTurn(usage.turn);
     if (error != 0 && error != MDB_NOTFOUND) return error;
@@ -163,7 +163,7 @@ class Changes {
   static constexpr std::int64_t kNoSize = -1;
 
  private:
-  int FindUsage(const ObjectId& id, Usage& usage) const {
+  int FindUsage(const ObjectId& id, ObjectUsage& usage) const {
     MDB_val key = ValueOf(&id, kIdBytes);
     MDB_val value{};
     const int error = mdb_get(transaction_, tables_.usage, &key, &value);

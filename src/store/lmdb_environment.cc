@@ -111,9 +111,9 @@ Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string
   Registry& registry = OpenEnvironments();
   const std::lock_guard one_at_a_time(registry.mutex);
   auto& slot = registry.open[real];
-  if (auto known = slot.lock();
-      known != nullptr && known->process_ == getpid() && known->IsInPlace()) {
-    return known;
+  if (const auto known = slot.lock(); known != nullptr && known->process_ == getpid()) {
+    if (known->IsInPlace()) return known;
+    known->WaitForClose();
   }
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(real));
   std::string discarded;
@@ -235,6 +235,7 @@ int LmdbEnvironment::Begin(unsigned flags, std::shared_lock<std::shared_mutex>& 
       lock.unlock();
       {
         const std::unique_lock alone(map_lock_);
+        if (env_ == nullptr) return MDB_PANIC;
         (void)mdb_env_set_mapsize(env_, 0);
         MDB_txn* look = nullptr;
         if (mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look) == 0) {
@@ -291,6 +292,10 @@ void LmdbEnvironment::Close() {
   const std::unique_lock alone(map_lock_);
   fd_ = -1;
   if (env_ != nullptr) mdb_env_close(std::exchange(env_, nullptr));
+}
+
+void LmdbEnvironment::WaitForClose() const {
+  if (!IsOpen()) const std::shared_lock closed(map_lock_);
 }
 
 Status LmdbEnvironment::Error(std::string_view doing, int number) const {

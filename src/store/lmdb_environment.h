@@ -87,6 +87,8 @@ class LmdbEnvironment {
   // Returns whether LMDB has given the file up, as far as can be seen.
   bool IsGivenUp() const;
   void Close();
+  // Returns when no thread is closing the file: LMDB must not have a file open twice in a process.
+  void WaitForClose() const;
   int Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction) const;
 
   const std::string directory_;

@@ -148,15 +148,16 @@ class MemoryStoreImpl final : public MemoryStore {
 
   Result<StoreStats> Stats() override {
     const std::lock_guard lock(mutex_);
-    StoreStats stats{.objects = std::ssize(order_),
-                     .held_bytes = *held_,
-                     .budget_bytes = budget_bytes_,
-                     .evicted = evicted_,
-                     .damaged = damaged_};
+    StoreStats stats = UsageLocked();
+    stats.objects = std::ssize(order_);
     for (const auto& [id, object] : objects_) {
       stats.payload_bytes += std::ssize(object.content->payload());
     }
     return stats;
+  }
+  Result<StoreStats> Usage() override {
+    const std::lock_guard lock(mutex_);
+    return UsageLocked();
   }
   StoreTier tier() const override { return StoreTier::kMemory; }
   void SetEvictionHook(EvictionHook hook) override {
@@ -193,6 +194,12 @@ class MemoryStoreImpl final : public MemoryStore {
                    fits ? "has no room beside those in use; the store's budget is "
                         : "is larger than the store's budget of ",
                    budget_bytes_)};
+  }
+  StoreStats UsageLocked() const {
+    return {.held_bytes = *held_,
+            .budget_bytes = budget_bytes_,
+            .evicted = evicted_,
+            .damaged = damaged_};
   }
   // Sizes near the largest number would wrap in HeldBy.
   bool HasRoomLocked(std::size_t payload_bytes) const {

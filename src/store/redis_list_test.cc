@@ -62,6 +62,7 @@ class EndlessScan {
   }
   std::string Answer(const Words& words) {
     if (words[0] == "STRLEN") return ":500\r\n";
+    if (words[0] == "INFO") return Bulk("# Memory\r\nused_memory:12345\r\nmaxmemory:99999\r\n");
     if (words[0] != "SCAN") return ":0\r\n";
     const int round = ++rounds_;
     std::string answer = "*2\r\n" + Bulk(std::to_string(round < kEnd ? round : 0)) + "*" +
@@ -108,6 +109,18 @@ TEST(RedisListTest, HasAllThatAreWithinTheLimits) {
   const auto all = List(server, {.rounds = EndlessScan::kEnd, .objects = EndlessScan::kEnd});
   ASSERT_TRUE(all.ok()) << all.status().message();
   EXPECT_EQ(all->size(), static_cast<std::size_t>(EndlessScan::kEnd));
+}
+
+// A server asks for it every few seconds.
+TEST(RedisListTest, UsageNeedsNoList) {
+  const EndlessScan server(10);
+  const auto store = OpenRedisStore({.url = server.url()});
+  ASSERT_TRUE(store.ok()) << store.status().message();
+  const auto usage = (*store)->Usage();
+  ASSERT_TRUE(usage.ok()) << usage.status().message();
+  EXPECT_EQ(usage->held_bytes, 12345);
+  EXPECT_EQ(usage->budget_bytes, 99999);
+  EXPECT_EQ(server.rounds(), 0);
 }
 
 }  // namespace

@@ -173,8 +173,13 @@ class RedisStore final : public Store {
 
   Result<StoreStats> Stats() override {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
-    StoreStats stats{.objects = std::ssize(all), .damaged = damaged_};
+    KVCACHE_ASSIGN_OR_RETURN(StoreStats stats, Usage());
+    stats.objects = std::ssize(all);
     for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
+    return stats;
+  }
+  Result<StoreStats> Usage() override {
+    StoreStats stats{.damaged = damaged_};
     for (const RedisAddress& address : nodes_.All()) {
       KVCACHE_RETURN_IF_ERROR(Named(AddMemory(address, stats)));
     }

@@ -12,7 +12,7 @@
 
 namespace kvcache {
 
-// The most that List takes from servers before it calls them wrong.
+// More than this is an error of List.
 struct RedisListLimits {
   int rounds = 1'000'000;  // of SCAN for each server, with about 1,000 keys each
   std::size_t objects = std::size_t{1} << 24;  // of all servers

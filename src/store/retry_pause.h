@@ -1,5 +1,4 @@
-// The pause between two attempts at what failed. It is twice as long after each failure, up to a limit, and is
-// over at the first success.
+// The pause after a failed attempt. It doubles with each failure, up to a limit. A success ends it.
 //
 // Thread safety: one thread at a time.
 #pragma once

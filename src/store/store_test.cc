@@ -42,6 +42,9 @@ TEST_P(StoreTest, KeepsWhatWasPut) {
   EXPECT_TRUE(*store->Contains(TestId(1)));
   EXPECT_EQ(store->Stats()->objects, 1);
   EXPECT_EQ(store->Stats()->payload_bytes, 100000);
+  EXPECT_GE(store->Usage()->held_bytes, 100000);
+  EXPECT_EQ(store->Usage()->held_bytes, store->Stats()->held_bytes);
+  EXPECT_EQ(store->Usage()->budget_bytes, store->Stats()->budget_bytes);
   ASSERT_TRUE(store->Remove(TestId(1)).ok());
   ASSERT_TRUE(store->Remove(TestId(1)).ok());
   EXPECT_FALSE(*store->Contains(TestId(1)));

@@ -85,6 +85,7 @@ class FaultyStore final : public Store {
   Status Remove(const ObjectId& id) override { return inner->Remove(id); }
   Result<std::vector<StoredObject>> List() override { return inner->List(); }
   Result<StoreStats> Stats() override { return inner->Stats(); }
+  Result<StoreStats> Usage() override { return inner->Usage(); }
   StoreTier tier() const override { return inner->tier(); }
   void SetEvictionHook(EvictionHook hook) override { inner->SetEvictionHook(std::move(hook)); }
   void Flush() override { inner->Flush(); }

@@ -79,6 +79,7 @@ class TieredStore final : public Store {
 
   Result<std::vector<StoredObject>> List() override { return tiers_.front()->List(); }
   Result<StoreStats> Stats() override { return tiers_.front()->Stats(); }
+  Result<StoreStats> Usage() override { return tiers_.front()->Usage(); }
   StoreTier tier() const override { return tiers_.front()->tier(); }
   void Flush() override {
     moves_.Flush();

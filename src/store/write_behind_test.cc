@@ -51,7 +51,8 @@ class OddStore final : public Store {
   ObjectId throws = TestId(1000), fails = TestId(1001);
 };
 
-// Returns when a thread waits for a condition inside `writer`, or false if the system does not say so.
+// Waits until the thread waits for a condition inside `writer`, and returns true. Returns false if the system does
+// not say what threads wait for.
 // proc_pid_syscall(5) has the number of the system call that the thread is in, and its arguments: an address
 // and an operation. glibc waits for a condition with FUTEX_WAIT_BITSET, and for a mutex with FUTEX_WAIT.
 bool WaitsFor(const WriteBehind& writer, const std::atomic<pid_t>& thread) {
