@@ -164,7 +164,7 @@ class Users(Contract):
         self.assertLessEqual(cached[0], 1)
         self.assertGreater(cached[1], 50)
         self.assertLessEqual(cached[2], 1)
-        fresh = fresh_prompt(20)
+        fresh = "At night " + fresh_prompt(20)  # the administrator's own prompt begins with a name
         self.ok("/v1/completions", {"prompt": fresh, "max_tokens": 1}, headers=a)
         self.assertNotIn(fresh[:60], self.get("/state", headers=admin).text)
         # The first token is that of all prompts.
