@@ -1,9 +1,12 @@
 """What operators need: health, metrics, limits, the end of the server."""
 
 import json
+import os
 import re
 import signal
 import socket
+import subprocess
+import tempfile
 import time
 import unittest
 from concurrent.futures import ThreadPoolExecutor
@@ -145,8 +148,6 @@ class Users(Contract):
 
     @classmethod
     def setUpClass(cls):
-        import os
-        import tempfile
         handle, cls.keys = tempfile.mkstemp(prefix="kvcache-keys-")
         cls.addClassCleanup(os.unlink, cls.keys)
         with os.fdopen(handle, "w") as file:
@@ -198,3 +199,61 @@ class Drafts(Contract):
         self.port, drafting = plain.port, self.port
         self.addCleanup(setattr, self, "port", drafting)
         self.assertEqual(texts, [self.ok("/v1/completions", body)["choices"][0]["text"] for body in bodies])
+
+
+class StoredDrafts(Contract):
+    """Two models have the same weights, and one of them has a DRAFT."""
+
+    FLAGS = ("--ctx", "512", "--store", "none")
+    MODELS = ("plain", "drafting")
+    DRAFT = Path(MODEL).with_name("story-draft.gguf")
+    SIZES = {"plain:latest": Path(MODEL).stat().st_size,
+             "drafting:latest": Path(MODEL).stat().st_size + DRAFT.stat().st_size}
+
+    @classmethod
+    def setUpClass(cls):
+        folder = tempfile.TemporaryDirectory(prefix="kvcache-models-")
+        cls.addClassCleanup(folder.cleanup)
+        environment = {"KVCACHE_MODELS": folder.name}
+        for name, draft in [("plain", ""), ("drafting", f"DRAFT {cls.DRAFT}\n")]:
+            modelfile = Path(folder.name, name + ".txt")
+            modelfile.write_text(f"FROM {MODEL}\n{draft}")
+            subprocess.run([Path(Server.program).with_name("kvcache"), "create", name, "-f", modelfile], check=True,
+                           capture_output=True, env={**os.environ, **environment})
+        server = Server(*cls.FLAGS, models=cls.MODELS, environment=environment)
+        cls.addClassCleanup(server.stop)
+        cls.port = server.port
+
+    def ask_both(self):
+        """Returns how many tokens of answers each evaluated. Their texts are equal."""
+        texts, evaluated = [], []
+        for name in self.MODELS:
+            before = self.metrics()
+            body = {"model": name, "prompt": STORY, "max_tokens": 200, "temperature": 0}
+            texts.append(self.ok("/v1/completions", body)["choices"][0]["text"])
+            after = self.metrics()
+            grown = {key: value - before.get(key, 0) for key, value in after.items()}
+            evaluated.append(grown["kvcache_evaluated_tokens_total"] - grown["kvcache_prompt_tokens_computed_total"])
+        self.assertEqual(texts[0], texts[1])
+        return evaluated
+
+    def test_models(self):
+        sizes = {model["model"]: model["size"] for model in self.get("/api/tags").json["models"]}
+        self.assertEqual(sizes, self.SIZES)
+        plain, drafting = self.ask_both()
+        self.assertGreater(drafting, plain * 1.1, "wrong drafts are evaluated too")
+        self.assertEqual(len(self.get("/api/ps").json["models"]), 2)
+
+
+class StoredDraftsUnused(StoredDrafts):
+    """Without drafts, the weights of both are loaded once."""
+
+    FLAGS = (*StoredDrafts.FLAGS, "--draft", "none")
+    SIZES = dict.fromkeys(StoredDrafts.SIZES, Path(MODEL).stat().st_size)
+
+    def test_models(self):
+        sizes = {model["model"]: model["size"] for model in self.get("/api/tags").json["models"]}
+        self.assertEqual(sizes, self.SIZES)
+        plain, drafting = self.ask_both()
+        self.assertLess(drafting, plain * 1.1)
+        self.assertEqual(len(self.get("/api/ps").json["models"]), 1)
