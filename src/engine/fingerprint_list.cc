@@ -15,8 +15,8 @@
 namespace kvcache {
 namespace {
 
-constexpr std::string_view kMagic = "kvfps001";
-constexpr std::size_t kMostListed = 16;
+constexpr std::string_view kFingerprintListMagic = "kvfps001";
+constexpr std::size_t kMostFingerprints = 16;
 
 std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -31,9 +31,9 @@ Result<ObjectId> ListName() {
 }
 
 void AddTexts(std::string_view list, std::vector<std::string>& texts) {
-  if (!list.starts_with(kMagic)) return;
-  list.remove_prefix(kMagic.size());
-  while (list.size() >= 4 && texts.size() < kMostListed) {
+  if (!list.starts_with(kFingerprintListMagic)) return;
+  list.remove_prefix(kFingerprintListMagic.size());
+  while (list.size() >= 4 && texts.size() < kMostFingerprints) {
     const std::uint64_t size = ReadLittleEndian(BytesOf(list).first(4));
     list.remove_prefix(4);
     if (size > list.size()) return;
@@ -104,8 +104,8 @@ Status AddFingerprint(Store& store, const std::string& text) {
   KVCACHE_ASSIGN_OR_RETURN(std::vector<std::string> texts, ReadFingerprints(store));
   if (std::find(texts.begin(), texts.end(), text) != texts.end()) return Status::Ok();
   texts.insert(texts.begin(), text);
-  if (texts.size() > kMostListed) texts.resize(kMostListed);
-  const std::span<const std::byte> magic = BytesOf(kMagic);
+  if (texts.size() > kMostFingerprints) texts.resize(kMostFingerprints);
+  const std::span<const std::byte> magic = BytesOf(kFingerprintListMagic);
   std::vector<std::byte> list(magic.begin(), magic.end());
   for (const std::string& each : texts) {
     AppendLittleEndian(each.size(), 4, list);

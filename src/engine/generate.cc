@@ -5,6 +5,7 @@
 #include <limits>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
@@ -17,10 +18,6 @@ namespace kvcache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
-}
 
 double MillisecondsSince(Clock::time_point start) {
   return 1e3 * SecondsSince(start);

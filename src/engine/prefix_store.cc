@@ -21,7 +21,7 @@ namespace {
 
 static_assert(SequenceStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
 
-constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMostWriteBehindBytes = std::int64_t{256} << 20;
 
 std::span<const std::byte> TextBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -34,7 +34,7 @@ PrefixStore::PrefixStore(Engine& engine, std::shared_ptr<Store> store)
       store_(std::move(store)),
       is_divisible_(IsDivisible(engine.info().memory)),
       has_encoder_(engine.has_encoder()),
-      writer_(*store_, kMostWaitingBytes) {
+      writer_(*store_, kMostWriteBehindBytes) {
   for (const LayerMemory& layer : engine.info().memory) {
     const bool grows =
         layer.kind == LayerMemory::Kind::kFull || layer.kind == LayerMemory::Kind::kChunked;

@@ -7,6 +7,7 @@
 #include <new>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "engine/check_logits.h"
 #include "engine/draft_model.h"
 #include "engine/engine_impl.h"
@@ -21,10 +22,6 @@ namespace {
 
 constexpr int kOneMore = 20;  // passes between two with one draft more than seems best
 constexpr int kRefresh = 64;  // passes between two without drafts, whose time changes as well
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 }  // namespace
 

@@ -10,8 +10,8 @@
 namespace kvcache {
 namespace {
 
-constexpr std::string_view kMagic = "kvidx001";
-constexpr std::size_t kMostListed = 64;
+constexpr std::string_view kStateIndexMagic = "kvidx001";
+constexpr std::size_t kMostIndexed = 64;
 constexpr std::size_t kEntryBytes = 36;
 
 struct Listed {
@@ -21,11 +21,12 @@ struct Listed {
 };
 
 Status AddListed(std::span<const std::byte> payload, std::vector<Listed>& all) {
-  const bool is_list = payload.size() >= kMagic.size() &&
-                       std::memcmp(payload.data(), kMagic.data(), kMagic.size()) == 0 &&
-                       (payload.size() - kMagic.size()) % kEntryBytes == 0;
+  const bool is_list =
+      payload.size() >= kStateIndexMagic.size() &&
+      std::memcmp(payload.data(), kStateIndexMagic.data(), kStateIndexMagic.size()) == 0 &&
+      (payload.size() - kStateIndexMagic.size()) % kEntryBytes == 0;
   if (!is_list) return {StatusCode::kCorrupt, "a list of states is damaged"};
-  payload = payload.subspan(kMagic.size());
+  payload = payload.subspan(kStateIndexMagic.size());
   for (; !payload.empty(); payload = payload.subspan(kEntryBytes)) {
     Listed listed;
     listed.length = static_cast<Position>(ReadLittleEndian(payload.first(4)));
@@ -79,9 +80,9 @@ Status ListState(Store& store, const ObjectId& list, const StoredPiece& state) {
   const Listed added{state.end, state.id.key};
   if (std::find(all.begin(), all.end(), added) != all.end()) return Status::Ok();
   all.insert(all.begin(), added);
-  if (all.size() > kMostListed) all.resize(kMostListed);
+  if (all.size() > kMostIndexed) all.resize(kMostIndexed);
   std::vector<std::byte> payload;
-  for (const char letter : kMagic) payload.push_back(static_cast<std::byte>(letter));
+  for (const char letter : kStateIndexMagic) payload.push_back(static_cast<std::byte>(letter));
   for (const Listed& listed : all) {
     AppendLittleEndian(static_cast<std::uint32_t>(listed.length), 4, payload);
     payload.insert(payload.end(), listed.key.bytes.begin(), listed.key.bytes.end());

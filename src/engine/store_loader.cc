@@ -9,18 +9,15 @@
 #include <system_error>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/state_index.h"
 
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kMostWaitingBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMostLoadedAheadBytes = std::int64_t{256} << 20;
 constexpr int kMostRefused = 7;  // then a load measures the speed again
-
-double SecondsSince(std::chrono::steady_clock::time_point start) {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now() - start).count();
-}
 
 }  // namespace
 
@@ -213,7 +210,7 @@ Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
   std::unique_lock lock(mutex_);
   work_.wait(lock, [&] {
     return stop_ || load.is_cancelled || waiting_bytes_ == 0 ||
-           waiting_bytes_ + size <= kMostWaitingBytes;
+           waiting_bytes_ + size <= kMostLoadedAheadBytes;
   });
   waited_s_ += SecondsSince(start);
   if (stop_ || load.is_cancelled) return {StatusCode::kCancelled, "the load was cancelled"};

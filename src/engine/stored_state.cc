@@ -24,12 +24,12 @@ constexpr std::size_t kValuesAt = 12;
 constexpr std::size_t kLastStateHeader = 16;
 
 // What follows the snapshot. The state's values are not aligned.
-struct LastStateBytes {
+struct StoredLastState {
   Position position = 0;
   std::span<const std::byte> values;
 };
 
-Result<LastStateBytes> ReadLastState(std::span<const std::byte> bytes) {
+Result<StoredLastState> ReadLastState(std::span<const std::byte> bytes) {
   if (bytes.size() < kLastStateHeader ||
       std::memcmp(bytes.data(), kLastStateMagic.data(), kLastStateMagic.size()) != 0) {
     return Corrupt(StrCat(bytes.size(), " bytes follow the snapshot, and they are no final state"));
@@ -41,7 +41,7 @@ Result<LastStateBytes> ReadLastState(std::span<const std::byte> bytes) {
         StrCat("a final state of ", count, " values has ", values.size(), " bytes of values"));
   }
   const auto position = static_cast<std::uint32_t>(ReadLittleEndian(bytes.subspan(kPositionAt, 4)));
-  return LastStateBytes{static_cast<Position>(position), values};
+  return StoredLastState{static_cast<Position>(position), values};
 }
 
 bool AreFinite(std::span<const float> values) {
@@ -85,7 +85,7 @@ Result<StoredState> ReadStoredState(Cache& cache, std::span<const std::byte> pay
   StoredState state;
   Position position = -1;
   if (size < payload.size()) {
-    KVCACHE_ASSIGN_OR_RETURN(const LastStateBytes read, ReadLastState(payload.subspan(size)));
+    KVCACHE_ASSIGN_OR_RETURN(const StoredLastState read, ReadLastState(payload.subspan(size)));
     KVCACHE_ASSIGN_OR_RETURN(state.last, FiniteValues(read.values));
     position = read.position;
     const auto values = static_cast<std::int64_t>(state.last.size());

@@ -12,6 +12,7 @@
 #include <thread>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "server/log.h"
 
@@ -26,10 +27,6 @@ constexpr double kMostSeconds = 3e9;
 Clock::time_point After(Clock::time_point time, double seconds) {
   const std::chrono::duration<double> bounded(std::min(seconds, kMostSeconds));
   return time + std::chrono::duration_cast<Clock::duration>(bounded);
-}
-
-double SecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double>(Clock::now() - start).count();
 }
 
 class Host final : public ModelHost {
