@@ -295,7 +295,8 @@ void LmdbEnvironment::Close() {
 }
 
 void LmdbEnvironment::WaitForClose() const {
-  if (!IsOpen()) const std::shared_lock closed(map_lock_);
+  if (IsOpen()) return;
+  const std::shared_lock closed(map_lock_);
 }
 
 Status LmdbEnvironment::Error(std::string_view doing, int number) const {

@@ -53,8 +53,9 @@ class OddStore final : public Store {
 
 // Waits until the thread waits for a condition inside `writer`, and returns true. Returns false if the system does
 // not say what threads wait for.
-// proc_pid_syscall(5) has the number of the system call that the thread is in, and its arguments: an address
-// and an operation. glibc waits for a condition with FUTEX_WAIT_BITSET, and for a mutex with FUTEX_WAIT.
+//
+// The file holds the number of the system call that the thread is in, and its arguments (proc_pid_syscall(5)); those of
+// a futex are an address and an operation. glibc waits for a condition with FUTEX_WAIT_BITSET, and for a mutex with FUTEX_WAIT.
 bool WaitsFor(const WriteBehind& writer, const std::atomic<pid_t>& thread) {
   const auto begin = reinterpret_cast<std::uintptr_t>(&writer);
   for (;; std::this_thread::yield()) {
