@@ -8,6 +8,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/draft_alternatives.h"
 #include "engine/draft_model.h"
@@ -234,7 +235,7 @@ void DraftModel::Propose(std::span<DraftAsk> asks) {
     ask.status = static_cast<ModelDrafter&>(*ask.drafter)
                      .ProposeWithin(may_read, ask.most, ask.branches, *ask.tree);
     if (!ask.status.ok() || ask.tree->empty() || may_read < before) continue;
-    const double seconds = std::chrono::duration<double>(Clock::now() - start).count();
+    const double seconds = SecondsSince(start);
     seconds_ = UsualTime(seconds_, seconds / static_cast<double>(ask.tree->size()));
   }
 }

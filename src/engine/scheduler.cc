@@ -6,6 +6,7 @@
 #include <new>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
@@ -100,7 +101,7 @@ SchedulerImpl::~SchedulerImpl() {
 }
 
 double SchedulerImpl::Now() const {
-  return std::chrono::duration<double>(Clock::now() - start_).count();
+  return SecondsSince(start_);
 }
 
 Result<RequestId> SchedulerImpl::Submit(ScheduledRequest request) {

@@ -3,6 +3,7 @@
 #include <new>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
@@ -18,7 +19,7 @@ constexpr int kMostFailures = 2;
 class AddSeconds {
  public:
   explicit AddSeconds(double& sum) : sum_(sum) {}
-  ~AddSeconds() { sum_ += std::chrono::duration<double>(Clock::now() - start_).count(); }
+  ~AddSeconds() { sum_ += SecondsSince(start_); }
   AddSeconds(const AddSeconds&) = delete;
   AddSeconds& operator=(const AddSeconds&) = delete;
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/seconds_since.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler_impl.h"
 #include "engine/sequence_states.h"
@@ -72,7 +73,7 @@ void SchedulerImpl::AddRate(double rate) {
 
 bool SchedulerImpl::IsLate(const Job& job) const {
   if (computes_per_s_ <= 0.0) return false;
-  const double waited = std::chrono::duration<double>(Clock::now() - job.store.began).count();
+  const double waited = SecondsSince(job.store.began);
   const Position tokens = engine_.has_encoder() ? job.result.reuse.prompt : job.pending();
   return waited > StoreLoader::kLeastLoadSeconds && waited > tokens / computes_per_s_;
 }
