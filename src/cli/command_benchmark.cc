@@ -20,12 +20,16 @@
 #include "engine/engine_impl.h"
 #include "engine/token_keys.h"
 #include "replay/block_baselines.h"
+#include "replay/sample_trace.h"
 
 namespace kvcache::cli {
 namespace {
 
 constexpr int kPassWithoutModel = 2048;  // tokens of a pass that computes nothing
 constexpr int kPassOfModel = 512;
+constexpr std::uint32_t kQuickSeed = 1;
+constexpr int kQuickRequests = 500;
+constexpr int kQuickBlock = 32;  // tokens; a model answers the whole trace within a minute
 constexpr const char* kNoModel = "none";
 
 struct BenchFlags {
@@ -37,6 +41,7 @@ struct BenchFlags {
   std::optional<std::uint64_t> budget_bytes;
   int slots = 1;
   bool exact_states = false;
+  bool quick = false;
   bool json = false;
 };
 
@@ -50,7 +55,9 @@ Status CheckFlags(const BenchFlags& flags) {
     return Invalid(StrCat("there is no benchmark ", Quoted(flags.name),
                           " in this program; it has reuse, and ./dev bench has the others"));
   }
-  if (flags.trace.empty()) return Invalid("--trace is required");
+  if (flags.trace.empty() && !flags.quick) {
+    return Invalid("--trace FILE is required, or --quick for a trace that needs no file");
+  }
   if (flags.budget_tokens == std::uint64_t{0}) {
     return Invalid("--budget-tokens is 0; must be at least 1");
   }
@@ -86,7 +93,7 @@ class ReuseBench {
   explicit ReuseBench(const BenchFlags& flags) : flags_(flags) {}
 
   Status Run() {
-    KVCACHE_ASSIGN_OR_RETURN(trace_, ReadTrace(flags_.trace, flags_.block_size));
+    KVCACHE_ASSIGN_OR_RETURN(trace_, GetTrace());
     const UnlimitedReuse unlimited = ReusedByUnlimited(trace_);
     ample_ = AmpleTokens(trace_, unlimited.held_tokens, flags_.slots);
     if (ample_ > std::numeric_limits<int>::max()) {
@@ -114,6 +121,11 @@ class ReuseBench {
   }
 
  private:
+  Result<Trace> GetTrace() const {
+    if (flags_.quick) return MakeSampleTrace(kQuickSeed, kQuickRequests, kQuickBlock);
+    return ReadTrace(flags_.trace, flags_.block_size);
+  }
+
   Status Replay() {
     ReplayOptions options{.slots = flags_.slots, .interrupt = &CatchInterrupt()};
     options.progress = [this](std::size_t requests) {
@@ -198,18 +210,25 @@ class ReuseBench {
 Command AddBench(CommandLine& line) {
   FlagSet command =
       line.AddCommand("bench", "Replay a trace of requests and say what the cache reuses");
-  command.SetFooter("kvcache bench reuse --trace FILE");
+  command.SetFooter("kvcache bench reuse --quick\nkvcache bench reuse --trace FILE");
   const auto flags = std::make_shared<BenchFlags>();
   command.AddText("NAME", &flags->name, "the benchmark: reuse");
+  const Flag trace =
+      command
+          .AddText("--trace", &flags->trace,
+                   "requests in the format of Mooncake's traces: JSON lines, plain or compressed "
+                   "with xz")
+          .ValueName("FILE");
+  const Flag block =
+      command.AddNumber("--block-size", &flags->block_size, "tokens of the prompt for each id")
+          .Range(1, 1 << 20)
+          .ValueName("N")
+          .ShowDefault();
   command
-      .AddText(
-          "--trace", &flags->trace,
-          "requests in the format of Mooncake's traces: JSON lines, plain or compressed with xz")
-      .ValueName("FILE");
-  command.AddNumber("--block-size", &flags->block_size, "tokens of the prompt for each id")
-      .Range(1, 1 << 20)
-      .ValueName("N")
-      .ShowDefault();
+      .AddSwitch("--quick", &flags->quick,
+                 "replay 500 requests of 12 conversations that take turns, without a file")
+      .Excludes(trace)
+      .Excludes(block);
   command
       .AddText(
           "--model", &flags->model,

@@ -9,7 +9,7 @@
 #include <string_view>
 
 #include "replay/block_baselines.h"
-#include "replay/random_trace_testing.h"
+#include "replay/sample_trace.h"
 
 namespace kvcache {
 namespace {
@@ -36,7 +36,7 @@ ReplayReport Replay(const Trace& trace, std::int64_t budget, int slots = 1) {
 
 TEST(ReuseReplay, AmpleBudgetReusesWhatAnUnlimitedCacheReuses) {
   for (const int block_size : {16, 64, 512}) {
-    const Trace trace = MakeRandomTrace(1, 600, block_size);
+    const Trace trace = MakeSampleTrace(1, 600, block_size);
     const UnlimitedReuse unlimited = ReusedByUnlimited(trace);
     const ReplayReport report = Replay(trace, unlimited.held_tokens + 20000);
     EXPECT_GE(report.reused_tokens, unlimited.reused_tokens * 98 / 100);
@@ -50,7 +50,7 @@ TEST(ReuseReplay, AmpleBudgetReusesWhatAnUnlimitedCacheReuses) {
 // States of windows and recurrent layers restore at their own length only.
 TEST(ReuseReplay, ExactStatesBoundWhatIsComputedAgain) {
   for (const int block_size : {100, 512, 3000}) {
-    const Trace trace = MakeRandomTrace(6, 300, block_size);
+    const Trace trace = MakeSampleTrace(6, 300, block_size);
     for (const int slots : {1, 5}) {
       const auto report = ReplayWithoutModel(
           trace, {.budget_tokens = 1 << 24, .slots = slots, .max_batch = 700, .divisible = false});
@@ -64,7 +64,7 @@ TEST(ReuseReplay, ExactStatesBoundWhatIsComputedAgain) {
 }
 
 TEST(ReuseReplay, SmallBudgetsAreKept) {
-  const Trace trace = MakeRandomTrace(2, 600, 64);
+  const Trace trace = MakeSampleTrace(2, 600, 64);
   std::int64_t before = -1;
   for (const std::int64_t budget : {2000, 8000, 32000}) {
     const ReplayReport report = Replay(trace, budget);
@@ -78,7 +78,7 @@ TEST(ReuseReplay, SmallBudgetsAreKept) {
 }
 
 TEST(ReuseReplay, SlotsShareTheBudget) {
-  const Trace trace = MakeRandomTrace(3, 400, 32);
+  const Trace trace = MakeSampleTrace(3, 400, 32);
   for (const int slots : {2, 7, 64}) {
     const ReplayReport ample = Replay(trace, 1 << 20, slots);
     EXPECT_GE(ample.reused_tokens, ReusedByUnlimited(trace).reused_tokens * 98 / 100);
@@ -102,7 +102,7 @@ TEST(ReuseReplay, RequestsLargerThanTheBudgetAreNotKept) {
 }
 
 TEST(ReuseReplay, CanBeInterrupted) {
-  const Trace trace = MakeRandomTrace(4, 10, 32);
+  const Trace trace = MakeSampleTrace(4, 10, 32);
   const std::atomic<bool> interrupt = true;
   const auto report =
       ReplayWithoutModel(trace, {.budget_tokens = 1000, .max_batch = 64, .interrupt = &interrupt});
@@ -111,7 +111,7 @@ TEST(ReuseReplay, CanBeInterrupted) {
 }
 
 TEST(ReuseReplay, RefusesABudgetThatIsNoNumberOfCells) {
-  const Trace trace = MakeRandomTrace(5, 10, 32);
+  const Trace trace = MakeSampleTrace(5, 10, 32);
   EXPECT_EQ(ReplayWithoutModel(trace, {.budget_tokens = 0}).status().message(),
             "the budget is 0 tokens; must be from 1 to 2147483647");
 }
@@ -152,7 +152,7 @@ TEST(BlockBaselines, LetGoOfTheOldestOrOfTheFurthest) {
 
 TEST(BlockBaselines, AreOrderedOnRandomTraces) {
   for (std::uint32_t seed = 1; seed <= 5; ++seed) {
-    const Trace trace = MakeRandomTrace(seed, 400, 32);
+    const Trace trace = MakeSampleTrace(seed, 400, 32);
     const std::int64_t unlimited = ReusedByUnlimited(trace).reused_tokens;
     for (const std::int64_t budget : {500, 2000, 8000, 1 << 20}) {
       const std::int64_t least_recent = ReusedByLeastRecentlyUsed(trace, budget);

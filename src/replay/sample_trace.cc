@@ -1,21 +1,19 @@
-// Makes traces of conversations for tests.
-#pragma once
+#include "replay/sample_trace.h"
 
-#include <cstdint>
 #include <random>
 #include <vector>
 
-#include "replay/trace.h"
-
 namespace kvcache {
+namespace {
 
-// Returns requests of conversations that take turns: each prompt repeats the whole blocks of the
-// last one of its conversation, and some prompts come twice. All begin with the same block.
-inline Trace MakeRandomTrace(std::uint32_t seed, int requests, int block_size) {
-  struct Conversation {
-    std::vector<std::uint32_t> whole{};  // blocks
-    TraceRequest last{};
-  };
+struct Conversation {
+  std::vector<std::uint32_t> whole{};  // blocks
+  TraceRequest last{};
+};
+
+}  // namespace
+
+Trace MakeSampleTrace(std::uint32_t seed, int requests, int block_size) {
   std::mt19937 random(seed);
   Trace trace{.block_size = block_size, .distinct = 1};
   std::vector<Conversation> all(12);
