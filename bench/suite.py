@@ -135,19 +135,31 @@ def prefix(run):
     return run.json_file("prefix_bench", *(quick if run.quick else []))["cases"]
 
 
-def tokenizer(run):
-    path = run.work / "tokenizer_bench.json"
-    quick = ["--benchmark_filter=^llama-bpe/.*(Words|Scripts)$", "--benchmark_min_time=0.05"]
-    run.program("tokenizer_bench", f"--benchmark_out={path}", "--benchmark_out_format=json",
+def google_benchmark(run, program, quick):
+    """Returns the cases of a program that Google Benchmark times."""
+    path = run.work / f"{program}.json"
+    path.unlink(missing_ok=True)  # an old file must not count as this run's result
+    run.program(program, f"--benchmark_out={path}", "--benchmark_out_format=json",
                 *(quick if run.quick and not run.extra else []))
     cases = []
     for found in json.loads(path.read_text())["benchmarks"]:
+        if found.get("error_occurred"):
+            raise RuntimeError(f"{found['name']}: {found['error_message']}")
         scale = {"ns": 1e-6, "us": 1e-3, "ms": 1.0, "s": 1e3}[found["time_unit"]]
         case = {"name": found["name"], "median_ms": found["cpu_time"] * scale}
         if "bytes_per_second" in found:
             case |= {"rate": found["bytes_per_second"] / 2**20, "unit": "MiB/s"}
         cases.append({**case, "rate_of": "median"})
     return cases
+
+
+def tokenizer(run):
+    quick = ["--benchmark_filter=^llama-bpe/.*(Words|Scripts)$", "--benchmark_min_time=0.05"]
+    return google_benchmark(run, "tokenizer_bench", quick)
+
+
+def token_mask(run):
+    return google_benchmark(run, "token_mask_bench", ["--benchmark_min_time=0.05"])
 
 
 # ---- a whole model -------------------------------------------------------------------------
@@ -241,4 +253,5 @@ BENCHES = {
     "server": (server, "requests through HTTP, compared with the same in the library"),
     "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
+    "token_mask": (token_mask, "the tokens that a JSON schema allows"),
 }

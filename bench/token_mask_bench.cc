@@ -103,3 +103,5 @@ BENCHMARK_CAPTURE(Run, a_state_again, kText, "", true)->Unit(benchmark::kMicrose
 
 }  // namespace
 }  // namespace kvcache
+
+BENCHMARK_MAIN();

@@ -8,7 +8,7 @@
 #                                                    two cache types, and prefill at a depth
 set -euo pipefail
 cd "$(dirname "${BASH_SOURCE[0]}")/../.."
-./dev setup build bench oracle
+./dev setup build serve bench oracle
 mkdir -p build
 cmake --preset release -DKVCACHE_BUILD_BENCH=ON > build/release.configure.log
 cmake --build build/release -j "$(nproc)" --target kvcache_cli kvcache_make_model model_bench >&2
