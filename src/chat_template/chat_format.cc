@@ -95,6 +95,7 @@ std::vector<std::string> ChatFormat::Stops() const {
 Result<ChatPrompt> ChatFormat::Write(ChatInput input) const {
   input.bos = TextOf(*tokenizer_, tokenizer_->bos());
   input.eos = TextOf(*tokenizer_, tokenizer_->eos());
+  if (input.messages.is_array()) PlaceSystemMessages(places_, input.messages);
   auto rendered = template_.Render(input);
   if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
   ChatPrompt prompt;

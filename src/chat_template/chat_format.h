@@ -7,6 +7,8 @@
 //
 // A model without a template gets ChatML if its vocabulary has the two markers, else plain.
 //
+// System messages may stand anywhere: system_messages.h.
+//
 // Tokens in the template's literals are structure to it (SpecialTokens::InLiterals): only the
 // template produces them, whatever their type.
 //
@@ -19,6 +21,7 @@
 #include <vector>
 
 #include "chat_template/chat_template.h"
+#include "chat_template/system_messages.h"
 #include "kvcache/status.h"
 #include "tokenizer/tokenizer.h"
 
@@ -72,6 +75,7 @@ class ChatFormat {
       : kind_(kind),
         name_(std::move(name)),
         template_(std::move(parsed)),
+        places_(FindSystemPlaces(template_)),
         tokenizer_(&tokenizer),
         in_literals_(tokenizer.InLiterals(template_.literals())) {}
 
@@ -81,6 +85,7 @@ class ChatFormat {
   ChatFormatKind kind_;
   std::string name_;
   ChatTemplate template_;
+  SystemPlaces places_;
   const Tokenizer* tokenizer_;
   std::vector<std::int32_t> in_literals_;  // tokens that are structure to this template
 };

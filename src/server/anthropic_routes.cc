@@ -203,8 +203,9 @@ class Conversation {
   Status Add(const Json& message, const std::string& name) {
     if (!message.is_object()) return Wrong(StrCat(name, " must be an object"));
     const Json role = message.value("role", Json());
-    if (role != "user" && role != "assistant") {
-      return Wrong(StrCat("the 'role' of ", name, " must be \"user\" or \"assistant\""));
+    if (role != "user" && role != "assistant" && role != "system") {
+      return Wrong(
+          StrCat("the 'role' of ", name, " must be \"user\", \"assistant\" or \"system\""));
     }
     if (!message.contains("content")) return Wrong(StrCat(name, " has no 'content'"));
     const std::string content = StrCat("the 'content' of ", name);
@@ -221,8 +222,9 @@ class Conversation {
         KVCACHE_RETURN_IF_ERROR(AddBlock(block, content, turn));
       }
     }
-    // Results of tools are messages of their own; often there is nothing else.
-    if (!results || !turn["content"].get_ref<const std::string&>().empty())
+    // Results of tools are messages of their own; often there is nothing else. A system message says something.
+    const bool may_be_empty = !results && role != "system";
+    if (may_be_empty || !turn["content"].get_ref<const std::string&>().empty())
       messages_.push_back(std::move(turn));
     for (std::size_t i = marks; i < marks_.size(); ++i) marks_[i].message = Last();
     return Status::Ok();

@@ -131,6 +131,49 @@ TEST_F(ServerTest, CacheControlIsChecked) {
   EXPECT_EQ(Post("/v1/messages", body).status, 400) << "a fifth mark";
 }
 
+// Returns a conversation with system messages in all places.
+Json SystemsEverywhere(const Json& system_text) {
+  const auto message = [](const char* role, const Json& content) {
+    return Json{{"role", role}, {"content", content}};
+  };
+  return Json::array({message("system", "Be brief."), message("user", "Hi"),
+                      message("system", system_text), message("assistant", "Hello."),
+                      message("system", system_text), message("user", "Go on."),
+                      message("system", system_text)});
+}
+
+TEST_F(ServerTest, AnthropicTakesSystemMessagesAnywhere) {
+  Json body = {
+      {"messages", SystemsEverywhere("Speak of dogs.")}, {"max_tokens", 8}, {"temperature", 0}};
+  const Json chat = Post("/v1/chat/completions", body).json();
+  const int tokens = chat["usage"]["prompt_tokens"].get<int>();
+  const std::string text = chat["choices"][0]["message"]["content"].get<std::string>();
+  const Json block = {{"type", "text"}, {"text", "Speak of dogs."}};
+  Json marked = block;
+  marked["cache_control"] = {{"type", "ephemeral"}};
+  for (const Json& content :
+       {Json("Speak of dogs."), Json::array({block}), Json::array({marked})}) {
+    body["messages"] = SystemsEverywhere(content);
+    const HttpAnswer answer = Post("/v1/messages", body);
+    ASSERT_EQ(answer.status, 200) << answer.body;
+    EXPECT_EQ(answer.json()["content"][0]["text"], text);
+    EXPECT_EQ(Post("/v1/messages/count_tokens", body).json()["input_tokens"], tokens);
+  }
+  // The first one may be beside the messages.
+  body["system"] = "Be brief.";
+  body["messages"].erase(0);
+  EXPECT_EQ(Post("/v1/messages/count_tokens", body).json()["input_tokens"], tokens);
+  body["stream"] = true;
+  EXPECT_EQ(NamedEvents(Post("/v1/messages", body).body).front().first, "message_start");
+  for (const Json& content :
+       {Json(), Json(5), Json::array({{{"type", "image"}}}), Json::object()}) {
+    body["messages"][1]["content"] = content;
+    const HttpAnswer refused = Post("/v1/messages", body);
+    EXPECT_EQ(refused.status, 400) << content;
+    EXPECT_NE(refused.body.find("messages[1]"), std::string::npos) << refused.body;
+  }
+}
+
 TEST_F(ServerTest, AnthropicRefusesInItsShape) {
   const auto refused = [&](const char* name, const Json& value) {
     Json body = Chat("Hi");

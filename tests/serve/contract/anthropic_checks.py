@@ -32,6 +32,25 @@ class Anthropic(Contract):
             for value in values:
                 self.refused({**body, field: value})
 
+    def test_system_messages_stand_anywhere(self):
+        def talk(content):
+            return [{"role": "user", "content": "Hi"}, {"role": "assistant", "content": "Hello."},
+                    {"role": "system", "content": content}, {"role": "user", "content": "Go on."},
+                    {"role": "system", "content": content}]
+
+        body = {"max_tokens": 8, "temperature": 0}
+        chat_answer = self.ok("/v1/chat/completions", {**body, "messages": talk("Be brief.")})
+        for content in ("Be brief.", [{"type": "text", "text": "Be "}, {"type": "text", "text": "brief."}]):
+            messages = {"messages": talk(content)}
+            answer = self.ok("/v1/messages", {**body, **messages})
+            self.assertEqual(answer["content"][0]["text"], chat_answer["choices"][0]["message"]["content"])
+            count = self.ok("/v1/messages/count_tokens", messages)["input_tokens"]
+            self.assertEqual(count, chat_answer["usage"]["prompt_tokens"])
+        # A conversation that grows keeps its prompt.
+        longer = talk("Be brief.") + [{"role": "assistant", "content": "Yes."}, {"role": "user", "content": "More."}]
+        usage = self.ok("/v1/messages", {**body, "messages": longer})["usage"]
+        self.assertGreaterEqual(usage["cache_read_input_tokens"], 0.9 * count)
+
     def test_cache_numbers_are_in_start_and_delta(self):
         body = chat(fresh_prompt(), stream=True)
         for sent_before in (False, True):
