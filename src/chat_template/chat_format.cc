@@ -96,9 +96,13 @@ Result<ChatPrompt> ChatFormat::Write(ChatInput input) const {
   input.bos = TextOf(*tokenizer_, tokenizer_->bos());
   input.eos = TextOf(*tokenizer_, tokenizer_->eos());
   if (input.messages.is_array()) PlaceSystemMessages(places_, input.messages);
-  auto rendered = template_.Render(input);
-  if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
   ChatPrompt prompt;
+  KVCACHE_ASSIGN_OR_RETURN(prompt.open, PrepareLastMessage(input));
+  if (prompt.open == OpenPart::kText) {
+    prompt.open_text = input.messages.back()["content"].get<std::string>();
+  }
+  auto rendered = RenderOpen(template_, std::move(input), prompt.open);
+  if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
   KVCACHE_ASSIGN_OR_RETURN(
       prompt.marked, tokenizer_->EncodeMarked(rendered->text, rendered->foreign, in_literals_));
   prompt.text = std::move(rendered->text);

@@ -7,7 +7,8 @@
 //
 // A model without a template gets ChatML if its vocabulary has the two markers, else plain.
 //
-// System messages may stand anywhere: system_messages.h.
+// System messages may stand anywhere: system_messages.h. A last message of the assistant is continued:
+// open_message.h.
 //
 // Tokens in the template's literals are structure to it (SpecialTokens::InLiterals): only the
 // template produces them, whatever their type.
@@ -21,6 +22,7 @@
 #include <vector>
 
 #include "chat_template/chat_template.h"
+#include "chat_template/open_message.h"
 #include "chat_template/system_messages.h"
 #include "kvcache/status.h"
 #include "tokenizer/tokenizer.h"
@@ -35,8 +37,10 @@ enum class ToolUse : std::uint8_t { kNone, kTools };
 
 struct ChatPrompt {
   std::string text;
-  std::vector<TextRange> foreign;  // ranges that the template did not write
-  MarkedTokens marked;             // with a begin-of-sequence token if the vocabulary adds one
+  std::vector<TextRange> foreign;   // ranges that the template did not write
+  MarkedTokens marked;              // with a begin-of-sequence token if the vocabulary adds one
+  OpenPart open = OpenPart::kNone;  // of the last message, which the answer continues
+  std::string open_text{};          // its content, if that is continued
 };
 
 class ChatFormat {

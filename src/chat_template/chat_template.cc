@@ -71,8 +71,10 @@ Result<Variables> MakeVariables(const ChatInput& input, jinja::Budget& budget) {
   if (!input.variables.contains("documents")) {
     variables.emplace_back("documents", jinja::Value::None());
   }
-  variables.emplace_back("add_generation_prompt",
-                         jinja::Value::Bool(input.generation_prompt == GenerationPrompt::kAdd));
+  variables.emplace_back(
+      "add_generation_prompt",
+      jinja::Value::Bool(input.generation_prompt == GenerationPrompt::kAdd ||
+                         input.generation_prompt == GenerationPrompt::kByLastMessage));
   variables.emplace_back("bos_token", jinja::Value::Literal(input.bos));
   variables.emplace_back("eos_token", jinja::Value::Literal(input.eos));
   return variables;

@@ -35,7 +35,9 @@ struct ParsedTemplate;
 
 enum class GenerationPrompt : std::uint8_t {
   kOmit,
-  kAdd,  // the beginning of the assistant's answer
+  kAdd,           // the beginning of the assistant's answer
+  kContinue,      // the last message stays open, and the answer continues it (ChatFormat only)
+  kByLastMessage  // kContinue if the last message is a text of the assistant, else kAdd
 };
 
 struct ChatInput {
@@ -44,7 +46,8 @@ struct ChatInput {
   nlohmann::ordered_json messages = nlohmann::ordered_json::array();
   // The tools that the model may call: an array of objects, or null for none.
   nlohmann::ordered_json tools = nullptr;
-  GenerationPrompt generation_prompt = GenerationPrompt::kAdd;
+  // A template alone takes kByLastMessage for kAdd.
+  GenerationPrompt generation_prompt = GenerationPrompt::kByLastMessage;
   // More variables, such as {"enable_thinking": false}.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   std::string bos;  // the begin- and end-of-sequence tokens' texts

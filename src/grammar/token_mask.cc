@@ -122,6 +122,15 @@ bool TokenMask::Apply(std::span<float> logits) {
   return any;
 }
 
+bool TokenMask::Begin(std::string_view text) {
+  for (const char c : text) {
+    if (state_ == GrammarAutomaton::kDead) return false;
+    ForgetIfMany();
+    state_ = automaton_.Next(state_, static_cast<unsigned char>(c));
+  }
+  return state_ != GrammarAutomaton::kDead;
+}
+
 bool TokenMask::Take(std::int32_t token) {
   if (state_ == GrammarAutomaton::kDead) return false;
   if (table_->IsEnd(token)) return automaton_.Accepts(state_);

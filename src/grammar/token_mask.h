@@ -14,6 +14,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <unordered_map>
 #include <vector>
 
@@ -63,6 +64,8 @@ class TokenMask {
  public:
   TokenMask(std::shared_ptr<const TokenTable> table, Grammar grammar);
 
+  // Takes the beginning of the text, before all tokens. Returns false if no text begins so.
+  bool Begin(std::string_view text);
   // Makes the logits of tokens that are not allowed minus infinity. Returns false if no token is allowed.
   bool Apply(std::span<float> logits);
   // Takes a token that was drawn. Returns false if it was not allowed.

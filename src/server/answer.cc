@@ -221,6 +221,15 @@ Result<std::string> ContentText(const Json& content) {
 
 namespace {
 
+// APIs name thoughts differently; templates look for the first of these names.
+void NameThoughts(Json& message) {
+  for (const char* name : {"thinking", "reasoning"}) {
+    const auto found = message.find(name);
+    if (message.contains("reasoning_content") || found == message.end()) continue;
+    if (found->is_string()) message["reasoning_content"] = Json(*found);
+  }
+}
+
 // Templates print arguments as JSON, so texts become what they say.
 Status ReadCalls(Json& message, const std::string& name) {
   const auto found = message.find("tool_calls");
@@ -280,6 +289,7 @@ Result<ChatInput> ReadMessages(const Json& messages) {
     auto text = ContentText(given.contains("content") ? given["content"] : Json());
     if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
     message["content"] = std::move(*text);
+    if (role == "assistant") NameThoughts(message);
     KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
     input.messages.push_back(std::move(message));
   }

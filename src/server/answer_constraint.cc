@@ -16,6 +16,7 @@ class MaskConstraint final : public TokenConstraint {
   MaskConstraint(std::shared_ptr<const TokenTable> table, const Grammar& form)
       : mask_(std::move(table), form) {}
 
+  bool Begin(std::string_view text) { return mask_.Begin(text); }
   bool Apply(std::span<float> logits) override { return mask_.Apply(logits); }
   bool Take(std::int32_t token) override { return mask_.Take(token); }
   bool complete() const override { return mask_.complete(); }
@@ -190,9 +191,14 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
   return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));
 }
 
-std::shared_ptr<TokenConstraint> MakeConstraint(std::shared_ptr<const TokenTable> table,
-                                                const Grammar& form) {
-  return std::make_shared<MaskConstraint>(std::move(table), form);
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(std::shared_ptr<const TokenTable> table,
+                                                        const Grammar& form,
+                                                        std::string_view begun) {
+  auto constraint = std::make_shared<MaskConstraint>(std::move(table), form);
+  if (constraint->Begin(begun)) return std::shared_ptr<TokenConstraint>(std::move(constraint));
+  return Status(StatusCode::kInvalidArgument,
+                StrCat("no answer of the form that is asked for begins with the last message, ",
+                       Quoted(begun)));
 }
 
 AnswerForm ReadResponseFormat(Fields& fields) {

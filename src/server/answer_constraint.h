@@ -6,6 +6,7 @@
 
 #include <memory>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/grammar.h"
@@ -41,9 +42,11 @@ Result<AnswerForm> AfterThoughts(const AnswerForm& form);
 
 // Returns the texts of a model's tokens for masks.
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
-// Returns a constraint for one text.
-std::shared_ptr<TokenConstraint> MakeConstraint(std::shared_ptr<const TokenTable> table,
-                                                const Grammar& form);
+// Returns a constraint for the rest of one text that begins with `begun`. Errors: kInvalidArgument if no text
+// of the form begins so.
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(std::shared_ptr<const TokenTable> table,
+                                                        const Grammar& form,
+                                                        std::string_view begun);
 
 // Read the form that a request asks for. The first error is kept in `fields`.
 AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format

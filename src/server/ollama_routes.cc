@@ -4,6 +4,7 @@
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/template_fields.h"
 #include "server/tools.h"
 
 namespace kvcache::server {
@@ -102,21 +103,6 @@ void RefuseUnsupported(Fields& fields) {
   fields.Refuse("logprobs", false);
 }
 
-// Reads whether the model shall think, for its template.
-void ReadThink(const RouteContext& context, Fields& fields, ChatInput& input) {
-  const Json* const think = fields.Find("think");
-  if (think == nullptr || *think == false) {
-    if (think != nullptr) input.variables["enable_thinking"] = false;
-    return;
-  }
-  if (!think->is_boolean() && !think->is_string()) {
-    return fields.Fail("think", "must be true, false or a level");
-  }
-  if (!context.service.reasons()) return fields.Fail("think", "is not supported by this model");
-  input.variables["enable_thinking"] = true;
-  if (think->is_string()) input.variables["reasoning_effort"] = *think;
-}
-
 }  // namespace
 
 void OllamaChat(const RouteContext& context, const Json& body,
@@ -124,7 +110,7 @@ void OllamaChat(const RouteContext& context, const Json& body,
   Fields fields(body);
   const Tools tools = ReadOllamaTools(fields, context.service.calls());
   ChatInput extra;
-  ReadThink(context, fields, extra);
+  ReadThink(fields, context.service.reasons(), extra);
   RefuseUnsupported(fields);
   if (!fields.ok()) return Refuse(*reply, fields.error());
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
@@ -140,7 +126,7 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
                     const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body);
   ChatInput input;
-  ReadThink(context, fields, input);
+  ReadThink(fields, context.service.reasons(), input);
   fields.Refuse("tools");
   RefuseUnsupported(fields);
   const std::string prompt = fields.Text("prompt");

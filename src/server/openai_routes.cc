@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/template_fields.h"
 #include "server/tools.h"
 
 namespace kvcache::server {
@@ -259,17 +260,6 @@ std::vector<LogitBias> ReadBiases(const RouteContext& context, Fields& fields) {
   return biases;
 }
 
-// Reads variables of the template. Templates that do not know one ignore it.
-void ReadVariables(Fields& fields, ChatInput& input) {
-  const std::string effort = fields.Text("reasoning_effort");
-  if (!effort.empty()) input.variables["reasoning_effort"] = effort;
-  if (effort == "none") input.variables["enable_thinking"] = false;
-  const Json* const more = fields.Find("chat_template_kwargs");
-  if (more == nullptr) return;
-  if (!more->is_object()) return fields.Fail("chat_template_kwargs", "must be an object");
-  input.variables.update(*more);
-}
-
 void RefuseOfChat(Fields& fields) {
   fields.Refuse("functions");
   fields.Refuse("function_call", "none");
@@ -313,7 +303,7 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   const Tools tools = ReadOpenAiTools(fields, context.service.calls());
   const AnswerForm form = ReadResponseFormat(fields);
   ChatInput extra;
-  ReadVariables(fields, extra);
+  ReadTemplateFields(fields, extra);
   const std::int32_t old_most = MostTokens(fields, "max_tokens", StoredMaxTokens(context.model));
   TextRequest request{.max_tokens = MostTokens(fields, "max_completion_tokens", old_most)};
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
@@ -321,6 +311,7 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   if (input.ok()) {
     input->tools = tools.list;
     input->variables = std::move(extra.variables);
+    input->generation_prompt = extra.generation_prompt;
   }
   auto prompt = input.ok() ? RenderChat(context, std::move(*input)) : input.status();
   if (!prompt.ok()) {

@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/prompt_line.h"
+#include "server/template_fields.h"
 #include "server/tools.h"
 
 namespace kvcache::server {
@@ -13,12 +14,17 @@ namespace {
 
 using Reply = std::shared_ptr<HttpReply>;
 
-// Reads a conversation with its tools.
+// Reads a conversation with its tools, and what it says to the template.
 Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
   const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  ChatInput extra;
+  ReadThink(fields, context.service.reasons(), extra);
+  ReadTemplateFields(fields, extra);
   if (!fields.ok()) return fields.error();
   KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadMessages(*fields.Find("messages")));
   input.tools = tools.list;
+  input.variables = std::move(extra.variables);
+  input.generation_prompt = extra.generation_prompt;
   return input;
 }
 

@@ -30,11 +30,6 @@ std::tm LocalTime() {
   return local;
 }
 
-bool EndsInThoughts(std::string_view prompt) {
-  const std::size_t end = prompt.find_last_not_of(" \r\n\t") + 1;
-  return prompt.substr(0, end).ends_with("<think>");
-}
-
 class Service final : public TextService {
  public:
   Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
@@ -60,10 +55,15 @@ class Service final : public TextService {
     AnswerSyntax answer{.reasoning = reasons_, .calls = SyntaxFor(input)};
     for (const Json& tool : input.tools) answer.tools.push_back(tool["function"]["name"]);
     KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
-    answer.opens_reasoning = reasons_ && EndsInThoughts(written.text);
+    answer.opens_reasoning =
+        reasons_ && (written.open == OpenPart::kThoughts ||
+                     (written.open == OpenPart::kNone && EndsInThoughts(written.text)));
+    // Thoughts come before a text, and never inside of it.
+    if (written.open == OpenPart::kText) answer.reasoning = false;
     Prompt prompt{.tokens = std::move(written.marked.tokens),
                   .stops = format_.Stops(),
                   .answer = std::move(answer),
+                  .begun = std::move(written.open_text),
                   .chat = true};
     for (const TokenAnchor& anchor : written.marked.anchors) {
       const auto index = static_cast<Position>(anchor.index);
@@ -219,7 +219,8 @@ class Service final : public TextService {
       if (request.prompt.answer.opens_reasoning) {
         KVCACHE_ASSIGN_OR_RETURN(form, AfterThoughts(form));
       }
-      scheduled.constraint = MakeConstraint(table_, *form);
+      KVCACHE_ASSIGN_OR_RETURN(scheduled.constraint,
+                               MakeConstraint(table_, *form, request.prompt.begun));
     }
     auto sent = std::make_shared<SentPrompt>();
     sent->pins = std::exchange(request.pins, {});

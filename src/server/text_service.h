@@ -28,6 +28,8 @@ struct Prompt {
   std::vector<Position> restore_points{};  // where messages end
   std::vector<std::string> stops{};        // texts that end an answer besides tokens
   AnswerSyntax answer{};
+  std::string
+      begun{};  // the text of the answer that the prompt ends with; a form holds for all of it
   bool chat = false;  // the answer's leading space belongs to the encoding, not to the text
 };
 

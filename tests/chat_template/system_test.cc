@@ -2,57 +2,17 @@
 // none is an error, and a conversation that grows keeps its prompt's beginning.
 #include <gtest/gtest.h>
 
-#include <algorithm>
-#include <filesystem>
-#include <fstream>
-#include <sstream>
+#include <ctime>
 #include <string>
 #include <vector>
 
 #include "chat_template/chat_format.h"
+#include "template_files.h"
 
 namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-// A token for each byte; nothing is merged.
-std::unique_ptr<Tokenizer> ByteTokenizer() {
-  TokenizerData data;
-  data.model = "llama";
-  data.tokens = {"<unk>", "<s>", "</s>"};
-  data.types = {2, 3, 3};
-  for (int byte = 0; byte < 256; ++byte) {
-    constexpr char kHex[] = "0123456789ABCDEF";
-    data.tokens.push_back(std::string("<0x") + kHex[byte / 16] + kHex[byte % 16] + ">");
-    data.types.push_back(6);
-  }
-  data.scores.assign(data.tokens.size(), -1);
-  data.unknown = 0;
-  data.bos = 1;
-  data.eos = 2;
-  data.add_bos = false;
-  data.add_eos = false;
-  data.add_space_prefix = false;
-  auto tokenizer = MakeTokenizer(data);
-  EXPECT_TRUE(tokenizer.ok()) << tokenizer.status().message();
-  return std::move(*tokenizer);
-}
-
-std::vector<std::filesystem::path> Templates() {
-  std::vector<std::filesystem::path> paths;
-  for (const auto& entry : std::filesystem::directory_iterator(KVCACHE_TEMPLATES)) {
-    paths.push_back(entry.path());
-  }
-  std::sort(paths.begin(), paths.end());
-  return paths;
-}
-
-std::string ReadFile(const std::filesystem::path& path) {
-  std::ostringstream text;
-  text << std::ifstream(path).rdbuf();
-  return text.str();
-}
 
 Json User(const std::string& text) {
   return {{"role", "user"}, {"content", text}};
@@ -107,14 +67,12 @@ std::vector<Requests> Conversations() {
 
 TEST(SystemAnywhere, NoneIsLostAndPromptsKeepTheirBeginnings) {
   const auto tokenizer = ByteTokenizer();
-  ASSERT_FALSE(Templates().empty());
-  for (const auto& path : Templates()) {
-    SCOPED_TRACE(path.filename().string());
-    const auto format =
-        ChatFormat::FromSource(ReadFile(path), path.filename().string(), *tokenizer);
+  for (const TemplateFile& file : TemplateFiles()) {
+    SCOPED_TRACE(file.name);
+    const auto format = ChatFormat::FromSource(file.source, file.name, *tokenizer);
     ASSERT_TRUE(format.ok()) << format.status().message();
     // The template that Mistral's models have puts the opening into the last question, if there is one.
-    const bool moves_opening = path.filename() == "mistral_tools.jinja";
+    const bool moves_opening = file.name == "mistral_tools.jinja";
     for (const Requests& requests : Conversations()) {
       Json messages = Json::array();
       std::string before;
@@ -143,11 +101,10 @@ TEST(SystemAnywhere, NoneIsLostAndPromptsKeepTheirBeginnings) {
 
 TEST(SystemAnywhere, TheyStandBehindResultsOfTools) {
   const auto tokenizer = ByteTokenizer();
-  for (const auto& path : Templates()) {
-    const std::string source = ReadFile(path);
-    if (source.find("tool_calls") == source.npos) continue;
-    SCOPED_TRACE(path.filename().string());
-    const auto format = ChatFormat::FromSource(source, path.filename().string(), *tokenizer);
+  for (const TemplateFile& file : TemplateFiles()) {
+    if (file.source.find("tool_calls") == std::string::npos) continue;
+    SCOPED_TRACE(file.name);
+    const auto format = ChatFormat::FromSource(file.source, file.name, *tokenizer);
     ASSERT_TRUE(format.ok());
     const Json first = Json::array({User("question one"), Call(), ToolResult("result one")});
     for (const bool between : {false, true}) {
