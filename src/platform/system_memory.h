@@ -1,7 +1,8 @@
 // Finds how much memory this process may still take.
 //
-// Source: proc(5) (MemAvailable), Documentation/admin-guide/cgroup-v2.rst (memory.max,
-// memory.current, memory.stat).
+// Source: proc(5) (MemAvailable); of Linux, Documentation/admin-guide/cgroup-v2.rst (memory.max, memory.high,
+// memory.current, memory.stat) and cgroup-v1/memory.rst (memory.limit_in_bytes, memory.usage_in_bytes, memory.memsw.*,
+// memory.stat, memory.use_hierarchy).
 //
 // Thread safety: all functions may be called at the same time.
 #pragma once
@@ -13,8 +14,9 @@
 namespace kvcache {
 
 // Returns the bytes of memory that are available without swapping: the system's, and within the
-// limits of the process's control groups of version 2. Reads /proc and /sys in the folder `root`.
-// None: the system does not tell.
+// limits of the process's control groups of versions 1 and 2 and of the groups that contain them. Pages
+// of files count as available. Reads /proc and /sys in the folder `root`. A file that is missing or
+// unreadable sets no limit. None: the system does not tell.
 std::optional<std::int64_t> AvailableMemory(const std::string& root = "");
 
 }  // namespace kvcache
