@@ -1,5 +1,6 @@
 #include "convert/hf_config.h"
 
+#include <algorithm>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -49,6 +50,11 @@ bool HfConfig::HasNull(std::string_view key) const {
   return found != object_->end() && found->is_null();
 }
 
+bool HfConfig::HasObjects() const {
+  return std::any_of(object_->begin(), object_->end(),
+                     [](const json& value) { return value.is_object(); });
+}
+
 Result<const json*> HfConfig::Require(std::string_view key) const {
   if (const json* found = Find(key)) return found;
   return Status(StatusCode::kNotFound, StrCat(place_, ": ", key, " is missing"));
@@ -86,11 +92,15 @@ Result<std::int64_t> HfConfig::IntOr(std::string_view key, std::int64_t otherwis
   return Int(key, least, most);
 }
 
-Result<double> HfConfig::FloatOr(std::string_view key, double otherwise) const {
+Result<double> HfConfig::FloatOr(std::string_view key, double otherwise,
+                                 const HfRange& range) const {
   const json* value = Find(key);
   if (value == nullptr) return otherwise;
-  if (value->is_number() && std::isfinite(value->get<double>())) return value->get<double>();
-  return Wrong(key, "a number");
+  if (value->is_number()) {
+    const double number = value->get<double>();
+    if (number >= range.least && number <= range.most) return number;  // false for NaN
+  }
+  return Wrong(key, range.rule);
 }
 
 Result<bool> HfConfig::BoolOr(std::string_view key, bool otherwise) const {
@@ -119,13 +129,14 @@ Result<std::vector<std::string>> HfConfig::Strings(std::string_view key) const {
   return texts;
 }
 
-std::optional<HfConfig> HfConfig::Object(std::string_view key) const {
+Result<std::optional<HfConfig>> HfConfig::Object(std::string_view key) const {
   const json* value = Find(key);
-  if (value == nullptr || !value->is_object()) return std::nullopt;
+  if (value == nullptr) return std::optional<HfConfig>();
+  if (!value->is_object()) return Wrong(key, "an object");
   HfConfig config = *this;
   config.object_ = value;
   config.place_ = StrCat(place_, ": ", key);
-  return config;
+  return std::optional<HfConfig>(std::move(config));
 }
 
 }  // namespace kvcache

@@ -21,6 +21,15 @@ namespace kvcache {
 
 class HfDirectory;
 
+// The numbers that a key may have.
+struct HfRange {
+  double least, most;
+  std::string_view rule;  // ends "must be "
+};
+// Outside of these bounds a number would be 0 or infinite as an f32, or its square root or reciprocal.
+inline constexpr HfRange kHfPositive{1e-30, 1e30, "a number above 0 (from 1e-30 to 1e30)"};
+inline constexpr HfRange kHfNotNegative{0.0, 1e30, "a number from 0 to 1e30"};
+
 class HfConfig {
  public:
   // Reads a file of the directory. Errors: those of ReadJson; kCorrupt: it is not an object.
@@ -37,14 +46,17 @@ class HfConfig {
   Result<std::int64_t> Int(std::string_view key, std::int64_t least, std::int64_t most) const;
   Result<std::int64_t> IntOr(std::string_view key, std::int64_t otherwise, std::int64_t least,
                              std::int64_t most) const;
-  Result<double> FloatOr(std::string_view key, double otherwise) const;
+  Result<double> FloatOr(std::string_view key, double otherwise, const HfRange& range) const;
   Result<bool> BoolOr(std::string_view key, bool otherwise) const;
   Result<std::string> StringOr(std::string_view key, std::string_view otherwise) const;
   // Empty if the key is missing.
   Result<std::vector<std::string>> Strings(std::string_view key) const;
 
-  // Returns the object under a key; empty if it is missing or no object.
-  std::optional<HfConfig> Object(std::string_view key) const;
+  // Returns the object under a key; empty if it is missing. Errors: kCorrupt: it is no object.
+  Result<std::optional<HfConfig>> Object(std::string_view key) const;
+
+  // Returns whether the value of any key is an object.
+  bool HasObjects() const;
 
   // Returns the JSON of a key; nullptr if it is missing.
   const nlohmann::json* Find(std::string_view key) const;

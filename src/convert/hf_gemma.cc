@@ -32,8 +32,7 @@ GemmaRules RulesOf(std::string_view architecture) {
 
 Status AddScale(HfImport& import, const HfSizes& sizes, const GemmaRules& rules) {
   KVCACHE_ASSIGN_OR_RETURN(const double scalar,
-                           import.config.FloatOr("query_pre_attn_scalar", 256.0));
-  if (!(scalar > 0.0)) return import.config.Refuse("query_pre_attn_scalar", "must be above 0");
+                           import.config.FloatOr("query_pre_attn_scalar", 256.0, kHfPositive));
   const bool usual = scalar == static_cast<double>(sizes.head_dim);
   if (!usual || sizes.layers == rules.layers_of_27b) {
     import.SetFloat("attention.scale", 1.0 / std::sqrt(scalar));
@@ -44,8 +43,8 @@ Status AddScale(HfImport& import, const HfSizes& sizes, const GemmaRules& rules)
 Status AddCap(HfImport& import, std::string_view name, double otherwise) {
   // A null says that there is no cap; a missing key means the default of the class.
   if (import.config.HasNull(name)) otherwise = 0.0;
-  KVCACHE_ASSIGN_OR_RETURN(const double cap, import.config.FloatOr(name, otherwise));
-  if (cap < 0.0) return import.config.Refuse(name, "must be at least 0");
+  KVCACHE_ASSIGN_OR_RETURN(const double cap,
+                           import.config.FloatOr(name, otherwise, kHfNotNegative));
   import.SetFloat(name, cap);
   return Status::Ok();
 }
@@ -59,9 +58,10 @@ Status AddGemma2(HfImport& import, const HfRope& rope, const HfSizes& sizes) {
 Status AddGemma3(HfImport& import, const HfRope& rope, const HfSizes& sizes) {
   const HfConfig& config = import.config;
   KVCACHE_RETURN_IF_ERROR(AddHfRope(import, rope, sizes.head_dim, sizes.context));
-  KVCACHE_ASSIGN_OR_RETURN(double window_base, config.FloatOr("rope_local_base_freq", 10000.0));
-  const auto parameters = config.Object("rope_parameters");
-  if (parameters && parameters->Object("sliding_attention")) {
+  KVCACHE_ASSIGN_OR_RETURN(double window_base,
+                           config.FloatOr("rope_local_base_freq", 10000.0, kHfPositive));
+  KVCACHE_ASSIGN_OR_RETURN(const auto parameters, config.Object("rope_parameters"));
+  if (parameters && (parameters->HasObjects() || parameters->Has("sliding_attention"))) {
     KVCACHE_ASSIGN_OR_RETURN(const HfRope window,
                              ReadHfRope(config, window_base, "sliding_attention"));
     if (window.type != "default") return window.settings.Refuse("rope_type", "must be default");
@@ -112,6 +112,9 @@ Status PlanHfGemma(HfImport& import) {
   const GemmaRules rules = RulesOf(import.architecture);
   const HfConfig& config = import.config;
   KVCACHE_RETURN_IF_ERROR(CheckHfActivation(config, "hidden_activation", "gelu_pytorch_tanh"));
+  KVCACHE_ASSIGN_OR_RETURN(const bool sees_all,
+                           config.BoolOr("use_bidirectional_attention", false));
+  if (sees_all) return config.Refuse("use_bidirectional_attention", "must be false");
   KVCACHE_ASSIGN_OR_RETURN(const HfSizes sizes, ReadHfSizes(import, rules.defaults));
   SetHfSizes(import, sizes);
   SetHfHeads(import, sizes);

@@ -75,12 +75,17 @@ class Gemma4 {
     if (k_is_v) {
       KVCACHE_ASSIGN_OR_RETURN(global_kv_heads_, config_.IntOr("num_global_key_value_heads",
                                                                sizes_.kv_heads, 1, sizes_.heads));
+      if (sizes_.heads % global_kv_heads_ != 0) {
+        return config_.Refuse("num_global_key_value_heads",
+                              StrCat("must divide the ", sizes_.heads, " heads"));
+      }
     }
     KVCACHE_RETURN_IF_ERROR(assistant_ ? ReadAssistant() : ReadLayers());
     sizes_.ffn_by_layer = double_wide_;
     KVCACHE_ASSIGN_OR_RETURN(window_,
                              config_.IntOr("sliding_window", 512, 1, std::int64_t{1} << 30));
-    KVCACHE_ASSIGN_OR_RETURN(soft_cap_, config_.FloatOr("final_logit_softcapping", 0.0));
+    KVCACHE_ASSIGN_OR_RETURN(soft_cap_,
+                             config_.FloatOr("final_logit_softcapping", 0.0, kHfNotNegative));
     KVCACHE_ASSIGN_OR_RETURN(windowed_, ReadHfWindows(config_, sizes_.layers, 6));
     return Status::Ok();
   }

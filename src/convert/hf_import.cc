@@ -1,6 +1,6 @@
 #include "convert/hf_import.h"
 
-#include <algorithm>
+#include <nlohmann/json.hpp>
 
 #include "base/errors.h"
 
@@ -11,11 +11,24 @@ namespace {
 constexpr std::int64_t kMaxLayers = 4096;
 constexpr std::int64_t kMaxSize = std::int64_t{1} << 20;
 constexpr std::int64_t kMaxContext = std::int64_t{1} << 28;
+constexpr HfRange kEpsilon{0.0, 0.5, "a number from 0 to 0.5"};
 
 Result<std::int64_t> Size(const HfConfig& config, std::string_view key, std::int64_t otherwise,
                           std::int64_t most) {
   if (otherwise > 0) return config.IntOr(key, otherwise, 1, most);
   return config.Int(key, 1, most);
+}
+
+// `otherwise`: that of the class; 0: the hidden size, divided among the heads.
+Result<std::int64_t> HeadDim(const HfConfig& config, const HfSizes& sizes, std::int64_t otherwise) {
+  if (!config.Has("head_dim") && otherwise == 0) {
+    if (sizes.hidden % (2 * sizes.heads) == 0) return sizes.hidden / sizes.heads;
+    return config.Refuse("hidden_size", StrCat("must be a multiple of 2 times the ", sizes.heads,
+                                               " heads, since there is no head_dim"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t head_dim, Size(config, "head_dim", otherwise, 8192));
+  return head_dim % 2 == 0 ? Result<std::int64_t>(head_dim)
+                           : config.Refuse("head_dim", "must be even");
 }
 
 }  // namespace
@@ -33,17 +46,20 @@ Result<HfSizes> ReadHfSizes(const HfImport& import, const HfSizes& defaults) {
   if (sizes.heads % sizes.kv_heads != 0) {
     return config.Refuse("num_key_value_heads", StrCat("must divide the ", sizes.heads, " heads"));
   }
-  const std::int64_t even = std::max<std::int64_t>(1, sizes.hidden / sizes.heads);
-  KVCACHE_ASSIGN_OR_RETURN(
-      sizes.head_dim,
-      Size(config, "head_dim", defaults.head_dim > 0 ? defaults.head_dim : even, 8192));
-  if (sizes.head_dim % 2 != 0) return config.Refuse("head_dim", "must be even");
+  KVCACHE_ASSIGN_OR_RETURN(sizes.head_dim, HeadDim(config, sizes, defaults.head_dim));
   KVCACHE_ASSIGN_OR_RETURN(sizes.ffn,
                            Size(config, "intermediate_size", defaults.ffn, 8 * kMaxSize));
   KVCACHE_ASSIGN_OR_RETURN(sizes.context,
                            Size(config, "max_position_embeddings", defaults.context, kMaxContext));
-  KVCACHE_ASSIGN_OR_RETURN(sizes.epsilon, config.FloatOr("rms_norm_eps", defaults.epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.epsilon,
+                           config.FloatOr("rms_norm_eps", defaults.epsilon, kEpsilon));
   sizes.vocabulary = import.planner.RowsOf("embed_tokens.weight");
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t vocabulary,
+                           config.IntOr("vocab_size", sizes.vocabulary, 1, kMaxContext));
+  if (sizes.vocabulary > 0 && vocabulary != sizes.vocabulary) {
+    return config.Refuse("vocab_size", StrCat("must be ", sizes.vocabulary,
+                                              ", the number of rows of embed_tokens.weight"));
+  }
   return sizes;
 }
 
@@ -69,6 +85,12 @@ Status CheckHfActivation(const HfConfig& config, std::string_view key, std::stri
   return found == expected ? Status::Ok() : config.Refuse(key, StrCat("must be ", expected));
 }
 
+Status CheckNoHfList(const HfConfig& config, std::string_view key) {
+  const nlohmann::json* list = config.Find(key);
+  const bool none = list == nullptr || (list->is_array() && list->empty());
+  return none ? Status::Ok() : config.Refuse(key, "must be an empty array");
+}
+
 Status PlanHfEnds(HfImport& import, const HfSizes& sizes, bool tied_default,
                   ValueChange norm_change) {
   KVCACHE_ASSIGN_OR_RETURN(const bool tied,
@@ -76,9 +98,19 @@ Status PlanHfEnds(HfImport& import, const HfSizes& sizes, bool tied_default,
   HfPlanner& planner = import.planner;
   planner.Matrix("token_embd.weight", "embed_tokens.weight", sizes.hidden, sizes.vocabulary);
   planner.Vector("output_norm.weight", "norm.weight", sizes.hidden, {.change = norm_change});
-  if (tied) {
+  if (tied && planner.Has("lm_head.weight")) {
+    // Some programs write the shared matrix twice.
+    if (!planner.AreEqual("lm_head.weight", "embed_tokens.weight")) {
+      return import.config.Refuse("tie_word_embeddings",
+                                  "must be false, as lm_head.weight differs from "
+                                  "embed_tokens.weight");
+    }
     planner.Ignore("lm_head.weight");
-  } else {
+  } else if (!tied) {
+    if (!planner.Has("lm_head.weight")) {
+      return import.config.Refuse("tie_word_embeddings",
+                                  "must be true, as lm_head.weight is missing from the weights");
+    }
     planner.Matrix("output.weight", "lm_head.weight", sizes.hidden, sizes.vocabulary);
   }
   return Status::Ok();

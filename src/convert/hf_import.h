@@ -62,8 +62,11 @@ void SetHfHeads(HfImport& import, const HfSizes& sizes);
 // Refuses another activation than `expected`.
 Status CheckHfActivation(const HfConfig& config, std::string_view key, std::string_view expected);
 
+// Refuses a list that has anything in it.
+Status CheckNoHfList(const HfConfig& config, std::string_view key);
+
 // Plans embedding, last norm and output. `tied_default`: what a config.json without
-// tie_word_embeddings means.
+// tie_word_embeddings means. Refuses it if the weights say something else.
 Status PlanHfEnds(HfImport& import, const HfSizes& sizes, bool tied_default,
                   ValueChange norm_change = ValueChange::kNone);
 

@@ -3,11 +3,11 @@
 //
 // Hugging Face rotates pairs from the two halves of a head, llama's files rotate neighbours: rows of
 // q and k change places. The Qwen families rotate halves in both.
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/errors.h"
 #include "convert/hf_import.h"
+#include "convert/hf_windows.h"
 
 namespace kvcache {
 namespace {
@@ -72,9 +72,7 @@ class Llama {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t step,
                              config.IntOr("decoder_sparse_step", 1, 1, 4096));
     if (step != 1) return config.Refuse("decoder_sparse_step", "must be 1");
-    const nlohmann::json* dense = config.Find("mlp_only_layers");
-    const bool none = dense == nullptr || dense->empty();
-    return none ? Status::Ok() : config.Refuse("mlp_only_layers", "must be empty");
+    return CheckNoHfList(config, "mlp_only_layers");
   }
 
   PlanOptions RowsOfHeads() const {
@@ -145,17 +143,28 @@ class Llama {
 };
 
 // Mistral's window applies to all layers; Qwen's applies only if use_sliding_window says so.
-Status AddWindow(HfImport& import, bool is_mistral) {
+Status AddWindow(HfImport& import, const HfSizes& sizes, bool is_mistral) {
   const HfConfig& config = import.config;
-  if (is_mistral) {
-    if (!config.Has("sliding_window")) return Status::Ok();
-    KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window,
-                             config.Int("sliding_window", 1, std::int64_t{1} << 30));
-    import.Set("attention.sliding_window", window);
-    return Status::Ok();
-  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t window,
+                           config.IntOr("sliding_window", 0, 1, std::int64_t{1} << 30));
   KVCACHE_ASSIGN_OR_RETURN(const bool windowed, config.BoolOr("use_sliding_window", false));
-  return windowed ? config.Refuse("use_sliding_window", "must be false") : Status::Ok();
+  if (windowed && !is_mistral) return config.Refuse("use_sliding_window", "must be false");
+  const bool has_window = is_mistral && window > 0;
+  if (has_window) import.Set("attention.sliding_window", window);
+  return CheckHfLayerTypes(config, sizes.layers,
+                           has_window ? "sliding_attention" : "full_attention");
+}
+
+// Refuses what config.json says of biases if the weights say something else.
+Status CheckBiases(const HfImport& import, bool has_biases) {
+  const HfConfig& config = import.config;
+  KVCACHE_ASSIGN_OR_RETURN(const bool of_mlp, config.BoolOr("mlp_bias", false));
+  if (of_mlp) return config.Refuse("mlp_bias", "must be false");
+  const bool found = import.planner.Has("layers.0.self_attn.q_proj.bias");
+  KVCACHE_ASSIGN_OR_RETURN(const bool said, config.BoolOr("attention_bias", found));
+  if (has_biases || said == found) return Status::Ok();
+  return config.Refuse("attention_bias",
+                       StrCat("the weights have ", found ? "" : "no ", "biases of q_proj"));
 }
 
 }  // namespace
@@ -171,7 +180,8 @@ Status PlanHfLlama(HfImport& import) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string type, config.StringOr("model_type", ""));
   SetHfSizes(import, sizes);
   SetHfHeads(import, sizes);
-  KVCACHE_RETURN_IF_ERROR(AddWindow(import, type == "mistral" || type == "mixtral"));
+  KVCACHE_RETURN_IF_ERROR(AddWindow(import, sizes, type == "mistral" || type == "mixtral"));
+  KVCACHE_RETURN_IF_ERROR(CheckBiases(import, traits.biases));
   KVCACHE_ASSIGN_OR_RETURN(const HfRope rope, ReadHfRope(config, traits.rope_base));
   if (rope.rotated != 1.0) return config.Refuse("partial_rotary_factor", "must be 1");
   KVCACHE_RETURN_IF_ERROR(AddHfRope(import, rope, sizes.head_dim, sizes.context));

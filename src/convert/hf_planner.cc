@@ -1,5 +1,6 @@
 #include "convert/hf_planner.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -83,6 +84,13 @@ std::int64_t HfPlanner::RowsOf(std::string_view source) {
   if (!weights_.Has(source)) return 0;
   const auto tensor = weights_.Take(source);
   return tensor.ok() && tensor->data->shape.size() == 2 ? tensor->data->shape[0] : 0;
+}
+
+bool HfPlanner::AreEqual(std::string_view source, std::string_view other) {
+  const auto a = weights_.Take(source);
+  const auto b = weights_.Take(other);
+  return a.ok() && b.ok() && a->type == b->type && a->data->shape == b->data->shape &&
+         std::ranges::equal(a->data->bytes, b->data->bytes);
 }
 
 Result<std::vector<TensorPlan>> HfPlanner::Finish() {

@@ -53,6 +53,9 @@ class HfPlanner {
   // Returns the rows of a matrix; 0 if it is missing or no matrix.
   std::int64_t RowsOf(std::string_view source);
 
+  // Returns whether two tensors have one type, one shape and the same bytes.
+  bool AreEqual(std::string_view source, std::string_view other);
+
   void Fail(Status status) {
     if (status_.ok()) status_ = std::move(status);
   }

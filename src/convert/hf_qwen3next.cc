@@ -3,11 +3,11 @@
 // The published norms lack a 1, except that of the delta nets. in_proj_qkvz has the rows of q, k, v
 // and z for one key head after another; the file has all of q, k and v in one matrix and z in
 // another.
-#include <nlohmann/json.hpp>
 #include <vector>
 
 #include "base/errors.h"
 #include "convert/hf_import.h"
+#include "convert/hf_windows.h"
 
 namespace kvcache {
 namespace {
@@ -87,7 +87,7 @@ class Qwen3Next {
 
   Status ReadInterval() {
     KVCACHE_ASSIGN_OR_RETURN(interval_, config_.IntOr("full_attention_interval", 4, 1, 4096));
-    KVCACHE_ASSIGN_OR_RETURN(const auto types, config_.Strings("layer_types"));
+    KVCACHE_ASSIGN_OR_RETURN(const auto types, ReadHfLayerTypes(config_, sizes_.layers));
     for (std::size_t i = 0; i < types.size(); ++i) {
       const bool full = (static_cast<std::int64_t>(i) + 1) % interval_ == 0;
       if (types[i] == (full ? "full_attention" : "linear_attention")) continue;
@@ -110,10 +110,7 @@ class Qwen3Next {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t step,
                              config_.IntOr("decoder_sparse_step", 1, 1, 4096));
     if (step != 1) return config_.Refuse("decoder_sparse_step", "must be 1");
-    const nlohmann::json* dense = config_.Find("mlp_only_layers");
-    if (dense != nullptr && !dense->empty()) {
-      return config_.Refuse("mlp_only_layers", "must be empty");
-    }
+    KVCACHE_RETURN_IF_ERROR(CheckNoHfList(config_, "mlp_only_layers"));
     import_.Set("expert_count", experts_.count);
     import_.Set("expert_used_count", used);
     import_.Set("expert_feed_forward_length", experts_.ffn);

@@ -11,10 +11,18 @@
 namespace kvcache {
 namespace {
 
-Result<double> Positive(const HfConfig& config, std::string_view key, double otherwise) {
-  KVCACHE_ASSIGN_OR_RETURN(const double value, config.FloatOr(key, otherwise));
-  if (value > 0.0 && value < 1e30) return value;
-  return config.Refuse(key, "must be a number above 0");
+constexpr HfRange kFactor{1.0, 1e6, "a number from 1 to 1e6"};
+constexpr HfRange kShare{1e-30, 1.0, "a number above 0, at most 1"};
+
+// Returns a positive number that must be there.
+Result<double> Positive(const HfConfig& settings, std::string_view key) {
+  if (!settings.Has(key)) return settings.Refuse(key, "must be a number above 0");
+  return settings.FloatOr(key, 0.0, kHfPositive);
+}
+
+Result<double> Factor(const HfConfig& settings) {
+  if (!settings.Has("factor")) return settings.Refuse("factor", "must be a number from 1");
+  return settings.FloatOr("factor", 0.0, kFactor);
 }
 
 Result<std::int64_t> OriginalContext(const HfConfig& settings, std::int64_t context) {
@@ -24,9 +32,9 @@ Result<std::int64_t> OriginalContext(const HfConfig& settings, std::int64_t cont
 // Plans the divisors of the frequencies: 1 for pairs that rotate often within the original context,
 // the factor for those that rotate seldom.
 Status AddLlama3(HfImport& import, const HfRope& rope, std::int64_t dims, std::int64_t context) {
-  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(rope.settings, "factor", 0.0));
-  KVCACHE_ASSIGN_OR_RETURN(const double low, Positive(rope.settings, "low_freq_factor", 0.0));
-  KVCACHE_ASSIGN_OR_RETURN(const double high, Positive(rope.settings, "high_freq_factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Factor(rope.settings));
+  KVCACHE_ASSIGN_OR_RETURN(const double low, Positive(rope.settings, "low_freq_factor"));
+  KVCACHE_ASSIGN_OR_RETURN(const double high, Positive(rope.settings, "high_freq_factor"));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t original, OriginalContext(rope.settings, context));
   if (high <= low) {
     return rope.settings.Refuse("high_freq_factor", "must be above low_freq_factor");
@@ -45,10 +53,13 @@ Status AddLlama3(HfImport& import, const HfRope& rope, std::int64_t dims, std::i
 
 Status AddYarn(HfImport& import, const HfRope& rope, std::int64_t context) {
   const HfConfig& settings = rope.settings;
-  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(settings, "factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Factor(settings));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t original, OriginalContext(settings, context));
-  KVCACHE_ASSIGN_OR_RETURN(const double fast, Positive(settings, "beta_fast", 32.0));
-  KVCACHE_ASSIGN_OR_RETURN(const double slow, Positive(settings, "beta_slow", 1.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double fast, settings.FloatOr("beta_fast", 32.0, kHfPositive));
+  KVCACHE_ASSIGN_OR_RETURN(const double slow, settings.FloatOr("beta_slow", 1.0, kHfPositive));
+  if (fast <= slow) {
+    return settings.Refuse("beta_fast", StrCat("must be above beta_slow, which is ", slow));
+  }
   KVCACHE_ASSIGN_OR_RETURN(const bool truncate, settings.BoolOr("truncate", true));
   for (const std::string_view key : {"mscale", "mscale_all_dim"}) {
     if (settings.Has(key)) return settings.Refuse(key, "this setting of YaRN is not supported");
@@ -62,9 +73,21 @@ Status AddYarn(HfImport& import, const HfRope& rope, std::int64_t context) {
   if (!settings.Has("attention_factor")) return Status::Ok();
   // The file's factor is on top of the one that follows from the scaling.
   const double own = factor > 1.0 ? 1.0 + 0.1 * std::log(factor) : 1.0;
-  KVCACHE_ASSIGN_OR_RETURN(const double given, Positive(settings, "attention_factor", own));
+  KVCACHE_ASSIGN_OR_RETURN(const double given,
+                           settings.FloatOr("attention_factor", own, kHfPositive));
   if (given != own) import.SetFloat("rope.scaling.attn_factor", given / own);
   return Status::Ok();
+}
+
+// Returns the settings of a type of layers: rope_parameters may have an object for each type.
+Result<std::optional<HfConfig>> FindSettings(const HfConfig& config, std::string_view layer_type) {
+  KVCACHE_ASSIGN_OR_RETURN(auto found, config.Object("rope_parameters"));
+  if (!found) return config.Object("rope_scaling");
+  if (!layer_type.empty() && found->Has(layer_type)) return found->Object(layer_type);
+  if (!found->HasObjects()) return found;
+  return config.Refuse("rope_parameters", layer_type.empty()
+                                              ? "must be the settings of all layers"
+                                              : StrCat("must have settings for ", layer_type));
 }
 
 }  // namespace
@@ -72,16 +95,17 @@ Status AddYarn(HfImport& import, const HfRope& rope, std::int64_t context) {
 Result<HfRope> ReadHfRope(const HfConfig& config, double default_base,
                           std::string_view layer_type) {
   HfRope rope{.base = default_base, .settings = config};
-  KVCACHE_ASSIGN_OR_RETURN(rope.base, Positive(config, "rope_theta", default_base));
-  KVCACHE_ASSIGN_OR_RETURN(rope.rotated, Positive(config, "partial_rotary_factor", 1.0));
-  std::optional<HfConfig> found = config.Object("rope_parameters");
-  if (found && !layer_type.empty() && found->Object(layer_type)) found = found->Object(layer_type);
-  if (!found) found = config.Object("rope_scaling");
+  const auto read = [&rope](const HfConfig& settings) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(rope.base, settings.FloatOr("rope_theta", rope.base, kHfPositive));
+    KVCACHE_ASSIGN_OR_RETURN(rope.rotated,
+                             settings.FloatOr("partial_rotary_factor", rope.rotated, kShare));
+    return Status::Ok();
+  };
+  KVCACHE_RETURN_IF_ERROR(read(config));
+  KVCACHE_ASSIGN_OR_RETURN(auto found, FindSettings(config, layer_type));
   if (!found) return rope;
   rope.settings = *std::move(found);
-  KVCACHE_ASSIGN_OR_RETURN(rope.base, Positive(rope.settings, "rope_theta", rope.base));
-  KVCACHE_ASSIGN_OR_RETURN(rope.rotated,
-                           Positive(rope.settings, "partial_rotary_factor", rope.rotated));
+  KVCACHE_RETURN_IF_ERROR(read(rope.settings));
   KVCACHE_ASSIGN_OR_RETURN(const std::string old, rope.settings.StringOr("type", "default"));
   KVCACHE_ASSIGN_OR_RETURN(rope.type, rope.settings.StringOr("rope_type", old));
   return rope;
@@ -98,7 +122,7 @@ Status AddHfRope(HfImport& import, const HfRope& rope, std::int64_t rotated_dims
     return rope.settings.Refuse(rope.settings.Has("rope_type") ? "rope_type" : "type",
                                 "must be default, linear, llama3 or yarn");
   }
-  KVCACHE_ASSIGN_OR_RETURN(const double factor, Positive(rope.settings, "factor", 0.0));
+  KVCACHE_ASSIGN_OR_RETURN(const double factor, Factor(rope.settings));
   import.SetString("rope.scaling.type", "linear");
   import.SetFloat("rope.scaling.factor", factor);
   return Status::Ok();

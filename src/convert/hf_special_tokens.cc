@@ -31,20 +31,23 @@ constexpr Role kRoles[] = {
     {"pad_token", "pad_token_id", &TokenizerData::padding, "tokenizer.ggml.padding_token_id"},
 };
 
-// Returns the ids under a key: a number, or an array of numbers. Others are skipped.
-std::vector<std::int64_t> IdsOf(const HfConfig& config, const char* key) {
+// Returns the ids under a key: a number, or an array of numbers. Ids that are not below `tokens` are left out; those
+// of the begin and the end of a text are refused, because a model without them never ends.
+Result<std::vector<std::int64_t>> IdsOf(const HfConfig& config, const Role& role,
+                                        std::int64_t tokens) {
   std::vector<std::int64_t> ids;
-  const json* value = config.Find(key);
+  const json* value = config.Find(role.id);
   if (value == nullptr) return ids;
-  const auto add = [&](const json& id) {
-    if (id.is_number_unsigned() && id.get<std::uint64_t>() < (1u << 30)) {
-      ids.push_back(id.get<std::int64_t>());
+  const bool must_fit = role.target == &TokenizerData::bos || role.target == &TokenizerData::eos;
+  const json list = value->is_array() ? *value : json::array({*value});
+  for (const json& id : list) {
+    const bool fits =
+        id.is_number_unsigned() && id.get<std::uint64_t>() < static_cast<std::uint64_t>(tokens);
+    if (!id.is_number_integer() || (must_fit && !fits)) {
+      return config.Refuse(role.id, StrCat("must be an id of the vocabulary, from 0 to ",
+                                           tokens - 1, ", or several"));
     }
-  };
-  if (value->is_array()) {
-    for (const json& id : *value) add(id);
-  } else {
-    add(*value);
+    if (fits) ids.push_back(id.get<std::int64_t>());
   }
   return ids;
 }
@@ -83,10 +86,9 @@ class SpecialTokens {
     if (directory_.Has("generation_config.json")) {
       KVCACHE_ASSIGN_OR_RETURN(const HfConfig file,
                                HfConfig::Read(directory_, "generation_config.json"));
-      ReadIds(file);
+      KVCACHE_RETURN_IF_ERROR(ReadIds(file));
     }
-    ReadIds(config_);
-    return Status::Ok();
+    return ReadIds(config_);
   }
 
  private:
@@ -105,18 +107,17 @@ class SpecialTokens {
   }
 
   // A list of ends has the end of a text and the end of a turn.
-  void ReadIds(const HfConfig& file) {
+  Status ReadIds(const HfConfig& file) {
     for (const Role& role : kRoles) {
-      std::vector<std::int64_t> ids = IdsOf(file, role.id);
-      std::erase_if(ids, [&](std::int64_t id) {
-        return id >= static_cast<std::int64_t>(data_->tokens.size());
-      });
+      KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int64_t> ids,
+                               IdsOf(file, role, static_cast<std::int64_t>(data_->tokens.size())));
       if (ids.empty()) continue;
       if (!(data_->*role.target)) data_->*role.target = ids[0];
       if (role.target != &TokenizerData::eos || data_->eot) continue;
       std::erase(ids, *data_->eos);
       if (ids.size() == 1) data_->eot = ids[0];
     }
+    return Status::Ok();
   }
 
   const HfDirectory& directory_;

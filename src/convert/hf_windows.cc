@@ -19,15 +19,28 @@ std::vector<bool> Periodic(std::int64_t layers, std::int64_t period) {
 
 }  // namespace
 
+Result<std::vector<std::string>> ReadHfLayerTypes(const HfConfig& config, std::int64_t layers) {
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<std::string> types, config.Strings("layer_types"));
+  if (!config.Has("layer_types") || types.size() == static_cast<std::size_t>(layers)) return types;
+  return config.Refuse("layer_types", StrCat("must have ", layers, " types, one for each layer"));
+}
+
+Status CheckHfLayerTypes(const HfConfig& config, std::int64_t layers, std::string_view type) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto types, ReadHfLayerTypes(config, layers));
+  for (const std::string& each : types) {
+    if (each != type) {
+      return config.Refuse("layer_types", StrCat("must be ", type, " for each layer"));
+    }
+  }
+  return Status::Ok();
+}
+
 Result<std::vector<bool>> ReadHfWindows(const HfConfig& config, std::int64_t layers,
                                         std::int64_t period) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<std::string> types, config.Strings("layer_types"));
+  KVCACHE_ASSIGN_OR_RETURN(const auto types, ReadHfLayerTypes(config, layers));
   if (types.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(period, config.IntOr("sliding_window_pattern", period, 0, 1 << 20));
     return Periodic(layers, period);
-  }
-  if (types.size() != static_cast<std::size_t>(layers)) {
-    return config.Refuse("layer_types", StrCat("must have ", layers, " types, one for each layer"));
   }
   std::vector<bool> windowed;
   for (const std::string& type : types) {

@@ -90,7 +90,8 @@ Result<ImportResult> ImportModel(const ImportRequest& request) {
   KVCACHE_ASSIGN_OR_RETURN(const HfConfig outer, HfConfig::Read(directory, "config.json"));
   KVCACHE_ASSIGN_OR_RETURN(const Family* family, FindFamily(outer));
   KVCACHE_RETURN_IF_ERROR(CheckPlain(outer));
-  const HfConfig config = outer.Object("text_config").value_or(outer);
+  KVCACHE_ASSIGN_OR_RETURN(const auto text_config, outer.Object("text_config"));
+  const HfConfig& config = text_config ? *text_config : outer;
   KVCACHE_RETURN_IF_ERROR(CheckPlain(config));
   KVCACHE_ASSIGN_OR_RETURN(HfWeights weights, HfWeights::Open(directory));
   HfPlanner planner(weights);

@@ -99,6 +99,20 @@ class Assistant(CliTest):
         sizes = {layer["type"].rsplit(".", 1)[-1]: layer["bytes"] for layer in shown["layers"]}
         self.assertLess(sizes["draft"], pathlib.Path(self.head).stat().st_size / 2)
 
+    def test_a_wrong_directory_leaves_nothing(self):
+        model = self.file("Modelfile", f"FROM {self.directory(self.target)}\nDRAFT {self.directory(self.head)}\n"
+                          .encode())
+        for path, key, value in ((self.head, "rms_norm_eps", -1e-6), (self.target, "rms_norm_eps", -1e-6),
+                                 (self.head, "vocab_size", 3), (self.target, "layer_types", ["full_attention"]),
+                                 (self.head, "rope_parameters", []), (self.target, "hidden_size", 2.5)):
+            file = pathlib.Path(self.directory(path)) / "config.json"
+            config = json.loads(file.read_text())
+            (config.get("text_config") or config)[key] = value
+            file.write_text(json.dumps(config))
+            self.fails(["create", "wrong", "-f", model], "config.json", f"{key} is ", env=self.env)
+            self.assertFalse((self.dir / "store").exists())
+            self.directory(path)
+
     def test_files(self):
         plain = self.answer(self.target)
         drafted = self.answer(self.target, "--draft", self.head, "--draft-tokens", "3")
