@@ -69,6 +69,22 @@ function(kvcache_objects out)
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()
 
+# kvcache_begin_programs(FOLDER): links src/program into each program of the folder and of those in it.
+function(kvcache_begin_programs folder)
+  kvcache_objects(objects program)
+  get_property(targets DIRECTORY ${folder} PROPERTY BUILDSYSTEM_TARGETS)
+  foreach(target IN LISTS targets)
+    get_target_property(type ${target} TYPE)
+    if(type STREQUAL "EXECUTABLE")
+      target_sources(${target} PRIVATE ${objects})
+    endif()
+  endforeach()
+  get_property(folders DIRECTORY ${folder} PROPERTY SUBDIRECTORIES)
+  foreach(subfolder IN LISTS folders)
+    kvcache_begin_programs(${subfolder})
+  endforeach()
+endfunction()
+
 # kvcache_library(NAME LAYERS layer...): declares a library of layers, with the public headers.
 function(kvcache_library name)
   cmake_parse_arguments(ARG "" "" "LAYERS" ${ARGN})
