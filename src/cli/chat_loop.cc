@@ -13,6 +13,7 @@
 #include "cli/context_fit.h"
 #include "cli/json_report.h"
 #include "cli/message_reader.h"
+#include "cli/notes.h"
 #include "cli/paste_mode.h"
 #include "cli/shown_text.h"
 #include "kvcache_engine/chat.h"
@@ -57,6 +58,7 @@ class ChatLoop {
 
   Status Run() {
     KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
+    ShowNotes();
     Say(UnusedByTemplate(chat_.format(), chat_.conversation()));
     if (on_terminal_) Say(Welcome(chat_));
     for (;;) {

@@ -1,6 +1,8 @@
 // kvcache eval: score given text, and write its logits.
 #include <algorithm>
 #include <atomic>
+#include <cmath>
+#include <cstdio>
 #include <filesystem>
 #include <iterator>
 #include <limits>
@@ -83,6 +85,23 @@ Status CheckEncoder(const Engine& engine, bool encodes) {
                   : "the model has an encoder: give its text with --encode"};
 }
 
+// The largest perplexity whose digits a double has all of; larger ones are given as a power of e.
+constexpr double kMostDigits = 1e15;
+
+std::string PerplexityText(const ScoreResult& score) {
+  char text[64];
+  const bool plain = score.perplexity < kMostDigits;
+  (void)std::snprintf(text, sizeof(text), plain ? "%.6f" : "e^%.6g",
+                      plain ? score.perplexity : score.nll / (score.tokens - 1));
+  return text;
+}
+
+// JSON has no infinity: null for what is larger than a double, as for a single token.
+nlohmann::json PerplexityJson(const ScoreResult& score) {
+  const bool has_value = score.tokens > 1 && std::isfinite(score.perplexity);
+  return has_value ? nlohmann::json(score.perplexity) : nlohmann::json();
+}
+
 Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score,
               const Resumed& resumed) {
   const double rate = score.tokens * 1e3 / score.prefill_ms;
@@ -97,13 +116,14 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score,
       (void)std::printf("%s tokens restored from %s in %.1f ms · ",
                         WithThousands(resumed.tokens).c_str(), tier.c_str(), resumed.ms);
     }
-    (void)std::printf("%s tokens · nll %.6f · perplexity %.6f · %.0f tokens/s\n",
-                      WithThousands(score.tokens).c_str(), score.nll, score.perplexity, rate);
+    (void)std::printf("%s tokens · nll %.6f · perplexity %s · %.0f tokens/s\n",
+                      WithThousands(score.tokens).c_str(), score.nll, PerplexityText(score).c_str(),
+                      rate);
     return Status::Ok();
   }
   PrintJson({{"tokens", score.tokens},
              {"nll", score.nll},
-             {"perplexity", scored ? nlohmann::json(score.perplexity) : nlohmann::json()},
+             {"perplexity", PerplexityJson(score)},
              {"reuse", PromptTokensJson(score.tokens - resumed.tokens, resumed.tokens, tier)},
              {"timing",
               {{"restore_ms", resumed.ms},

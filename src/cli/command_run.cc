@@ -4,6 +4,7 @@
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
+#include <sstream>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,7 @@
 #include "cli/context_fit.h"
 #include "cli/json_report.h"
 #include "cli/model_store.h"
+#include "cli/notes.h"
 #include "cli/run_flags.h"
 #include "engine/engine_impl.h"
 #include "engine/prefix_store.h"
@@ -142,7 +144,8 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
                  double load_ms) {
   Chat chat(engine, std::move(format));
   KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.conversation()));
-  (void)std::fputs(UnusedByTemplate(chat.format(), chat.conversation()).c_str(), stderr);
+  std::istringstream unused(UnusedByTemplate(chat.format(), chat.conversation()));
+  for (std::string line; std::getline(unused, line);) AddNote(line);
   chat.conversation().Add("user", text);
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, 0);

@@ -75,7 +75,7 @@ Status Copy(const CopyFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const ModelName source, ModelName::Parse(flags.source));
   KVCACHE_ASSIGN_OR_RETURN(const ModelName target, ModelName::Parse(flags.target));
   KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
-  KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
+  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, store.Lock());
   KVCACHE_ASSIGN_OR_RETURN(const Manifest manifest, store.Read(source));
   return store.Write(lock, target, manifest);
 }

@@ -93,7 +93,7 @@ Status Tokenize(const TokenizeFlags& flags) {
   const std::size_t without_model = flags.detokenize ? 0 : 1;
   const std::string model = flags.words.size() > without_model ? flags.words.front() : "";
   KVCACHE_ASSIGN_OR_RETURN(const auto tokenizer, OpenTokenizer(model));
-  PrintNotes(model, *tokenizer);
+  AddNotes(model, *tokenizer);
   return flags.detokenize ? Detokenize(flags, *tokenizer) : Encode(flags, *tokenizer);
 }
 

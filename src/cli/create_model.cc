@@ -1,6 +1,5 @@
 #include "cli/create_model.h"
 
-#include <cstdio>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -9,8 +8,12 @@
 #include "base/strings.h"
 #include "chat_template/chat_template.h"
 #include "cli/model_store.h"
+#include "cli/notes.h"
+#include "cli/run_flags.h"
 #include "convert/import_model.h"
 #include "gguf/gguf.h"
+#include "inspect/describe_model.h"
+#include "model/model.h"
 
 namespace kvcache::cli {
 namespace {
@@ -29,14 +32,30 @@ Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
   return LocateModel(text);
 }
 
+// Removes a file at the end, if it is there.
+class FileRemover {
+ public:
+  explicit FileRemover(std::string path) : path_(std::move(path)) {}
+  ~FileRemover() {
+    std::error_code ignored;
+    fs::remove(path_, ignored);
+  }
+  FileRemover(const FileRemover&) = delete;
+  FileRemover& operator=(const FileRemover&) = delete;
+
+ private:
+  std::string path_;
+};
+
 // Makes the layers of one model.
 class Creator {
  public:
-  Creator(const ModelStore& store, const StoreLock& lock, const CreateOptions& options)
+  Creator(const ModelStore& store, StoreLock& lock, const CreateOptions& options)
       : store_(store), lock_(lock), folder_(options.folder), options_(options) {}
 
-  Result<Manifest> Create(Modelfile file) {
+  Result<Manifest> Create(const std::string& name, Modelfile file) {
     KVCACHE_RETURN_IF_ERROR(AddWeights(&file).WithContext(StrCat("FROM ", file.from)));
+    KVCACHE_RETURN_IF_ERROR(CheckStoredParameters(name, file.parameters));
     if (file.draft.empty() && options_.draft_scheme) {
       return InvalidArgument("--quantize-draft is given, but there is no DRAFT");
     }
@@ -71,30 +90,31 @@ class Creator {
   // Returns the architecture.
   Result<std::string> AddModel(std::string_view type, const std::string& path,
                                const std::optional<WeightScheme>& scheme) {
-    // A process that is killed leaves this file; the next conversion replaces it.
-    const std::string converted = StrCat(store_.root(), "/.kvcache-create.gguf");
+    const std::string converted = StoreLock::ConvertedPath(store_.root());
+    const FileRemover remover(converted);
     std::error_code ignored;
     const bool imports = fs::is_directory(path, ignored);
     if (imports) {
       KVCACHE_ASSIGN_OR_RETURN(
           const ImportResult result,
           ImportModel({.directory = path, .path = converted, .scheme = scheme}));
-      for (const std::string& note : result.notes) PrintNote(StrCat(path, ": ", note));
+      for (const std::string& note : result.notes) AddNote(StrCat(path, ": ", note));
     }
     KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(imports ? converted : path));
+    if (imports) KVCACHE_RETURN_IF_ERROR(CheckImported(*file).WithContext(path));
     KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetStringOr("general.architecture", "?"));
     std::string architecture(family);
     const bool quantizes = scheme && !imports;
     if (quantizes) KVCACHE_RETURN_IF_ERROR(QuantizeModel(*file, *scheme, converted));
-    auto layer = store_.AddFile(lock_, type, imports || quantizes ? converted : path);
-    if (imports || quantizes) fs::remove(converted, ignored);
-    if (!layer.ok()) return std::move(layer).TakeStatus();
-    manifest_.layers.push_back(std::move(layer).value());
+    KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer,
+                             store_.AddFile(lock_, type, imports || quantizes ? converted : path));
+    manifest_.layers.push_back(std::move(layer));
     return architecture;
   }
 
-  static void PrintNote(const std::string& note) {
-    (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(note).c_str());
+  // Refuses weights that no program could load: a setting that the import takes may be one that models refuse.
+  static Status CheckImported(const GgufFile& file) {
+    return HasOnlyDraftHead(file) ? Status::Ok() : DescribeModel(file).status();
   }
 
   Status AddWeights(Modelfile* file) {
@@ -143,7 +163,7 @@ class Creator {
   }
 
   const ModelStore& store_;
-  const StoreLock& lock_;
+  StoreLock& lock_;
   const fs::path folder_;
   const CreateOptions& options_;
   nlohmann::ordered_json config_;
@@ -169,9 +189,9 @@ Status CreateModel(const ModelStore& store, const ModelName& name, Modelfile fil
                    const CreateOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckRequires(file.requires_version, KVCACHE_VERSION));
   KVCACHE_RETURN_IF_ERROR(CheckTemplate(file));
-  KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
+  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, store.Lock());
   KVCACHE_ASSIGN_OR_RETURN(const Manifest manifest,
-                           Creator(store, lock, options).Create(std::move(file)));
+                           Creator(store, lock, options).Create(name.Short(), std::move(file)));
   return store.Write(lock, name, manifest);
 }
 

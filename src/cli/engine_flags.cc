@@ -1,10 +1,10 @@
 #include "cli/engine_flags.h"
 
-#include <cstdio>
 #include <string>
 
 #include "base/strings.h"
 #include "cli/model_store.h"
+#include "cli/notes.h"
 #include "engine/engine_impl.h"
 #include "platform/system_memory.h"
 
@@ -98,13 +98,10 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenWith(const std::string& path,
                                                       const EngineOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(auto engine, Engine::Open(path, options));
-  PrintNotes(path, engine->tokenizer());
+  AddNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
-    (void)std::fprintf(
-        stderr,
-        "kvcache: the model was made for %s tokens of context; with %s its answers may be "
-        "poor\n",
-        WithThousands(own).c_str(), WithThousands(engine->context()).c_str());
+    AddNote(StrCat("the model was made for ", WithThousands(own), " tokens of context; with ",
+                   WithThousands(engine->context()), " its answers may be poor"));
   }
   return engine;
 }

@@ -14,8 +14,10 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "cli/checked_output.h"
 #include "cli/command.h"
 #include "cli/command_line.h"
+#include "cli/notes.h"
 #include "cli/terminal.h"
 #include "platform/mapped_file_faults.h"
 
@@ -42,9 +44,13 @@ int RunChosen(const std::vector<Command>& commands, const std::string& name) {
   for (const Command& command : commands) {
     if (command.name != name) continue;
     ReportCutFiles();
+    HoldNotes();
     const Status status = command.run();
     EndByTermination();
-    if (status.ok()) return 0;
+    if (status.ok()) {
+      ShowNotes();
+      return 0;
+    }
     std::fprintf(stderr, "kvcache %s: %s\n", name.c_str(), OneLine(status.message()).c_str());
     return kFailed;
   }
@@ -96,23 +102,6 @@ int Main(int argc, char** argv) {
   return kFailed;
 }
 
-// A reader that has gone (`| head`) is no news: the process ends as SIGPIPE would have ended it.
-void EndByClosedPipe() {
-  (void)std::signal(SIGPIPE, SIG_DFL);
-  (void)std::raise(SIGPIPE);
-}
-
-// What was printed may still be on its way, or may have been refused before: a script that sees
-// 0 must have it all. Returns the exit status.
-int CheckOutput(int status) {
-  const bool flushed = std::fflush(stdout) == 0;
-  const std::string reason = flushed ? "" : std::string(": ") + std::strerror(errno);
-  if (!flushed && errno == EPIPE) EndByClosedPipe();
-  if ((flushed && std::ferror(stdout) == 0) || status != 0) return status;
-  std::fprintf(stderr, "kvcache: cannot write to standard output%s\n", reason.c_str());
-  return kFailed;
-}
-
 }  // namespace
 }  // namespace kvcache::cli
 
@@ -120,7 +109,7 @@ int main(int argc, char** argv) {
   // A pipe whose reader has gone is an error of the write that meets it: a chat goes on.
   (void)std::signal(SIGPIPE, SIG_IGN);
   try {
-    return kvcache::cli::CheckOutput(kvcache::cli::Main(argc, argv));
+    return kvcache::cli::CheckOutput("kvcache", kvcache::cli::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
     std::fprintf(stderr, "kvcache: %s\n", kvcache::OneLine(error.what()).c_str());
     return kvcache::cli::kFailed;

@@ -1,13 +1,13 @@
 #include "cli/model_store.h"
 
 #include <algorithm>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <map>
 #include <utility>
 
 #include "base/strings.h"
+#include "cli/notes.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
 
@@ -134,10 +134,8 @@ Result<std::string> ReadFamily(const std::string& path) {
   return std::string(family);
 }
 
-void PrintNotes(const std::string& model, const Tokenizer& tokenizer) {
-  for (const std::string& note : tokenizer.notes()) {
-    (void)std::fprintf(stderr, "kvcache: %s\n", OneLine(StrCat(model, ": ", note)).c_str());
-  }
+void AddNotes(const std::string& model, const Tokenizer& tokenizer) {
+  for (const std::string& note : tokenizer.notes()) AddNote(StrCat(model, ": ", note));
 }
 
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model) {

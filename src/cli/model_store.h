@@ -52,8 +52,8 @@ Result<std::string> FindModel(const std::string& model);
 // kUnsupported: the file has just a draft head.
 Result<std::string> ReadFamily(const std::string& path);
 
-// Writes the notes on the vocabulary of MODEL (Tokenizer::notes) to standard error, a line each.
-void PrintNotes(const std::string& model, const Tokenizer& tokenizer);
+// Adds the notes on the vocabulary of MODEL (Tokenizer::notes) to those of the command.
+void AddNotes(const std::string& model, const Tokenizer& tokenizer);
 
 // Reads the tokenizer of MODEL, without its weights.
 Result<std::unique_ptr<Tokenizer>> OpenTokenizer(const std::string& model);

@@ -53,4 +53,8 @@ struct RunFlags {
   std::optional<FlagSet> command_;
 };
 
+// Refuses parameters of the model of that name that RunFlags::Adopt would refuse.
+Status CheckStoredParameters(const std::string& name,
+                             const std::vector<StoredParameter>& parameters);
+
 }  // namespace kvcache::cli

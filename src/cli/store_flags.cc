@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
@@ -10,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "cli/notes.h"
 #include "engine/engine_impl.h"
 #include "store/redis_url.h"
 
@@ -46,7 +46,7 @@ std::string Variable(const char* name) {
 }
 
 void Tell(const std::string& message) {
-  (void)std::fprintf(stderr, "kvcache: prefixes are not stored: %s\n", OneLine(message).c_str());
+  AddNote("prefixes are not stored: " + message);
 }
 
 }  // namespace

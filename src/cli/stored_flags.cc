@@ -1,12 +1,12 @@
 // RunFlags::Adopt: what a stored model says, where the command line says nothing.
 #include <algorithm>
 #include <charconv>
-#include <cstdio>
 #include <limits>
 #include <string>
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "cli/notes.h"
 #include "cli/run_flags.h"
 #include "model_store/modelfile.h"
 
@@ -15,7 +15,7 @@ namespace {
 
 Status Wrong(const std::string& name, const std::string& value) {
   return InvalidArgument(StrCat("its parameter ", Quoted(name), " is ", Quoted(value),
-                                ", which is out of range; a flag of this command replaces it"));
+                                ", which is out of range; a flag of 'kvcache run' replaces it"));
 }
 
 template <typename Number>
@@ -86,14 +86,24 @@ Status RunFlags::Adopt(const StoredModel& model) {
   chat.stored_messages = model.messages;
   if (!model.chat_template || Given("--chat-template")) return Status::Ok();
   if (IsGoTemplate(*model.chat_template)) {
-    (void)std::fprintf(stderr,
-                       "kvcache: the template of '%s' is written in Go's template language; the "
-                       "one in its weights is used instead\n",
-                       OneLine(model.name).c_str());
+    AddNote(StrCat("the template of '", model.name,
+                   "' is written in Go's template language; the one in its weights is used "
+                   "instead"));
   } else {
     chat.stored_template = model.chat_template;
   }
   return Status::Ok();
+}
+
+Status CheckStoredParameters(const std::string& name,
+                             const std::vector<StoredParameter>& parameters) {
+  CommandLine line("kvcache", "", "");
+  RunFlags flags;
+  flags.Add(line.AddCommand("run", ""));
+  StoredModel model;
+  model.name = name;
+  model.parameters = parameters;
+  return flags.Adopt(model);
 }
 
 }  // namespace kvcache::cli

@@ -15,7 +15,7 @@ namespace kvcache {
 struct ScoreResult {
   std::int32_t tokens = 0;  // evaluated, with the decoder's first token of an encoder model
   double nll = 0.0;         // -log p, natural, summed over the tokens after the first
-  double perplexity = 0.0;  // exp(nll / (tokens - 1)); 0 for a single token
+  double perplexity = 0.0;  // exp(nll / (tokens - 1)), maybe infinite; 0 for a single token
   double prefill_ms = 0.0;
 };
 

@@ -1,12 +1,12 @@
 #include "model_store/model_store.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <unistd.h>
 
 #include <algorithm>
 #include <cerrno>
 #include <filesystem>
+#include <map>
 #include <set>
 #include <span>
 #include <system_error>
@@ -94,12 +94,6 @@ void AddDigests(const Manifest& manifest, std::set<std::string>* digests) {
 
 }  // namespace
 
-StoreLock::StoreLock(StoreLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-StoreLock::~StoreLock() {
-  if (fd_ >= 0) close(fd_);
-}
-
 std::string ModelStore::ManifestPath(const ModelName& name) const {
   return StrCat(root_, "/manifests/", name.Path());
 }
@@ -120,11 +114,9 @@ Status ModelStore::CheckInside(const std::string& path) const {
                         "; remove the link, or link the whole store"));
 }
 
-Status ModelStore::MakeFolder(const std::string& path) const {
+Status ModelStore::MakeFolder(StoreLock& lock, const std::string& path) const {
   KVCACHE_RETURN_IF_ERROR(CheckInside(path));
-  std::error_code error;
-  fs::create_directories(path, error);
-  return error ? OsError("create", path, error.value()) : Status::Ok();
+  return lock.MakeFolder(path);
 }
 
 Result<std::vector<ModelName>> ModelStore::List() const {
@@ -207,35 +199,61 @@ Status ModelStore::Verify(const ManifestLayer& layer) const {
 }
 
 Result<StoreLock> ModelStore::Lock() const {
-  std::error_code error;
-  fs::create_directories(root_, error);
-  if (error) return OsError("create", root_, error.value());
-  const int fd = open(root_.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return OsError("open", root_, errno);
-  StoreLock lock(fd);
-  if (flock(fd, LOCK_EX) != 0) return OsError("lock", root_, errno);
+  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, StoreLock::Take(root_));
+  TakeLeftovers(lock);
   return lock;
 }
 
-Result<ManifestLayer> ModelStore::AddBytes(const StoreLock& /*lock*/, std::string_view type,
+Result<std::set<std::string>> ModelStore::UsedDigests() const {
+  std::set<std::string> used;
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<ModelName> names, List());
+  for (const ModelName& name : names) {
+    const auto manifest = Read(name);
+    if (!manifest.ok()) return manifest.status();
+    AddDigests(*manifest, &used);
+  }
+  return used;
+}
+
+void ModelStore::TakeLeftovers(StoreLock& lock) const {
+  std::error_code ignored;
+  fs::remove(StoreLock::ConvertedPath(root_), ignored);
+  const std::vector<std::string> left = lock.LeftDigests();
+  if (left.empty() || !CheckInside(StrCat(root_, "/blobs/x")).ok()) return;
+  const auto used = UsedDigests();
+  if (!used.ok()) return;  // the unreadable manifest may name them
+  std::map<std::string, std::string> unused;
+  for (const std::string& digest : left) {
+    if (!used->contains(digest)) unused[digest] = PathOfDigest(digest);
+  }
+  lock.TakeOver(unused);
+}
+
+// Writes a blob that is missing or damaged. The old bytes of a damaged one are no one's: that it is written again is
+// how a user repairs one.
+template <typename Writer>
+Status ModelStore::AddBlob(StoreLock& lock, const ManifestLayer& layer, const Writer& write) const {
+  const std::string path = PathOfDigest(layer.digest);
+  KVCACHE_RETURN_IF_ERROR(MakeFolder(lock, fs::path(path).parent_path()));
+  if (HasSize(path, layer.size) && Verify(layer).ok()) return Status::Ok();
+  std::error_code ignored;
+  const bool is_new = !fs::exists(fs::symlink_status(path, ignored));
+  if (is_new) KVCACHE_RETURN_IF_ERROR(lock.AddBlob(layer.digest, path));
+  return WriteNew(path, layer.size, write);
+}
+
+Result<ManifestLayer> ModelStore::AddBytes(StoreLock& lock, std::string_view type,
                                            std::string_view bytes) const {
   ManifestLayer layer{std::string(type), BlobDigest(Sha256Of(BytesOf(bytes))), bytes.size()};
-  const std::string path = PathOfDigest(layer.digest);
-  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(path).parent_path()));
-  if (HasSize(path, layer.size) && Verify(layer).ok()) return layer;
   KVCACHE_RETURN_IF_ERROR(
-      WriteNew(path, layer.size, [&](NewFile& file) { return file.WriteAt(0, BytesOf(bytes)); }));
+      AddBlob(lock, layer, [&](NewFile& file) { return file.WriteAt(0, BytesOf(bytes)); }));
   return layer;
 }
 
-Result<ManifestLayer> ModelStore::AddFile(const StoreLock& /*lock*/, std::string_view type,
+Result<ManifestLayer> ModelStore::AddFile(StoreLock& lock, std::string_view type,
                                           const std::string& path) const {
   KVCACHE_ASSIGN_OR_RETURN(const MappedFile source, MappedFile::Open(path));
   ManifestLayer layer{std::string(type), DigestOf(source), source.bytes().size()};
-  const std::string target = PathOfDigest(layer.digest);
-  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(target).parent_path()));
-  // A damaged blob of the right size is written again: this is how a user repairs one.
-  if (HasSize(target, layer.size) && Verify(layer).ok()) return layer;
   const auto copy = [&](NewFile& file) -> Status {
     Sha256 hash;
     std::uint64_t offset = 0;
@@ -247,20 +265,24 @@ Result<ManifestLayer> ModelStore::AddFile(const StoreLock& /*lock*/, std::string
     if (BlobDigest(hash.Finish()) == layer.digest) return Status::Ok();
     return {StatusCode::kIo, StrCat(path, " changed while it was copied; start again")};
   };
-  KVCACHE_RETURN_IF_ERROR(WriteNew(target, layer.size, copy));
+  KVCACHE_RETURN_IF_ERROR(AddBlob(lock, layer, copy));
   return layer;
 }
 
-Status ModelStore::Write(const StoreLock& /*lock*/, const ModelName& name,
-                         const Manifest& manifest) const {
+Status ModelStore::Write(StoreLock& lock, const ModelName& name, const Manifest& manifest) const {
   for (const ManifestLayer& layer : manifest.layers) {
     KVCACHE_RETURN_IF_ERROR(BlobPath(layer).status());
   }
   KVCACHE_RETURN_IF_ERROR(BlobPath(manifest.config).status());
   const std::string path = ManifestPath(name);
-  KVCACHE_RETURN_IF_ERROR(MakeFolder(fs::path(path).parent_path()));
+  KVCACHE_RETURN_IF_ERROR(MakeFolder(lock, fs::path(path).parent_path()));
   const std::string text = ManifestText(manifest);
-  return WriteNew(path, text.size(), [&](NewFile& file) { return file.WriteAt(0, BytesOf(text)); });
+  KVCACHE_RETURN_IF_ERROR(
+      WriteNew(path, text.size(), [&](NewFile& file) { return file.WriteAt(0, BytesOf(text)); }));
+  std::set<std::string> named;
+  AddDigests(manifest, &named);
+  lock.Keep(named);
+  return Status::Ok();
 }
 
 Status ModelStore::Remove(const StoreLock& /*lock*/, const ModelName& name) const {
@@ -272,22 +294,17 @@ Status ModelStore::Remove(const StoreLock& /*lock*/, const ModelName& name) cons
   if (!fs::remove(path, error) || error) return OsError("remove", path, error.value());
   RemoveEmptyFolders(fs::path(path).parent_path(), kNameParts - 1);
   if (!manifest.ok()) return Status::Ok();  // damaged: what it named is unknown
-  std::set<std::string> used;
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<ModelName> names, List());
-  for (const ModelName& other : names) {
-    const auto kept = Read(other);
-    if (!kept.ok()) {
-      return Corrupt(StrCat("'", name.Short(), "' is removed, but its blobs stay, because ",
-                            kept.status().message()));
-    }
-    AddDigests(*kept, &used);
+  const auto used = UsedDigests();
+  if (!used.ok()) {
+    return Corrupt(StrCat("'", name.Short(), "' is removed, but its blobs stay, because ",
+                          used.status().message()));
   }
   std::set<std::string> unused;
   AddDigests(*manifest, &unused);
   for (const std::string& digest : unused) {
     const std::string blob = PathOfDigest(digest);
     const bool inside = CheckInside(StrCat(root_, "/blobs/x")).ok();
-    if (!used.contains(digest) && inside) fs::remove(blob, error);
+    if (!used->contains(digest) && inside) fs::remove(blob, error);
     if (error) return OsError("remove", blob, error.value());
   }
   return Status::Ok();

@@ -4,9 +4,9 @@
 //   ROOT/blobs/sha256-HEX                     a layer: weights, a template, parameters …
 //
 // Writing. A blob or manifest appears under its name when it is complete and on the disk
-// (platform/new_file.h), and a manifest only after its blobs. A process that is killed leaves whole
-// blobs without a manifest at worst; the same call then uses them again. A full disk is an error,
-// and every model that was there stays.
+// (platform/new_file.h), and a manifest only after its blobs. A failed call leaves nothing: what it added is
+// removed with the lock (store_lock.h). A process that is killed leaves whole blobs without a manifest at worst;
+// the same call then uses them again, and any other call removes them. A full disk is an error, and every model that was there stays.
 //
 // Reading. A manifest or blob must be a regular file below ROOT. ROOT, and folders in it, may be
 // symbolic links; a link from inside of ROOT to the outside is refused. A blob must have the size
@@ -17,6 +17,7 @@
 #pragma once
 
 #include <cstdint>
+#include <set>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -24,21 +25,9 @@
 #include "kvcache/status.h"
 #include "model_store/manifest.h"
 #include "model_store/model_name.h"
+#include "model_store/store_lock.h"
 
 namespace kvcache {
-
-// A lock on the store. It ends with the object or with the process.
-class StoreLock {
- public:
-  StoreLock(StoreLock&& other) noexcept;
-  StoreLock& operator=(StoreLock&& other) = delete;
-  ~StoreLock();
-
- private:
-  friend class ModelStore;
-  explicit StoreLock(int fd) : fd_(fd) {}
-  int fd_;
-};
 
 class ModelStore {
  public:
@@ -64,17 +53,18 @@ class ModelStore {
   // Compares the bytes of a blob with its digest. Errors: kCorrupt; those of BlobPath.
   Status Verify(const ManifestLayer& layer) const;
 
-  // Waits for the lock that all calls below need. Creates the folder.
+  // Waits for the lock that all calls below need. Creates the folder. Takes over what a killed process left.
   Result<StoreLock> Lock() const;
 
-  // Stores bytes, or the bytes of a file, as a layer. A blob that is there already is kept.
-  Result<ManifestLayer> AddBytes(const StoreLock& lock, std::string_view type,
+  // Stores bytes, or the bytes of a file, as a layer. A blob that is there already is kept. Without a call of Write,
+  // a new blob is removed with the lock.
+  Result<ManifestLayer> AddBytes(StoreLock& lock, std::string_view type,
                                  std::string_view bytes) const;
-  Result<ManifestLayer> AddFile(const StoreLock& lock, std::string_view type,
+  Result<ManifestLayer> AddFile(StoreLock& lock, std::string_view type,
                                 const std::string& path) const;
 
   // Gives the name to a manifest whose blobs are stored, in place of what it named before.
-  Status Write(const StoreLock& lock, const ModelName& name, const Manifest& manifest) const;
+  Status Write(StoreLock& lock, const ModelName& name, const Manifest& manifest) const;
 
   // Removes the name, and the blobs that no other manifest names. A manifest that cannot be read
   // might name any blob: then all blobs stay, and the error says so (the name is removed).
@@ -84,7 +74,12 @@ class ModelStore {
   std::string ManifestPath(const ModelName& name) const;
   std::string PathOfDigest(std::string_view digest) const;
   Status CheckInside(const std::string& path) const;
-  Status MakeFolder(const std::string& path) const;
+  Status MakeFolder(StoreLock& lock, const std::string& path) const;
+  // Returns the digests that manifests name. Errors: one of them cannot be read.
+  Result<std::set<std::string>> UsedDigests() const;
+  void TakeLeftovers(StoreLock& lock) const;
+  template <typename Writer>
+  Status AddBlob(StoreLock& lock, const ManifestLayer& layer, const Writer& write) const;
 
   std::string root_;
 };

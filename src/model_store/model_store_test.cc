@@ -3,12 +3,16 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/wait.h>
+#include <unistd.h>
 
 #include <csignal>
 #include <filesystem>
 #include <fstream>
+#include <set>
 #include <string>
 
+#include "base/strings.h"
 #include "model_store/blob_digest.h"
 
 namespace kvcache {
@@ -192,6 +196,76 @@ TEST_F(ModelStoreTest, AFullDiskLeavesTheStoreAsItWas) {
   }
   EXPECT_EQ(files, 3);
   EXPECT_TRUE(store().Verify(one.layers[0]).ok());
+}
+
+// Returns the paths of everything in a folder.
+std::set<std::string> Everything(const fs::path& folder) {
+  std::set<std::string> paths;
+  for (const auto& entry : fs::recursive_directory_iterator(folder)) paths.insert(entry.path());
+  return paths;
+}
+
+TEST_F(ModelStoreTest, WithoutAManifestNothingStays) {
+  const std::string source = File("source", "weights");
+  const auto add = [&](const std::string& config) {
+    auto lock = store().Lock();
+    Manifest manifest;
+    manifest.config = *store().AddBytes(*lock, media_type::kConfig, config);
+    manifest.layers.push_back(*store().AddFile(*lock, media_type::kModel, source));
+    manifest.layers.push_back({"m", "sha256:" + std::string(64, 'a'), 3});  // is missing
+    EXPECT_FALSE(store().Write(*lock, *ModelName::Parse("one"), manifest).ok());
+  };
+  std::set<std::string> before = Everything(folder_);
+  add("{}");
+  EXPECT_EQ(Everything(folder_), before) << "not even the store's folder";
+  Store("one", "weights");
+  before = Everything(folder_);
+  add("{ }");
+  EXPECT_EQ(Everything(folder_), before) << "blobs that were there stay";
+  EXPECT_FALSE(store().Remove(*store().Lock(), *ModelName::Parse("two")).ok());
+  EXPECT_EQ(Everything(folder_), before);
+}
+
+TEST_F(ModelStoreTest, TheNextLockRemovesWhatAKilledProcessLeft) {
+  Store("one", "weights");
+  const std::set<std::string> before = Everything(folder_);
+  const pid_t child = fork();
+  if (child == 0) {
+    auto lock = store().Lock();
+    (void)store().AddBytes(*lock, media_type::kSystem, "left");
+    (void)store().AddBytes(*lock, media_type::kSystem, "shared");  // of the model that is there
+    std::ofstream(StoreLock::ConvertedPath(store().root())) << "half of the weights";
+    _exit(0);  // as if killed: no destructor runs
+  }
+  int status = 0;
+  ASSERT_EQ(waitpid(child, &status, 0), child);
+  EXPECT_GT(Everything(folder_).size(), before.size());
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_EQ(Everything(folder_), before);
+}
+
+TEST_F(ModelStoreTest, AListOfLeftBlobsIsNotTrusted) {
+  const Manifest one = Store("one", "weights");
+  const std::string outside = File("outside", "x");
+  const std::string list = "models/.kvcache-create.list";
+  File(list, StrCat("../../outside\nsha256:../../outside\n", one.layers[0].digest, "\n\n",
+                    std::string(100000, 'a')));
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_TRUE(fs::exists(outside));
+  EXPECT_TRUE(fs::exists(Blob(one.layers[0]))) << "a manifest names it";
+  // A manifest that cannot be read may name any of them.
+  const ManifestLayer left = [&] {
+    auto lock = store().Lock();
+    return *store().AddBytes(*lock, "m", "left");
+  }();
+  File("models/blobs/sha256-" + left.digest.substr(7), "left");
+  File(list, left.digest + "\n");
+  File("models/manifests/registry.ollama.ai/library/two/latest", "{");
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_TRUE(fs::exists(Blob(left)));
+  EXPECT_TRUE(store().Remove(*store().Lock(), *ModelName::Parse("two")).ok());
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_FALSE(fs::exists(Blob(left)));
 }
 
 }  // namespace

@@ -11,6 +11,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "cli/checked_output.h"
 #include "cli/command_line.h"
 #include "cli/draft_flags.h"
 #include "cli/engine_flags.h"
@@ -389,7 +390,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return kvcache::serve::Main(argc, argv);
+    return kvcache::cli::CheckOutput("kvcache serve", kvcache::serve::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
     (void)std::fprintf(stderr, "kvcache serve: %s\n", kvcache::OneLine(error.what()).c_str());
     return 1;

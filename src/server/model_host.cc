@@ -420,12 +420,15 @@ class Host final : public ModelHost {
       LogNotLoaded(entry.model, status);
       return status;
     }
+    has_loaded_ = true;
     LogEvent(LogLevel::kInfo, "model loaded",
              {{"model", entry.model.name}, {"seconds", seconds + SecondsSince(start)}});
     return status;
   }
 
-  static void LogNotLoaded(const ServedModel& model, const Status& status) {
+  // A server does not start without its first model, and says why itself.
+  void LogNotLoaded(const ServedModel& model, const Status& status) const {
+    if (!has_loaded_) return;
     LogEvent(LogLevel::kError, "model not loaded",
              {{"model", model.name}, {"error", status.message()}});
   }
@@ -451,7 +454,8 @@ class Host final : public ModelHost {
   ServiceCounters gone_;  // of models that were let go of
   std::uint64_t asked_ = 0;
   bool loading_ = false, stopping_ = false, ending_ = false;
-  std::thread thread_;  // last: it uses all of the above
+  bool has_loaded_ = false;  // any model; used on the host's thread
+  std::thread thread_;       // last: it uses all of the above
 };
 
 }  // namespace

@@ -15,7 +15,7 @@ import time
 import unittest
 
 import program
-from program import CliTest, run
+from program import CliTest, run, wait_until
 
 DEEP = 300_000
 
@@ -229,14 +229,6 @@ def writes_into(pid, folder):
         return False
 
 
-def wait_until(holds, seconds=60):
-    end = time.monotonic() + seconds
-    while not holds():
-        if time.monotonic() > end:
-            raise AssertionError(f"the condition does not hold after {seconds} s")
-        time.sleep(0.01)
-
-
 class Inputs(CliTest):
     def test_endless_files_are_refused(self):
         for args in (["run", self.model, "-f"], ["eval", self.model, "--text-file"],
@@ -300,14 +292,6 @@ class Inputs(CliTest):
         for args in (["run", path, "-p", "x"], ["eval", path, "--tokens", "1,2,3"],
                      ["eval", path, "--tokens", "1", "--json"]):
             self.fails(args, path, "not a number", "damaged")
-
-    def tensor_data(self):
-        """Returns the offset of the tensors' data, which is the last part of the file."""
-        report = json.loads(self.succeeds("inspect", self.model, "--json"))
-        sizes = sum(tensor["bytes"] for tensor in report["tensors"])
-        padded = sum((tensor["bytes"] + 31) // 32 * 32 for tensor in report["tensors"])
-        self.assertIn(len(self.bytes) - padded, range(len(self.bytes) - sizes + 1))
-        return len(self.bytes) - padded
 
     def test_a_template_that_is_no_text(self):
         zeros = self.file("zeros.jinja", bytes(4))
@@ -427,21 +411,6 @@ class Terminals(CliTest):
         out = self.succeeds("tokenize", self.model, "--detokenize", ids, "--json")
         self.assertEqual(json.loads(out)["text"], text)
         self.assertNotRegex(out.rstrip("\n"), "[\x00-\x1f\x7f-\x9f]")
-
-
-class Scores(CliTest):
-    def test_one_token_has_no_perplexity(self):
-        self.assertIn("nothing to score", self.succeeds("eval", self.model, "--tokens", "5"))
-        report = json.loads(self.succeeds("eval", self.model, "--tokens", "5", "--json"))
-        self.assertIsNone(report["perplexity"])
-        self.assertEqual(report["nll"], 0)
-
-    def test_beyond_the_models_context(self):
-        for tokens, warned in ((256, False), (300, True)):
-            path = self.file("many.txt", b"7 " * tokens)
-            code, _, err = run("eval", self.model, "--tokens-file", path)
-            self.assertEqual(code, 0)
-            self.assertEqual("the model was made for 256 tokens" in err, warned)
 
 
 class Interrupts(CliTest):

@@ -18,6 +18,11 @@ from program import CliTest, run
 GREEDY = ("--temp", "0", "-n", "12", "--json")
 
 
+def listing(folder):
+    """Returns the paths of everything in a folder, and the sizes of its files."""
+    return sorted((str(path), path.stat().st_size if path.is_file() else 0) for path in folder.rglob("*"))
+
+
 class StoreTest(CliTest):
     def setUp(self):
         self.root = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
@@ -185,6 +190,63 @@ class Store(StoreTest):
                 self.check_store("kept")
         self.succeeds("create", "kept", "-f", path, env=self.env)
         self.succeeds("show", "kept", "--verify", env=self.env)
+
+    def test_a_failed_create_leaves_nothing(self):
+        """Nothing is left of weights, a draft or texts, in a store that is there and in one that is not."""
+        text = self.file("text.gguf", b"no model")
+        folder = self.dir / "no-model"
+        folder.mkdir(exist_ok=True)
+        (folder / "config.json").write_text("{}")
+        good = f"FROM {self.model}\nSYSTEM new\n"
+        cases = ((good + f"DRAFT {text}\n", "DRAFT"), (good + "DRAFT nonesuch\n", "DRAFT nonesuch"),
+                 (good + f"DRAFT {folder}\n", "architectures"), (good + "DRAFT /nonexistent.gguf\n", "DRAFT"),
+                 (f"FROM {text}\n", "not a GGUF file"), (f"FROM {folder}\n", "architectures"),
+                 ("FROM nonesuch\n", "no model 'nonesuch'"), (good + "ADAPTER x\n", "ADAPTER"),
+                 (good + "TEMPLATE {{ .Prompt }}\n", "Go's"), (good + "TEMPLATE {% if %}\n", "TEMPLATE"),
+                 (good + "PARAMETER temperature hot\n", "temperature"), (good + "REQUIRES 99.1\n", "99.1"),
+                 (good + "PARAMETER temperature -1\n", "temperature is -1"),
+                 (good + "PARAMETER top_p 7\n", "top-p is 7"), (good + "PARAMETER num_ctx 0\n", "num_ctx"),
+                 (good + "PARAMETER num_predict 99999999999\n", "num_predict"),
+                 (good + "PARAMETER seed 99999999999999999999\n", "seed"),
+                 (good + "PARAMETER colour red\n", "'colour'"), (good + "MESSAGE robot hi\n", "'robot'"))
+        for has_store in (False, True):
+            if has_store:
+                self.create("kept", f"FROM {self.model}\nSYSTEM kept\n")
+                env = self.env
+            else:
+                env = {"KVCACHE_MODELS": str(self.root / "new" / "store")}
+            before = listing(self.root)
+            for modelfile, word in cases:
+                self.fails(["create", "kept", "-f", self.modelfile(modelfile)], word, env=env)
+                self.assertEqual(listing(self.root), before, modelfile)
+            self.fails(["create", "kept", "-f", self.modelfile(good), "--quantize-draft", "q4_0"],
+                       "--quantize-draft", env=env)
+            self.fails(["rm", "nonesuch"], "nonesuch", env=env)
+            self.fails(["cp", "nonesuch", "x"], "nonesuch", env=env)
+            self.assertEqual(listing(self.root), before)
+
+    def test_what_a_killed_create_left_goes_with_the_next(self):
+        plain = self.make("left.gguf", "--type", "f32")
+        self.create("kept", f"FROM {self.model}\nSYSTEM kept\n")
+        before = listing(self.root)
+        path = self.modelfile(f"FROM {plain}\nDRAFT {plain}\nSYSTEM new\n")
+        command = [program.KVCACHE, "create", "new", "-f", path, "--quantize-draft", "q4_0"]
+        left = False
+        moments = random.Random(5)
+        for _ in range(40):
+            with subprocess.Popen(command, env={"KVCACHE_MODELS": str(self.root)},
+                                  stderr=subprocess.DEVNULL) as process:
+                try:
+                    process.wait(moments.uniform(0.0, 0.1))
+                except subprocess.TimeoutExpired:
+                    process.kill()
+                process.wait()
+            left = left or listing(self.root) != before
+            self.fails(["rm", "nonesuch"], "nonesuch", env=self.env)
+            if process.returncode == 0:
+                self.succeeds("rm", "new", env=self.env)
+            self.assertEqual(listing(self.root), before)
+        self.assertTrue(left, "no moment was within the writing")
 
     def test_names_that_leave_the_store(self):
         for name in ("..", "../x", "a/../../x", "a:../x", "/etc/passwd", "a b", ""):

@@ -1,12 +1,15 @@
 """Runs the program as people and scripts do. The tests of the command line share it."""
 
+import json
 import os
 import pathlib
 import subprocess
 import sys
 import tempfile
+import time
 import unittest
 
+COMMANDS = ("run", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "bench", "store")
 KVCACHE = ""
 MAKE_MODEL = ""
 
@@ -17,6 +20,16 @@ def run(*args, text_in=None, env=None, before=None):
                           stdin=None if text_in is not None else subprocess.DEVNULL,
                           timeout=120, env={**os.environ, **(env or {})}, preexec_fn=before)
     return done.returncode, done.stdout, done.stderr
+
+
+def wait_until(holds, seconds=60):
+    """Returns what `holds` returns once that is true."""
+    end = time.monotonic() + seconds
+    while not (result := holds()):
+        if time.monotonic() > end:
+            raise AssertionError(f"the condition does not hold after {seconds} s")
+        time.sleep(0.01)
+    return result
 
 
 class CliTest(unittest.TestCase):
@@ -46,6 +59,14 @@ class CliTest(unittest.TestCase):
         subprocess.run([MAKE_MODEL, "--out", path, *sum(shape.items(), ()), *extra], check=True,
                        capture_output=True)
         return path
+
+    def tensor_data(self):
+        """Returns the offset of the data of the tensors in the test's model, which is its last part."""
+        report = json.loads(self.succeeds("inspect", self.model, "--json"))
+        sizes = sum(tensor["bytes"] for tensor in report["tensors"])
+        padded = sum((tensor["bytes"] + 31) // 32 * 32 for tensor in report["tensors"])
+        self.assertIn(len(self.bytes) - padded, range(len(self.bytes) - sizes + 1))
+        return len(self.bytes) - padded
 
     def file(self, name, data):
         path = self.dir / name

@@ -9,6 +9,7 @@
 #include <string>
 
 #include "make_model/make_model.h"
+#include "platform/standard_output.h"
 
 namespace kvcache::make_model {
 namespace {
@@ -145,6 +146,13 @@ std::string Contents(const std::string& path) {
   return {std::istreambuf_iterator<char>(file), {}};
 }
 
+// Returns the exit status after a help text.
+int CheckOutput() {
+  const Status status = FlushStandardOutput();
+  if (!status.ok()) std::fprintf(stderr, "kvcache-make-model: %s\n", status.message().c_str());
+  return status.ok() ? 0 : 1;
+}
+
 int Main(int argc, char** argv) {
   CLI::App app("Writes a GGUF model file of random weights.");
   Request request;
@@ -168,7 +176,7 @@ int Main(int argc, char** argv) {
   try {
     app.parse(argc, argv);
   } catch (const CLI::ParseError& error) {
-    return app.exit(error) == 0 ? 0 : 2;
+    return app.exit(error) == 0 ? CheckOutput() : 2;
   }
   if (!template_path.empty()) request.chat_template = Contents(template_path);
   const Status status = Make(flags, type, request, path);

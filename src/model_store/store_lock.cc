@@ -1,0 +1,132 @@
+#include "model_store/store_lock.h"
+
+#include <fcntl.h>
+#include <sys/file.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <cerrno>
+#include <filesystem>
+#include <fstream>
+#include <system_error>
+#include <utility>
+
+#include "base/strings.h"
+#include "model_store/blob_digest.h"
+#include "platform/os_error.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int kMostRetries = 100;
+
+// Returns whether the folder of that name is still the one that was opened.
+bool IsSameFolder(const std::string& path, int fd) {
+  struct stat named {};
+  struct stat opened {};
+  return stat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 &&
+         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
+}
+
+}  // namespace
+
+Result<StoreLock> StoreLock::Take(const std::string& root) {
+  for (int tries = 0;; ++tries) {
+    StoreLock lock(root);
+    KVCACHE_RETURN_IF_ERROR(lock.MakeFolder(root));
+    lock.fd_ = open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
+    if (lock.fd_ < 0) return OsError("open", root, errno);
+    if (flock(lock.fd_, LOCK_EX) != 0) return OsError("lock", root, errno);
+    // The holder before may have removed the folder that it had made.
+    if (IsSameFolder(root, lock.fd_)) return lock;
+    lock.folders_.clear();
+    if (tries == kMostRetries) return OsError("lock", root, ESTALE);
+  }
+}
+
+StoreLock::StoreLock(StoreLock&& other) noexcept
+    : root_(std::move(other.root_)),
+      fd_(std::exchange(other.fd_, -1)),
+      owns_list_(std::exchange(other.owns_list_, false)),
+      folders_(std::move(other.folders_)),
+      blobs_(std::move(other.blobs_)) {}
+
+StoreLock::~StoreLock() {
+  RemoveBlobs();
+  std::error_code ignored;
+  for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
+    std::filesystem::remove(*folder, ignored);  // refuses one that has something in it
+  }
+  if (fd_ >= 0) close(fd_);
+}
+
+std::string StoreLock::ConvertedPath(const std::string& root) {
+  return root + "/.kvcache-create.gguf";
+}
+
+std::string StoreLock::ListPath() const {
+  return root_ + "/.kvcache-create.list";
+}
+
+Status StoreLock::MakeFolder(const std::string& path) {
+  namespace fs = std::filesystem;
+  std::error_code error;
+  std::vector<std::string> missing;
+  for (fs::path folder = path; !folder.empty() && !fs::exists(folder, error);
+       folder = folder.parent_path()) {
+    missing.push_back(folder.string());
+  }
+  folders_.insert(folders_.end(), missing.rbegin(), missing.rend());
+  fs::create_directories(path, error);
+  return error ? OsError("create", path, error.value()) : Status::Ok();
+}
+
+Status StoreLock::AddBlob(const std::string& digest, const std::string& path) {
+  const std::string list = ListPath();
+  const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
+  const int fd = open(list.c_str(), flags, 0644);
+  if (fd < 0) return OsError("create", list, errno);
+  owns_list_ = true;
+  const std::string line = StrCat(digest, "\n");
+  std::size_t written = 0;
+  int error = 0;
+  while (error == 0 && written < line.size()) {
+    const ssize_t count = write(fd, line.data() + written, line.size() - written);
+    error = count < 0 ? errno : 0;
+    written += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
+  }
+  close(fd);
+  if (error != 0) return OsError("write to", list, error);
+  blobs_[digest] = path;
+  return Status::Ok();
+}
+
+void StoreLock::Keep(const std::set<std::string>& digests) {
+  std::erase_if(blobs_, [&](const auto& blob) { return digests.contains(blob.first); });
+  RemoveBlobs();
+  folders_.clear();
+}
+
+void StoreLock::RemoveBlobs() {
+  std::error_code ignored;
+  for (const auto& [digest, path] : blobs_) std::filesystem::remove(path, ignored);
+  blobs_.clear();
+  if (std::exchange(owns_list_, false)) (void)unlink(ListPath().c_str());
+}
+
+void StoreLock::TakeOver(const std::map<std::string, std::string>& blobs) {
+  owns_list_ = true;
+  blobs_.insert(blobs.begin(), blobs.end());
+}
+
+std::vector<std::string> StoreLock::LeftDigests() const {
+  std::vector<std::string> digests;
+  std::ifstream file(ListPath());
+  for (std::string line; std::getline(file, line);) {
+    if (IsBlobDigest(line)) digests.push_back(line);
+  }
+  return digests;
+}
+
+}  // namespace kvcache

@@ -1,0 +1,59 @@
+// A lock on the local store of models, and the memory of what was written under it: until a manifest names that,
+// it is removed again.
+//
+//   ROOT/.kvcache-create.list   digests of the blobs that are being written, one a line. If this process is killed, the
+//                               next one that locks the store takes those blobs over: it uses them, or removes them.
+//   ROOT/.kvcache-create.gguf   weights that are being converted
+//
+// Thread safety: one thread at a time. Locks of threads and processes wait for each other.
+#pragma once
+
+#include <map>
+#include <set>
+#include <string>
+#include <vector>
+
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+class StoreLock {
+ public:
+  // Waits for the lock (flock) on the folder. Creates the folder.
+  static Result<StoreLock> Take(const std::string& root);
+
+  StoreLock(StoreLock&& other) noexcept;
+  StoreLock& operator=(StoreLock&& other) = delete;
+  // Removes what was added or taken over since Keep, and the folders that were made for it. Then gives the lock back.
+  ~StoreLock();
+
+  // Makes a folder and those that contain it.
+  Status MakeFolder(const std::string& path);
+
+  // Notes a blob that is not there yet and is about to be written to `path`.
+  Status AddBlob(const std::string& digest, const std::string& path);
+
+  // Returns the digests that a killed process noted.
+  std::vector<std::string> LeftDigests() const;
+  // Takes over its note and those of its blobs (digest and path) that no manifest names.
+  void TakeOver(const std::map<std::string, std::string>& blobs);
+
+  // The blobs of these digests stay, and the folders. The others are removed.
+  void Keep(const std::set<std::string>& digests);
+
+  // Returns the path for weights that are being converted.
+  static std::string ConvertedPath(const std::string& root);
+
+ private:
+  explicit StoreLock(std::string root) : root_(std::move(root)) {}
+  std::string ListPath() const;
+  void RemoveBlobs();
+
+  std::string root_;
+  int fd_ = -1;
+  bool owns_list_ = false;
+  std::vector<std::string> folders_;          // a folder before those in it
+  std::map<std::string, std::string> blobs_;  // digest and path
+};
+
+}  // namespace kvcache
