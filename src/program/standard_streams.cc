@@ -11,7 +11,7 @@ namespace {
 // Standard input is then empty, and standard error goes nowhere. Standard output is opened for reading: each write
 // fails with EBADF, as on the closed one, so that a program still says that its output is lost.
 [[gnu::constructor(101)]] void OpenStandardStreams() {
-  for (const int fd : {STDIN_FILENO, STDOUT_FILENO, STDERR_FILENO}) {
+  for (int fd = STDIN_FILENO; fd <= STDERR_FILENO; ++fd) {
     if (fcntl(fd, F_GETFD) != -1) continue;
     // The new descriptor is the lowest free one, which is `fd`. Programs that are started inherit it.
     if (open("/dev/null", fd == STDERR_FILENO ? O_WRONLY : O_RDONLY) == fd) continue;
