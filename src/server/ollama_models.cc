@@ -26,6 +26,13 @@ std::string WithTag(const std::string& name) {
   return name.find(':', last == name.npos ? 0 : last) == name.npos ? name + ":latest" : name;
 }
 
+// Returns a name without the tag that names have by default.
+std::string WithoutTag(std::string_view name) {
+  constexpr std::string_view kLatest = ":latest";
+  if (name.ends_with(kLatest)) name.remove_suffix(kLatest.size());
+  return std::string(name);
+}
+
 Json Details(const ServedModel& model) {
   Json families = Json::array();
   if (!model.family.empty()) families.push_back(model.family);
@@ -160,6 +167,7 @@ void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& 
   Json shown = {{"details", Details(model)},
                 {"model_info",
                  {{"general.architecture", family},
+                  {"general.basename", WithoutTag(model.name)},  // Copilot shows it
                   {family + ".context_length", context.service.engine().context()}}},
                 {"capabilities", std::move(capabilities)},
                 {"modified_at", OllamaTime(model.created)}};

@@ -255,9 +255,10 @@ TEST_F(ServerTest, MetricsCountTokens) {
 TEST_F(ServerTest, OllamaListsAndRefuses) {
   EXPECT_EQ(Get("/api/tags").json()["models"][0]["name"], "story:latest");
   EXPECT_EQ(Get("/api/ps").json()["models"][0]["context_length"], 512);
-  const Json show = Post("/api/show", Json({{"model", "story"}})).json();
+  const Json show = Post("/api/show", Json({{"model", "story:latest"}})).json();
   EXPECT_EQ(show["capabilities"], Json::array({"completion"}));
   EXPECT_EQ(show["model_info"]["general.architecture"], "llama");
+  EXPECT_EQ(show["model_info"]["general.basename"], "story");
   EXPECT_EQ(Post("/api/show", Json({{"model", "other"}})).status, 404);
   const HttpAnswer format = Post("/api/generate", Json({{"prompt", "Hi"}, {"format", "yaml"}}));
   EXPECT_EQ(format.status, 400);

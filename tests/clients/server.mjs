@@ -49,10 +49,10 @@ export async function startChangeable() {
   return {url: server.url, stop};
 }
 
-// With arguments, the model calls that tool, and reads so many tokens.
-export async function startScripted(tool, args, context = 512) {
+// With arguments, the model calls that tool, reads so many tokens and has that name.
+export async function startScripted(tool, args, context = 512, name = 'scripted') {
   const folder = mkdtempSync(join(tmpdir(), 'kvcache-clients-'));
-  const model = join(folder, 'scripted.gguf');
+  const model = join(folder, `${name}.gguf`);
   execFileSync(writeScripted, tool ? [model, tool, JSON.stringify(args), context] : [model]);
   const server = await start(model, {context});
   const stop = async () => {
