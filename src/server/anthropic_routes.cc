@@ -5,6 +5,7 @@
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/request_sampling.h"
+#include "server/tool_changes.h"
 #include "server/tools.h"
 
 namespace kvcache::server {
@@ -158,11 +159,19 @@ Result<std::string> TextIn(const Json& block, const char* key, const std::string
                       " without a '", key, "' that is a string"));
 }
 
-// Returns the joined texts of a content that has nothing else.
-Result<std::string> BlocksText(const Json& content, const std::string& name) {
+// Returns the joined texts of a content that has nothing else but references to tools.
+Result<std::string> BlocksText(const Json& content, const KnownTools& tools,
+                               const std::string& name) {
   KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(content, name));
+  ToolChangeText changes(tools, name);
   std::string text;
   for (const Json& block : blocks) {
+    if (block["type"] == "tool_reference") {
+      KVCACHE_ASSIGN_OR_RETURN(const std::string definition, changes.Write(block));
+      text += definition;
+      continue;
+    }
+    text += changes.Close();
     if (block["type"] != "text") {
       return Wrong(StrCat(name, " has a block of type ", Quoted(block["type"].get<std::string>()),
                           "; only text is supported there"));
@@ -170,7 +179,7 @@ Result<std::string> BlocksText(const Json& content, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string piece, TextIn(block, "text", name));
     text += piece;
   }
-  return text;
+  return text + changes.Close();
 }
 
 // A cache_control: what is kept ends behind the message with this index; -1: before the first one.
@@ -200,6 +209,9 @@ Status ReadMark(const Json& block, const std::string& name, std::ptrdiff_t messa
 // Turns messages of Anthropic's form into those that templates read.
 class Conversation {
  public:
+  // `tools` must outlive this.
+  explicit Conversation(const KnownTools& tools) : tools_(tools) {}
+
   Status Add(const Json& message, const std::string& name) {
     if (!message.is_object()) return Wrong(StrCat(name, " must be an object"));
     const Json role = message.value("role", Json());
@@ -211,17 +223,8 @@ class Conversation {
     const std::string content = StrCat("the 'content' of ", name);
     KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(message["content"], content));
     Json turn = {{"role", role}, {"content", ""}};
-    bool results = false;
     const std::size_t marks = marks_.size();
-    for (const Json& block : blocks) {
-      KVCACHE_RETURN_IF_ERROR(ReadMark(block, content, 0, marks_));
-      if (role == "user" && block["type"] == "tool_result") {
-        results = true;
-        KVCACHE_RETURN_IF_ERROR(AddResult(block, content));
-      } else {
-        KVCACHE_RETURN_IF_ERROR(AddBlock(block, content, turn));
-      }
-    }
+    KVCACHE_ASSIGN_OR_RETURN(const bool results, AddBlocks(blocks, content, turn));
     // Results of tools are messages of their own; often there is nothing else. A system message says something.
     const bool may_be_empty = !results && role != "system";
     if (may_be_empty || !turn["content"].get_ref<const std::string&>().empty())
@@ -232,7 +235,7 @@ class Conversation {
 
   Status AddSystem(const Json& system) {
     KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(system, "'system'"));
-    KVCACHE_ASSIGN_OR_RETURN(const std::string text, BlocksText(system, "'system'"));
+    KVCACHE_ASSIGN_OR_RETURN(const std::string text, BlocksText(system, tools_, "'system'"));
     if (!text.empty()) messages_.push_back({{"role", "system"}, {"content", text}});
     for (const Json& block : blocks) {
       KVCACHE_RETURN_IF_ERROR(ReadMark(block, "'system'", Last(), marks_));
@@ -248,11 +251,38 @@ class Conversation {
   std::vector<CacheMark> TakeMarks() { return std::move(marks_); }
 
  private:
+  // Adds the blocks of a message to its turn. Returns whether there are results of tools among them.
+  Result<bool> AddBlocks(const Json& blocks, const std::string& name, Json& turn) {
+    ToolChangeText changes(tools_, name);
+    const auto append = [&](const std::string& text) {
+      turn["content"].get_ref<std::string&>() += text;
+    };
+    bool results = false;
+    for (const Json& block : blocks) {
+      KVCACHE_RETURN_IF_ERROR(ReadMark(block, name, 0, marks_));
+      if (turn["role"] == "system" && IsToolChange(block["type"])) {
+        KVCACHE_ASSIGN_OR_RETURN(const std::string text, changes.Write(block));
+        append(text);
+        continue;
+      }
+      append(changes.Close());
+      if (turn["role"] == "user" && block["type"] == "tool_result") {
+        results = true;
+        KVCACHE_RETURN_IF_ERROR(AddResult(block, name));
+      } else {
+        KVCACHE_RETURN_IF_ERROR(AddBlock(block, name, turn));
+      }
+    }
+    append(changes.Close());
+    return results;
+  }
+
   Status AddResult(const Json& block, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextIn(block, "tool_use_id", name));
     std::string text;
     if (const Json content = block.value("content", Json()); !content.is_null()) {
-      KVCACHE_ASSIGN_OR_RETURN(text, BlocksText(content, StrCat("a tool_result in ", name)));
+      KVCACHE_ASSIGN_OR_RETURN(text,
+                               BlocksText(content, tools_, StrCat("a tool_result in ", name)));
     }
     messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", text}});
     return Status::Ok();
@@ -283,15 +313,16 @@ class Conversation {
 
   std::ptrdiff_t Last() const { return std::ssize(messages_) - 1; }
 
+  const KnownTools& tools_;
   Json messages_ = Json::array();
   std::vector<CacheMark> marks_;
 };
 
-Result<ChatInput> ReadConversation(const Json& body, const Fields& fields,
+Result<ChatInput> ReadConversation(const Json& body, const Fields& fields, const KnownTools& tools,
                                    std::vector<CacheMark>& marks) {
-  Conversation conversation;
-  if (const Json* const tools = fields.Find("tools"); tools != nullptr) {
-    for (const Json& tool : *tools) KVCACHE_RETURN_IF_ERROR(conversation.MarkTool(tool));
+  Conversation conversation(tools);
+  if (const Json* const given = fields.Find("tools"); given != nullptr) {
+    for (const Json& tool : *given) KVCACHE_RETURN_IF_ERROR(conversation.MarkTool(tool));
   }
   if (const Json* const system = fields.Find("system"); system != nullptr) {
     KVCACHE_RETURN_IF_ERROR(conversation.AddSystem(*system));
@@ -373,7 +404,8 @@ void AddRestorePoints(TextRequest& request) {
 // Reads the prompt and what shall be kept of it. Errors are answered.
 Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields,
                                HttpReply& reply) {
-  const Tools tools = ReadAnthropicTools(fields, context.service.calls());
+  const OfferedTools offered = ReadOfferedTools(body, fields, context.service.calls());
+  const Tools& tools = offered.tools;
   ChatInput extra;
   ReadThinking(fields, extra);
   RefuseUnsupported(fields);
@@ -384,7 +416,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
   }
   const auto read = [&]() -> Result<TextRequest> {
     std::vector<CacheMark> marks;
-    KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadConversation(body, fields, marks));
+    KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadConversation(body, fields, offered.known, marks));
     input.tools = tools.list;
     input.variables = std::move(extra.variables);
     TextRequest request;
@@ -393,6 +425,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
     KVCACHE_ASSIGN_OR_RETURN(request.form, FormOf(tools, form));
     KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context, input, request.prompt, marks));
     AddRestorePoints(request);
+    request.prompt.answer.tools = offered.callable;
     return request;
   };
   auto request = read();
