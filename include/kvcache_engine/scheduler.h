@@ -6,7 +6,8 @@
 //   }
 //
 // A step is one forward pass. It has a token of each request that generates, and parts of the prompts
-// that wait, up to `step_tokens`. A request begins where the longest known prefix of its prompt ends,
+// that wait: as many tokens as add at most `step_ms`, short prompts first. Without requests that generate,
+// prompts have up to `step_tokens`. A request begins where the longest known prefix of its prompt ends,
 // and what it evaluates becomes a prefix for others, also if it is cancelled.
 //
 // If the engine has a store (Engine::UseStore), a request also begins with what the store has. Other
@@ -45,6 +46,10 @@ namespace kvcache {
 struct SchedulerOptions {
   // Tokens of one step, at most max_batch() of the engine; 0: as many.
   int step_tokens = 0;
+  // Milliseconds that the parts of prompts in a step add at most to what its requests that generate take by
+  // themselves, from 1 to kMostStepMs. At least 16 tokens of prompts are read, if the step has room for them.
+  int step_ms = 100;
+  static constexpr int kMostStepMs = 3'600'000;
   // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
   Position recompute_bound = 512;
   // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
@@ -57,6 +62,8 @@ struct SchedulerOptions {
   std::optional<double> free_memory_share{};
   // Returns the machine's free memory in bytes, if it is known; empty: the system's figure.
   std::function<std::optional<std::int64_t>()> available_memory{};
+  // Returns seconds since some moment, by which passes are measured; empty: the system's clock.
+  std::function<double()> clock{};
   std::function<void(const PrefixEvent&)> on_prefix_event{};
   // Requests without a drafter get one that looks up what followed their last tokens before: in their own
   // text, and in all prefixes of the same salt.

@@ -41,6 +41,11 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
                          engine.max_batch(), "]"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckBudget(engine, options.budget_bytes));
+  if (options.step_ms < 1 || options.step_ms > SchedulerOptions::kMostStepMs) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("a step's prompts add ", options.step_ms, " ms; must be in [1, ",
+                         SchedulerOptions::kMostStepMs, "]"));
+  }
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {
     return Status(StatusCode::kInvalidArgument,
@@ -63,7 +68,8 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options, bo
                                                                               : 0.0),
           options.available_memory ? options.available_memory
                                    : [] { return kvcache::AvailableMemory(); }),
-      states_(engine.cache(), engine.states()) {}
+      states_(engine.cache(), engine.states()),
+      pace_(options.step_ms / 1000.0, step_tokens_) {}
 
 Status SchedulerImpl::Open() {
   const std::span<const LayerMemory> layers = engine_.info().memory;
@@ -269,12 +275,15 @@ void SchedulerImpl::Admit() {
   }
 }
 
-bool SchedulerImpl::ShouldWaitForOthers(const Job& job) const {
+bool SchedulerImpl::ShouldWaitForOthers(const Job& job) {
   Position most = 0;
+  Job* reader = nullptr;  // of a sequence that can be cut: whoever has read most of what they share
   for (const JobPtr& other : live_) {
     if (!other->in_prompt || !other->known || other->request.salt != job.request.salt) continue;
     const Position shared = SharedLength(other->tokens, job.tokens);
     if (divisible_) {
+      const bool further = reader != nullptr && shared == most && other->length > reader->length;
+      if (shared > most || further) reader = other.get();
       most = std::max(most, shared);
       continue;
     }
@@ -284,7 +293,16 @@ bool SchedulerImpl::ShouldWaitForOthers(const Job& job) const {
   }
   if (most < kWorthWaiting) return false;
   const auto match = Probe(job.tokens, job.request.salt);
-  return match.ok() && most > match->resumed + kWorthWaiting;
+  if (!match.ok() || most <= match->resumed + kWorthWaiting) return false;
+  if (reader == nullptr || reader->length < most) return true;
+  ShareWhatWasRead(*reader);
+  return false;
+}
+
+// The rest of a long prompt is not worth waiting for.
+void SchedulerImpl::ShareWhatWasRead(Job& reader) {
+  auto state = states_.Take(reader.sequence, reader.length);
+  if (state.ok()) (void)prefixes_->Extend(reader.prefix, reader.length, *state).ok();
 }
 
 Result<PrefixPlan> SchedulerImpl::BeginPrefix(const Job& job) {

@@ -154,8 +154,8 @@ class BatchedDrafter final : public Drafter {
 
 TEST_P(SchedulerHeadBatches, DraftersOfABatchAreAskedTogether) {
   sampling_ = {.temperature = 0.0f};
-  // All prompts are read in the first step.
-  const auto prompt = [](int i) { return SomeTokens(5, 3 + 20 * i); };
+  // All prompts are read in the first step: beside the first one, 16 tokens are.
+  const auto prompt = [](int i) { return SomeTokens(3, 3 + 20 * i); };
   StartWithHead();
   for (int i = 0; i < kRequests; ++i) Ask(prompt(i), kAnswer, {.prompt = {}, .draft_tokens = 0});
   RunAll();

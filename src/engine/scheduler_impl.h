@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "engine/memory_governor.h"
+#include "engine/prefill_pace.h"
 #include "engine/scheduled_captures.h"
 #include "engine/scheduler_speculation.h"
 #include "engine/scheduler_store.h"
@@ -101,8 +102,11 @@ class SchedulerImpl final : public Scheduler {
   // ---- In and out (scheduler.cc).
   void TakeInbox();
   void Admit();
-  // Returns whether a live job computes a long part of this one's prompt that it could reuse soon.
-  bool ShouldWaitForOthers(const Job& job) const;
+  // Returns whether a live job computes a long part of this one's prompt that it could reuse soon. What it computed
+  // already can be reused from now on.
+  bool ShouldWaitForOthers(const Job& job);
+  // Lets others begin with what the job has read of its prompt.
+  void ShareWhatWasRead(Job& reader);
   // Gives the job a sequence and what is known of its tokens. Returns false if there is no memory.
   bool Start(JobPtr job, SequenceId sequence);
   static void SayStarted(const Job& job);
@@ -127,13 +131,17 @@ class SchedulerImpl final : public Scheduler {
   void RunStep();
   void Publish();
   void Compose();
+  // Adds prompts, at most `room` tokens, to a pass that has decodes.
+  void ComposePrompts(Position room);
   // Returns whether passes evaluate the job's prompt, or what it had when it was parked.
   bool ReadsPrompt(const Job& job) const {
     return job.in_prompt && !WaitsForEncoder(job) && !job.store.is_loading();
   }
   // Returns the tokens of each step that prompts get at least, while any wait.
   std::size_t PartForPrompts() const {
-    return std::max<std::size_t>(1, static_cast<std::size_t>(step_tokens_) / 8);
+    const auto step = static_cast<std::size_t>(step_tokens_);
+    const std::size_t least = std::min<std::size_t>(PrefillPace::kLeastTokens, step / 2);
+    return std::max({std::size_t{1}, least, step / 8});
   }
   Position LimitCaptures(const Job& job, Position count, int& captures) const;
   void AddToBatch(Job& job, Position count);
@@ -143,6 +151,8 @@ class SchedulerImpl final : public Scheduler {
   // Runs the pass, if it has tokens and memory.
   void Pass();
   Status RunPass();
+  // Learns from a pass that read this of prompts.
+  void CountCosts(const PrefillWork& work);
   void AfterPass();
   // Asks memory for what a step looks at of each job: a pass has displaced it from the processor's caches.
   void FetchJobs() const;
@@ -299,6 +309,7 @@ class SchedulerImpl final : public Scheduler {
   std::vector<float> allowed_;  // scratch of DrawAllowed
   std::vector<float> logits_;   // grows to the most rows of a pass so far
   double last_pass_seconds_ = 0.0;
+  PrefillPace pace_;  // of prompts beside decodes
 
   // Drafts.
   std::optional<Transaction> round_;  // of the pass

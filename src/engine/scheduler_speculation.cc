@@ -86,7 +86,8 @@ void SchedulerImpl::ProposeDrafts() {
   if (waiting > 0)
     left = std::min(left, for_prompts);  // drafts take no more than prompts get at least
   try {
-    const std::size_t tokens = decodes + std::min(waiting, step - decodes);
+    const std::size_t chunk = static_cast<std::size_t>(pace_.last_tokens());
+    const std::size_t tokens = decodes + std::min({waiting, chunk, step - decodes});
     PlanDrafts(static_cast<int>(tokens), static_cast<int>(decodes), static_cast<int>(left));
     AskDrafters();
   } catch (const std::bad_alloc&) {

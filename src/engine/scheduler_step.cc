@@ -7,6 +7,7 @@
 #include "base/strings.h"
 #include "engine/check_logits.h"
 #include "engine/engine_impl.h"
+#include "engine/prefill_budget.h"
 #include "engine/scheduler_impl.h"
 #include "engine/sequence_states.h"
 
@@ -15,18 +16,21 @@ namespace {
 
 constexpr int kMostFailures = 2;
 
-// Adds the seconds of its life to a sum.
+// Adds the seconds of its life, by the options' clock, to a sum.
 class AddSeconds {
  public:
-  explicit AddSeconds(double& sum) : sum_(sum) {}
-  ~AddSeconds() { sum_ += SecondsSince(start_); }
+  AddSeconds(const SchedulerOptions& options, double& sum)
+      : clock_(options.clock), sum_(sum), start_(Now()) {}
+  ~AddSeconds() { sum_ += Now() - start_; }
   AddSeconds(const AddSeconds&) = delete;
   AddSeconds& operator=(const AddSeconds&) = delete;
 
  private:
-  using Clock = std::chrono::steady_clock;
+  double Now() const { return clock_ ? clock_() : SecondsSince({}); }
+
+  const std::function<double()>& clock_;
   double& sum_;
-  const Clock::time_point start_ = Clock::now();
+  const double start_;
 };
 
 }  // namespace
@@ -49,7 +53,7 @@ void SchedulerImpl::Publish() {
 }
 
 void SchedulerImpl::RunStep() {
-  const AddSeconds time(stats_.step_seconds);
+  const AddSeconds time(options_, stats_.step_seconds);
   FetchJobs();
   TakeInbox();
   Admit();
@@ -80,21 +84,30 @@ void SchedulerImpl::Pass() {
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += static_cast<std::int64_t>(tokens_.size());
+  PrefillWork work;
   for (const JobPtr& job : live_) {
-    if (ReadsPrompt(*job)) stats_.prompt_tokens += job->chunk;
+    if (ReadsPrompt(*job)) work.Add(job->length, job->chunk);
   }
+  stats_.prompt_tokens += work.tokens();
   JudgeRound();
   if (encoding_ != nullptr) {
     MeasureEncoder();
   } else {
-    costs_.Count(static_cast<int>(tokens_.size()), last_pass_seconds_);
-    plan_.CountPass(last_pass_seconds_);
+    CountCosts(work);
   }
   AfterPass();
 }
 
-// A token of each job that generates comes first. The rest of the step is shared by the prompts, so
-// that a long one does not hold up a short one.
+// A prompt beside decodes says little of the costs of drafts: its tokens are as dear as its history is long.
+void SchedulerImpl::CountCosts(const PrefillWork& work) {
+  const int tokens = static_cast<int>(tokens_.size());
+  const int rows = tokens - work.tokens();
+  if (rows == 0 || work.tokens() == 0) costs_.Count(tokens, last_pass_seconds_);
+  plan_.CountPass(last_pass_seconds_);
+  pace_.Count(rows, work, last_pass_seconds_);
+}
+
+// A token of each job that generates comes first, then prompts.
 void SchedulerImpl::Compose() {
   tokens_.clear();
   positions_.clear();
@@ -123,23 +136,36 @@ void SchedulerImpl::Compose() {
   }
   if (count > 0) turn_ = (turn_ + 1) % count;
 
+  ComposePrompts(static_cast<Position>(left));
+  ComposeTrees();
+}
+
+// The prompt with the fewest tokens left goes first. So that a long one goes on however many short ones come, the one
+// that arrived first begins each fourth pass.
+void SchedulerImpl::ComposePrompts(Position room) {
+  const int rows = static_cast<int>(tokens_.size());
+  if (pace_.MeasuresRows(rows)) return;
   prompts_.clear();
   for (const JobPtr& job : live_) {
     if (ReadsPrompt(*job)) prompts_.push_back(job.get());
   }
-  std::stable_sort(prompts_.begin(), prompts_.end(),
-                   [](const Job* a, const Job* b) { return a->pending() < b->pending(); });
-  int captures = 0;
-  for (std::size_t i = 0; i < prompts_.size() && left > 0; ++i) {
-    Job& job = *prompts_[i];
-    const auto share =
-        static_cast<Position>(std::max<std::size_t>(1, left / (prompts_.size() - i)));
-    const Position tokens = LimitCaptures(job, std::min(share, job.pending()), captures);
-    if (tokens < 1) continue;
-    AddToBatch(job, tokens);
-    left -= static_cast<std::size_t>(tokens);
+  std::sort(prompts_.begin(), prompts_.end(), [](const Job* a, const Job* b) {
+    return std::pair(a->pending(), a->id) < std::pair(b->pending(), b->id);
+  });
+  if (pace_.BeginsWithOldest()) {
+    const auto oldest = std::min_element(prompts_.begin(), prompts_.end(),
+                                         [](const Job* a, const Job* b) { return a->id < b->id; });
+    if (oldest != prompts_.end()) std::rotate(prompts_.begin(), oldest, oldest + 1);
   }
-  ComposeTrees();
+  PrefillBudget budget(pace_, room, rows);
+  int captures = 0;
+  for (Job* const job : prompts_) {
+    const Position left = job->pending();
+    const Position tokens = LimitCaptures(*job, budget.Offer(job->length, left), captures);
+    if (tokens < 1) continue;
+    budget.Take(job->length, left, tokens);
+    AddToBatch(*job, tokens);
+  }
 }
 
 // Ends the chunk before a capture that the pass has no state for.
@@ -177,8 +203,8 @@ void SchedulerImpl::AddDraftsToBatch(Job& job) {
 
 Status SchedulerImpl::RunPass() {
   last_pass_seconds_ = 0.0;
-  const AddSeconds time(stats_.pass_seconds);
-  const AddSeconds last(last_pass_seconds_);
+  const AddSeconds time(options_, stats_.pass_seconds);
+  const AddSeconds last(options_, last_pass_seconds_);
   KVCACHE_RETURN_IF_ERROR(encoding_ != nullptr
                               ? engine_.Encode(encoding_->request.prompt, encoding_->sequence)
                               : engine_.Forward({.tokens = tokens_,
@@ -244,7 +270,7 @@ void SchedulerImpl::AfterPass() {
     const std::span<const float> logits =
         std::span(logits_).subspan(job.logits_row * vocabulary, vocabulary);
     const Status finite = [&] {
-      const AddSeconds time(stats_.pass_seconds);
+      const AddSeconds time(options_, stats_.pass_seconds);
       return CheckLogits(engine_, logits, job.length);
     }();
     if (!finite.ok()) {
@@ -265,7 +291,7 @@ void SchedulerImpl::AfterPass() {
 }
 
 bool SchedulerImpl::Sample(Job& job, Position length, std::span<const float> logits) {
-  const AddSeconds time(stats_.sampling_seconds);
+  const AddSeconds time(options_, stats_.sampling_seconds);
   RequestResult& result = job.result;
   if (job.request.on_logits) job.request.on_logits(length, logits);
   result.stop = StopReason::kLength;

@@ -17,6 +17,7 @@
 #include "cli/engine_flags.h"
 #include "cli/model_store.h"
 #include "cli/store_flags.h"
+#include "kvcache_engine/scheduler.h"
 #include "platform/system_memory.h"
 #include "serve/model_catalog.h"
 #include "server/log.h"
@@ -39,6 +40,7 @@ struct ServeFlags {
   int sequences = 16;
   int most_models = 8;
   int keep_alive = -1;
+  int step_ms = SchedulerOptions{}.step_ms;
   int stop_seconds = 5;
   server::LogLevel log_level = server::LogLevel::kInfo;
   server::LogForm log_form = server::LogForm::kText;
@@ -141,6 +143,14 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .Range(1, 256)
       .Group(group)
       .ValueName("N")
+      .ShowDefault();
+  command
+      .AddNumber("--step-ms", &flags.step_ms,
+                 "milliseconds that prompts, which are read in parts, add at most to each wait for "
+                 "a token of another request; less makes long prompts slower")
+      .Range(1, SchedulerOptions::kMostStepMs)
+      .Group(group)
+      .ValueName("MS")
       .ShowDefault();
   command
       .AddNumber("--stop-seconds", &flags.stop_seconds,
@@ -337,6 +347,7 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
                                                .tls_key = flags.tls_key,
                                                .allowed_origins = flags.origins},
                                       .memory_budget = flags.store.cache_budget(),
+                                      .step_ms = flags.step_ms,
                                       .look_up_drafts = flags.draft == "ngram",
                                       .most_models = static_cast<std::size_t>(flags.most_models),
                                       .models_bytes = AvailableMemory().value_or(0) / 2,

@@ -52,7 +52,8 @@ class ServerImpl final : public Server, private HttpHandler {
                                .most_bytes = options.models_bytes,
                                .stay_seconds = options.stay_seconds,
                                .most_running = options.most_running,
-                               .scheduler = {.budget_bytes = options.memory_budget,
+                               .scheduler = {.step_ms = options.step_ms,
+                                             .budget_bytes = options.memory_budget,
                                              .look_up_drafts = options.look_up_drafts}})) {}
   ~ServerImpl() override {
     http_.reset();

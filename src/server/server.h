@@ -21,6 +21,7 @@ struct ServerOptions {
   HttpOptions http{};
   std::int64_t most_running = 512;  // requests at a time, waiting ones included
   std::int64_t memory_budget = 0;   // bytes, as SchedulerOptions::budget_bytes
+  int step_ms = 100;                // as in SchedulerOptions
   bool look_up_drafts =
       false;  // as in SchedulerOptions; an engine's draft head or model is used always
   // As in ModelHostOptions.

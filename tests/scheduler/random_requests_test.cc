@@ -3,7 +3,9 @@
 // KVCACHE_SCHEDULER_ROUNDS=N runs N times as many.
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstdlib>
+#include <functional>
 #include <memory>
 #include <random>
 #include <string>
@@ -31,6 +33,7 @@ class RandomRequests : public SchedulerFixture {
  protected:
   static constexpr int kRequests = 40;  // of a round
   static constexpr int kRoundsThatFit = 4;
+  static constexpr int kLeastRoundsWithBudget = 4;  // there is seldom memory for drafts
   static constexpr int kPoolForAll = 50000;
 
   static int Rounds() {
@@ -50,6 +53,11 @@ class RandomRequests : public SchedulerFixture {
     return backend;
   }
 
+  // Passes take random times, the same in each run, so that chunks have random sizes.
+  std::function<double()> RandomClock() {
+    return [this] { return now_ += 0.001 * static_cast<double>(of_clock_() % 64); };
+  }
+
   // A pool whose memory goes back to the system, and a budget for some of the requests.
   void StartWithBudget() {
     StartWith({.threads = 2,
@@ -66,6 +74,7 @@ class RandomRequests : public SchedulerFixture {
     const SchedulerOptions options{.recompute_bound = 32,
                                    .budget_bytes = budget_,
                                    .free_memory_share = 0.0,
+                                   .clock = RandomClock(),
                                    .look_up_drafts = drafts_};
     scheduler_.reset();
     auto scheduler = Scheduler::Make(*engine_, options);
@@ -177,7 +186,7 @@ class RandomRequests : public SchedulerFixture {
     return drafts_ && (family == "llama" || family == "qwen3next") ? path_ : "";
   }
   void StartWithPool(int pool) {
-    SchedulerOptions options{.look_up_drafts = drafts_};
+    SchedulerOptions options{.clock = RandomClock(), .look_up_drafts = drafts_};
     options.on_prefix_event = [this](const PrefixEvent& event) {
       removed_ += event.kind == PrefixEvent::Kind::kRemoved ? 1 : 0;
     };
@@ -195,11 +204,11 @@ class RandomRequests : public SchedulerFixture {
   }
   void RunWithBudget(Failures failures) {
     StartWithBudget();
-    RunRounds(failures);
+    RunRounds(failures, kLeastRoundsWithBudget);
   }
-  void RunRounds(Failures failures) {
+  void RunRounds(Failures failures, int least = 1) {
     failures_ = failures;
-    for (int round = 0; round < Rounds() && !HasFatalFailure(); ++round) {
+    for (int round = 0; round < std::max(Rounds(), least) && !HasFatalFailure(); ++round) {
       for (int request = 0; request < kRequests; ++request) AskAtRandom();
       Drain();
       // The prefixes of more rounds would not fit.
@@ -220,6 +229,8 @@ class RandomRequests : public SchedulerFixture {
 
   std::mt19937 random_{7};
   std::mt19937 of_drafts_{7};
+  std::mt19937 of_clock_{7};
+  double now_ = 0.0;  // seconds
   Failures failures_ = Failures::kNone;
   FailingBackend* backend_ = nullptr;  // the engine's
   std::vector<Tokens> texts_;

@@ -15,7 +15,7 @@
 
 namespace kvcache::testing {
 
-class FailingBackend final : public Backend, public CellMemory {
+class FailingBackend : public Backend, public CellMemory {
  public:
   explicit FailingBackend(std::unique_ptr<Backend> inner)
       : inner_(std::move(inner)), memory_(dynamic_cast<CellMemory*>(inner_.get())) {}

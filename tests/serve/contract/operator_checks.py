@@ -257,3 +257,16 @@ class StoredDraftsUnused(StoredDrafts):
         plain, drafting = self.ask_both()
         self.assertLess(drafting, plain * 1.1)
         self.assertEqual(len(self.get("/api/ps").json["models"]), 1)
+
+
+class StepTime(unittest.TestCase):
+    """--step-ms is a whole number of milliseconds in a range."""
+
+    def test_other_values_are_refused_by_name(self):
+        for value in ("0", "-1", "3600001", "1.5", "100ms", ""):
+            with self.subTest(value):
+                ended = subprocess.run([Server.program, MODEL, "--step-ms", value], capture_output=True, text=True,
+                                       timeout=60, check=False)
+                self.assertEqual(ended.returncode, 2)
+                self.assertIn("--step-ms", ended.stderr)
+                self.assertEqual(len(ended.stderr.splitlines()), 1)
