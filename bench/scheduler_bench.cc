@@ -1,5 +1,5 @@
-// Measures the scheduler on a model: what it costs beside its passes, what many users with little
-// memory gain from it, and how long a large prompt holds up those who generate.
+// Measures the scheduler on a model: what it costs beside its passes, and what many users with little
+// memory gain from it.
 //
 //   scheduler_bench --model M.gguf
 //
@@ -31,11 +31,11 @@ using Clock = std::chrono::steady_clock;
 struct Options {
   std::string model;
   std::string json;
-  std::string filter = "users,step,late";
+  std::string filter = "users,step";
   int threads = FindProcessorLimits().DefaultThreads();
   int users = 16, room = 4, turns = 4;
   int system_tokens = 256, first_tokens = 600, turn_tokens = 40, answer_tokens = 16;
-  int sequences = 64, late_prompt = 8000, late_decodes = 16;
+  int sequences = 64;
 };
 
 double Milliseconds(Clock::time_point since) {
@@ -225,65 +225,16 @@ nlohmann::json Steps(const Options& options) {
   return {{"name", "step"}, {"median_us", median}, {"sequences", options.sequences}};
 }
 
-// A large prompt that arrives while others generate.
-nlohmann::json LatePrompt(const Options& options) {
-  const auto engine = Require(Engine::Open(
-      options.model, {.threads = options.threads,
-                      .context = options.late_prompt + 64,
-                      .max_sequences = options.late_decodes + 1,
-                      .pool_tokens = options.late_prompt + 64 + options.late_decodes * 512}));
-  const auto scheduler = Require(Scheduler::Make(*engine, {.step_tokens = 256}));
-  Text text(*engine, 3);
-  std::vector<Clock::time_point> last(static_cast<std::size_t>(options.late_decodes));
-  double longest = 0.0;
-  bool arrived = false;
-  bool prefilled = false;
-  for (int i = 0; i < options.late_decodes; ++i) {
-    ScheduledRequest request;
-    request.max_tokens = 400;
-    text.Add(request.prompt, 16);
-    Clock::time_point& time = last[static_cast<std::size_t>(i)];
-    request.on_token = [&](std::int32_t) {
-      if (arrived) longest = std::max(longest, Milliseconds(time));
-      time = Clock::now();
-      return !prefilled;
-    };
-    (void)Require(scheduler->Submit(std::move(request)));
-  }
-  for (int i = 0; i < 8; ++i) (void)Require(scheduler->Step());
-  ScheduledRequest late;
-  late.max_tokens = 1;
-  text.Add(late.prompt, options.late_prompt);
-  late.on_token = [&](std::int32_t) {
-    prefilled = true;
-    return true;
-  };
-  (void)Require(scheduler->Submit(std::move(late)));
-  arrived = true;
-  double longest_step = 0.0;
-  for (bool more = true; more;) {
-    const auto start = Clock::now();
-    more = Require(scheduler->Step());
-    longest_step = std::max(longest_step, Milliseconds(start));
-  }
-  std::printf(
-      "a prompt of %d tokens among %d that generate: their longest wait for a token is %.1f ms,"
-      " the longest step of 256 tokens %.1f ms\n",
-      options.late_prompt, options.late_decodes, longest, longest_step);
-  return {{"name", "late_prompt"}, {"longest_wait_ms", longest}, {"longest_step_ms", longest_step}};
-}
-
 int Main(int argc, char** argv) {
   Options options;
   CLI::App app{"Measures the scheduler."};
   app.add_option("--model", options.model, "GGUF file")->required();
   app.add_option("--json", options.json, "file for the results");
-  app.add_option("--filter", options.filter, "cases, of: users step late");
+  app.add_option("--filter", options.filter, "cases, of: users step");
   app.add_option("--threads", options.threads, "threads");
   app.add_option("--users", options.users, "number of conversations");
   app.add_option("--turns", options.turns, "turns of each conversation");
   app.add_option("--first", options.first_tokens, "tokens of each first message");
-  app.add_option("--prompt", options.late_prompt, "tokens of the large prompt");
   CLI11_PARSE(app, argc, argv);
   BenchResult result{.bench = "scheduler",
                      .machine = MachineFacts(options.threads),
@@ -293,7 +244,6 @@ int Main(int argc, char** argv) {
     return options.filter.find(name) != std::string::npos;
   };
   if (wants("step")) result.cases.push_back(Steps(options));
-  if (wants("late")) result.cases.push_back(LatePrompt(options));
   if (wants("users")) result.cases.push_back(Users(options));
   return WriteResult(options.json, result) ? 0 : 1;
 }

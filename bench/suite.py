@@ -224,9 +224,26 @@ def server(run):
 
 def scheduler(run):
     model, _ = bench_model(run)
-    quick = ["--users=6", "--turns=2", "--first=100", "--prompt=500"]
+    quick = ["--users=6", "--turns=2", "--first=100"]
     return run.json_file("scheduler_bench", "--model", model, "--threads", run.threads,
                          *(quick if run.quick else []))["cases"]
+
+
+def long_prompt(run):
+    model, _ = bench_model(run)
+    story = ["--model", ROOT / "models/story.gguf", "--ctx", 32768, "--prompt", 30000]
+    large = ["--model", model, "--ctx", 8192, "--prompt", 8000]
+    if run.quick:
+        story[-1], large[-1] = 3000, 1000
+    cases = []
+    for name, options in {"story": story, model.parent.name: large}.items():
+        for busy in (0, 2):
+            result = run.json_file("long_prompt_bench", "--threads", run.threads, *options,
+                                   "--busy", busy)
+            for case in result["cases"]:
+                case["name"] = f"{name}, {busy} busy loops, {case['name']}"
+                cases.append(case)
+    return cases
 
 
 def speculation(run):
@@ -252,6 +269,7 @@ BENCHES = {
     "speculation": (speculation, "drafts in the scheduler, against decoding without"),
     "server": (server, "requests through HTTP, compared with the same in the library"),
     "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
+    "long_prompt": (long_prompt, "streams beside a long prompt, on an idle and a busy machine"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
     "token_mask": (token_mask, "the tokens that a JSON schema allows"),
 }
