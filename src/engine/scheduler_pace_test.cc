@@ -254,7 +254,7 @@ TEST_P(SchedulerPaceTest, AMachineThatBecomesBusyHasShorterChunksWithinAFewPasse
 // Times that jump make chunks of any size. Bits do not depend on them.
 TEST_P(SchedulerPaceTest, ChunksOfAnySizeGiveTheSameBits) {
   StartTimed(6, {.look_up_drafts = true});
-  std::mt19937 random(5);
+  std::mt19937 random(static_cast<unsigned>(engine_->vocabulary_size()));
   machine_->SetPace([&] { return static_cast<double>(1U << random() % 8) / 8; });
   Decode(2);
   for (int i = 0; i < 6; ++i) {
