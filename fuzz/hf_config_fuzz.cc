@@ -17,6 +17,7 @@
 #include "convert/import_model.h"
 #include "fuzz_input.h"
 #include "inspect/describe_model.h"
+#include "json_mutator.h"
 
 namespace kvcache {
 namespace {
@@ -27,6 +28,55 @@ namespace fs = std::filesystem;
 constexpr int kRows = 8, kWidth = 8, kLayers = 2;
 constexpr std::array kClasses = {"LlamaForCausalLM", "Qwen2ForCausalLM", "Qwen3ForCausalLM",
                                  "Gemma3ForCausalLM"};
+
+constexpr std::array<std::string_view, 48> kKeys = {"text_config",
+                                                    "quantization_config",
+                                                    "hidden_size",
+                                                    "num_hidden_layers",
+                                                    "num_attention_heads",
+                                                    "num_key_value_heads",
+                                                    "head_dim",
+                                                    "intermediate_size",
+                                                    "max_position_embeddings",
+                                                    "vocab_size",
+                                                    "rms_norm_eps",
+                                                    "tie_word_embeddings",
+                                                    "bos_token_id",
+                                                    "eos_token_id",
+                                                    "pad_token_id",
+                                                    "hidden_act",
+                                                    "hidden_activation",
+                                                    "model_type",
+                                                    "rope_theta",
+                                                    "rope_scaling",
+                                                    "rope_parameters",
+                                                    "rope_type",
+                                                    "type",
+                                                    "factor",
+                                                    "original_max_position_embeddings",
+                                                    "low_freq_factor",
+                                                    "high_freq_factor",
+                                                    "beta_fast",
+                                                    "beta_slow",
+                                                    "attention_factor",
+                                                    "truncate",
+                                                    "partial_rotary_factor",
+                                                    "layer_types",
+                                                    "full_attention",
+                                                    "sliding_attention",
+                                                    "sliding_window",
+                                                    "sliding_window_pattern",
+                                                    "use_sliding_window",
+                                                    "attention_bias",
+                                                    "mlp_bias",
+                                                    "num_local_experts",
+                                                    "num_experts_per_tok",
+                                                    "query_pre_attn_scalar",
+                                                    "attn_logit_softcapping",
+                                                    "final_logit_softcapping",
+                                                    "rope_local_base_freq",
+                                                    "use_bidirectional_attention",
+                                                    "mscale"};
 
 void Write(const std::string& path, std::string_view text) {
   std::ofstream(path, std::ios::binary) << text;
@@ -119,6 +169,11 @@ void FuzzConfig(std::size_t number, const json& changes) {
 
 }  // namespace
 }  // namespace kvcache
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t size,
+                                               std::size_t most, unsigned seed) {
+  return kvcache::MutateJson(bytes, size, most, seed, 1, kvcache::kKeys);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   using namespace kvcache;

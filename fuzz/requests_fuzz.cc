@@ -1,11 +1,13 @@
 // Reads any JSON as what requests contain: messages, items of responses, tools, forms of answers, times. It is
 // read, or refused with a message.
+#include <array>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 
 #include "engine/json_text.h"
 #include "fuzz_input.h"
+#include "json_mutator.h"
 #include "server/answer.h"
 #include "server/answer_constraint.h"
 #include "server/request_sampling.h"
@@ -14,6 +16,17 @@
 
 namespace kvcache::server {
 namespace {
+
+constexpr std::array<std::string_view, 33> kKeys = {
+    "messages",     "role",        "content",         "type",
+    "text",         "tools",       "tool_choice",     "function",
+    "name",         "description", "parameters",      "input_schema",
+    "strict",       "tool_calls",  "arguments",       "id",
+    "tool_call_id", "tool_use_id", "input",           "output",
+    "call_id",      "summary",     "thinking",        "format",
+    "json_schema",  "schema",      "response_format", "output_format",
+    "keep_alive",   "images",      "allowed_tools",   "mode",
+    "is_error"};
 
 void CheckFields(const Fields& fields) {
   if (!fields.ok()) Check(!fields.error().message().empty() && !fields.error_field().empty());
@@ -46,6 +59,11 @@ void FuzzRequest(const Json& body) {
 
 }  // namespace
 }  // namespace kvcache::server
+
+extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t size,
+                                               std::size_t most, unsigned seed) {
+  return kvcache::MutateJson(bytes, size, most, seed, 0, kvcache::server::kKeys);
+}
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   const std::string_view text(reinterpret_cast<const char*>(bytes), size);
