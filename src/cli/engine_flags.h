@@ -43,6 +43,8 @@ class EngineFlags {
 
   const std::string& model() const { return model_; }
 
+  // Returns the tokens of --ctx; 0: it is not given.
+  int context() const { return context_; }
   // Sets the context for a command line without --ctx.
   void SetDefaultContext(int tokens) { context_ = tokens; }
 

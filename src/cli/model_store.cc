@@ -134,6 +134,12 @@ Result<std::string> ReadFamily(const std::string& path) {
   return std::string(family);
 }
 
+Result<std::int64_t> ReadContextLength(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetString("general.architecture"));
+  return file->GetInt(StrCat(family, ".context_length"));
+}
+
 void AddNotes(const std::string& model, const Tokenizer& tokenizer) {
   for (const std::string& note : tokenizer.notes()) AddNote(StrCat(model, ": ", note));
 }

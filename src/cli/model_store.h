@@ -51,6 +51,8 @@ Result<std::string> FindModel(const std::string& model);
 // Returns the architecture of the weights at a path, for display. Errors: those of GgufFile::Open;
 // kUnsupported: the file has just a draft head.
 Result<std::string> ReadFamily(const std::string& path);
+// Returns the tokens of context that the model of a file was made for.
+Result<std::int64_t> ReadContextLength(const std::string& path);
 
 // Adds the notes on the vocabulary of MODEL (Tokenizer::notes) to those of the command.
 void AddNotes(const std::string& model, const Tokenizer& tokenizer);

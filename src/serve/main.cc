@@ -324,6 +324,7 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
   KVCACHE_ASSIGN_OR_RETURN(
       auto models, MakeCatalog({.models = flags.models,
                                 .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
+                                .context = flags.engine.context(),
                                 .open = [&](const auto& model, int context) {
                                   return opener.Open(model, context);
                                 }}));

@@ -78,6 +78,22 @@ ServedModel Describe(std::string name, const std::string& path,
   return model;
 }
 
+// Returns the parameter "num_ctx"; 0: it is not given.
+Result<int> StoredContext(const ServedModel& model) {
+  const auto given = model.parameters.find("num_ctx");
+  if (given == model.parameters.end()) return 0;
+  const std::int64_t tokens = server::IntegerOf(*given).value_or(0);
+  if (tokens >= 1 && tokens <= 1 << 28) return static_cast<int>(tokens);
+  return InvalidArgument("its parameter \"num_ctx\" is out of range");
+}
+
+// Returns the context that a model gets without --ctx.
+std::int64_t OwnContext(const ServedModel& model) {
+  const auto stored = StoredContext(model);
+  if (stored.ok() && *stored > 0) return *stored;
+  return std::min<std::int64_t>(model.trained_context, kDefaultContext);
+}
+
 Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
   KVCACHE_ASSIGN_OR_RETURN(cli::FoundModel found, cli::LocateModel(given));
   std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
@@ -131,12 +147,7 @@ class Catalog final : public server::ModelSource {
   }
 
   Result<std::shared_ptr<Engine>> Open(const ServedModel& model) override {
-    int context = 0;
-    if (const auto given = model.parameters.find("num_ctx"); given != model.parameters.end()) {
-      const bool fits = given->is_number_integer() && *given >= 1 && *given <= 1 << 28;
-      if (!fits) return InvalidArgument("its parameter \"num_ctx\" is out of range");
-      context = given->get<int>();
-    }
+    KVCACHE_ASSIGN_OR_RETURN(const int context, StoredContext(model));
     return options_.open(model, context);
   }
 
@@ -219,6 +230,7 @@ class Catalog final : public server::ModelSource {
   struct FileFacts {
     std::int64_t changed = 0;
     std::string family{};
+    std::int64_t trained_context = 0;
     bool is_model = false;
   };
   // Reads a file once. REQUIRES: mutex_ is held.
@@ -229,6 +241,8 @@ class Catalog final : public server::ModelSource {
     auto family = cli::ReadFamily(model.path);
     facts.is_model = family.ok();
     if (family.ok()) facts.family = std::move(*family);
+    const auto context = cli::ReadContextLength(model.path);
+    facts.trained_context = context.ok() ? *context : 0;
     return facts;
   }
 
@@ -249,7 +263,12 @@ class Catalog final : public server::ModelSource {
       model->name = listed.name;
       models_.push_back(std::move(*model));
     }
-    for (ServedModel& model : models_) model.family = FactsOf(model).family;
+    for (ServedModel& model : models_) {
+      const FileFacts& facts = FactsOf(model);
+      model.family = facts.family;
+      model.trained_context = facts.trained_context;
+      model.context = options_.context != 0 ? options_.context : OwnContext(model);
+    }
     listed_ = now;
   }
 

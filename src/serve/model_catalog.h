@@ -18,6 +18,7 @@ struct CatalogOptions {
   // has, and the model that ships first.
   std::vector<std::string> models{};
   bool uses_drafts = true;  // false: models have no DRAFT
+  int context = 0;          // tokens that all models get; 0: each its own
   // Opens weights for a context of `context` tokens (0: the default).
   std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context)>
       open;

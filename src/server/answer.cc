@@ -59,6 +59,7 @@ struct Delivery {
   std::shared_ptr<Choices> all;
   Json log = Json::object();  // who asked for what
   std::size_t index = 0;
+  bool counts_prompt = true;
   std::shared_ptr<AnswerShape> shape;
   bool begun = false;
   AnswerParser parser{{}};
@@ -117,9 +118,11 @@ struct Delivery {
     result.thoughts = thoughts;
     Begin(result.reuse);
     TakeParts(parser.Flush());
-    const std::int32_t before = all->total.generated;
-    if (index == 0) all->total = result;
-    all->total.generated = before + result.generated;
+    all->total.generated += result.generated;
+    if (counts_prompt) {
+      all->total.reuse.prompt += result.reuse.prompt;
+      all->total.reuse.restored += result.reuse.restored;
+    }
     if (all->stream) {
       all->reply->Write(shape->End(result));
     } else {
@@ -134,6 +137,7 @@ struct Delivery {
   void SendWhole() const {
     Json& whole = all->wholes.front();
     for (std::size_t i = 1; i < all->wholes.size(); ++i) shape->AddChoice(whole, all->wholes[i]);
+    if (all->wholes.size() > 1) shape->SetTotal(whole, all->total);
     SendJson(*all->reply, whole);
   }
 };
@@ -182,6 +186,12 @@ void SendError(HttpReply& reply, Api api, const ApiError& error) {
 
 void SendJson(HttpReply& reply, const Json& json) {
   reply.Send(200, Dump(json));
+}
+
+void SendNotAllowed(const HttpRequest& request, std::string methods, HttpReply& reply) {
+  const ApiError error{.status = 405,
+                       .message = StrCat(Quoted(request.method), " is not allowed here")};
+  reply.Send(405, ErrorJson(ApiOf(request.path), error), {{"Allow", std::move(methods)}});
 }
 
 ApiError FromFields(const Fields& fields) {
@@ -330,55 +340,86 @@ Result<Prompt> RenderChat(const RouteContext& context, ChatInput input) {
   return context.service.Render(std::move(input));
 }
 
-void Deliver(const RouteContext& context, const TextRequest& request, bool stream, Api api,
-             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply) {
-  DeliverChoices(context, request, stream, api, {std::move(shape)}, reply);
+namespace {
+
+// Returns the error of a prompt that leaves the answer no place, in the words that clients of each API look for.
+ApiError TooLong(Api api, const char* field, std::ptrdiff_t tokens, int context) {
+  switch (api) {
+    case Api::kAnthropic:
+      return {.message =
+                  StrCat("prompt is too long: ", tokens, " tokens > ", context - 1, " maximum")};
+    case Api::kOllama:
+      return {.message = StrCat("the input length exceeds the context length: the prompt has ",
+                                tokens, " tokens, the context has ", context, " with the answer")};
+    case Api::kOpenAi: break;
+  }
+  return {.message =
+              StrCat("This model's maximum context length is ", context,
+                     " tokens with the answer; the prompt has ", tokens,
+                     " and exceeds the context window. Please reduce the length of '", field, "'."),
+          .param = field,
+          .code = "context_length_exceeded"};
 }
 
-void DeliverChoices(const RouteContext& context, const TextRequest& request, bool stream, Api api,
-                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
-                    const std::shared_ptr<HttpReply>& reply) {
+// Returns what the log says of a request before it has an end.
+Json LogBegin(const RouteContext& context) {
+  Json log = {{"model", context.model.name}};
+  if (!context.user.name.empty()) log["user"] = context.user.name;
+  const VolatileCounts& lines = context.volatile_lines;
+  if (lines.removed > 0) log["removed_lines"] = lines.removed;
+  if (lines.moved > 0) log["moved_lines"] = lines.moved;
+  return log;
+}
+
+// Lets the parts of a request's text go to its delivery.
+void Connect(TextRequest& request, const std::shared_ptr<Delivery>& delivery) {
+  request.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
+  request.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
+  request.on_token = [delivery] { delivery->Count(); };
+  request.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
+  request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
+}
+
+}  // namespace
+
+void Deliver(const RouteContext& context, const TextRequest& request, bool stream, Api api,
+             std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply) {
+  DeliverChoices(context, {{.request = request, .shape = std::move(shape)}}, stream, api, reply);
+}
+
+void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choices, bool stream,
+                    Api api, const std::shared_ptr<HttpReply>& reply) {
   TextService& service = context.service;
-  const auto tokens = std::ssize(request.prompt.tokens);
-  if (const int most = service.engine().context(); tokens >= most) {
-    return SendError(*reply, api,
-                     {.message = StrCat("the prompt has ", tokens, " tokens; the context has ",
-                                        most, " with the answer"),
-                      .param = api == Api::kOpenAi ? shapes.front()->prompt_field() : "",
-                      .code = "context_length_exceeded"});
+  const int most = service.engine().context();
+  for (const AnswerChoice& choice : choices) {
+    const auto tokens = std::ssize(choice.request.prompt.tokens);
+    if (tokens < most) continue;
+    return SendError(*reply, api, TooLong(api, choice.shape->prompt_field(), tokens, most));
   }
   const auto all = std::make_shared<Choices>();
   all->lease = context.lease;
   all->reply = reply;
   all->api = api;
   all->stream = stream;
-  all->left = shapes.size();
-  all->wholes.resize(shapes.size());
-  std::vector<TextRequest> choices(shapes.size(), request);
-  for (std::size_t i = 0; i < shapes.size(); ++i) {
+  all->left = choices.size();
+  all->wholes.resize(choices.size());
+  std::vector<TextRequest> requests;
+  for (AnswerChoice& choice : choices) {
     const auto delivery = std::make_shared<Delivery>();
     delivery->all = all;
-    delivery->index = i;
-    delivery->shape = shapes[i];
-    delivery->log["model"] = context.model.name;
-    if (!context.user.name.empty()) delivery->log["user"] = context.user.name;
-    const VolatileCounts& lines = context.volatile_lines;
-    if (lines.removed > 0) delivery->log["removed_lines"] = lines.removed;
-    if (lines.moved > 0) delivery->log["moved_lines"] = lines.moved;
-    delivery->parser = AnswerParser(request.prompt.answer);
-    TextRequest& choice = choices[i];
-    choice.salt = context.user.salt;
-    choice.sampling.seed += i * 0x9e3779b97f4a7c15;
-    choice.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
-    choice.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
-    choice.on_token = [delivery] { delivery->Count(); };
-    choice.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
-    choice.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
+    delivery->index = requests.size();
+    delivery->counts_prompt = choice.counts_prompt;
+    delivery->shape = choice.shape;
+    delivery->log = LogBegin(context);
+    delivery->parser = AnswerParser(choice.request.prompt.answer);
+    choice.request.salt = context.user.salt;
+    Connect(choice.request, delivery);
+    requests.push_back(std::move(choice.request));
   }
-  auto ids = service.Submit(std::move(choices));
+  auto ids = service.Submit(std::move(requests));
   if (!ids.ok()) {
     // Some choices may have begun on the engine's thread.
-    service.Look([all, shape = shapes.front(), status = ids.status()](const auto&, auto) {
+    service.Look([all, shape = choices.front().shape, status = ids.status()](const auto&, auto) {
       all->Fail(status, *shape);
     });
     return;

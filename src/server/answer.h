@@ -36,6 +36,8 @@ struct ApiError {
 std::string ErrorJson(Api api, const ApiError& error);
 void SendError(HttpReply& reply, Api api, const ApiError& error);
 void SendJson(HttpReply& reply, const Json& json);
+// Says with status 405 which methods a route has.
+void SendNotAllowed(const HttpRequest& request, std::string methods, HttpReply& reply);
 // JSON in one line; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const Json& json);
 
@@ -66,7 +68,8 @@ class AnswerShape {
   virtual void Take(TokenLogprob /*token*/) {}
   virtual std::string Delta(const AnswerPart& part) = 0;
   virtual std::string End(const TextResult& result) = 0;
-  // Returns a stream's last bytes, after the ends of all choices. `total` has all of their tokens.
+  // Returns a stream's last bytes, after the ends of all choices. `total` has the tokens of all, those of each
+  // prompt once.
   virtual std::string Last(const TextResult& /*total*/) { return {}; }
   virtual Json Whole(const Answer& answer, const TextResult& result) = 0;
   // Returns the last bytes of a stream that fails; none: those of the API.
@@ -75,6 +78,8 @@ class AnswerShape {
   virtual const char* prompt_field() const { return "messages"; }
   // Adds the choice of another whole answer.
   virtual void AddChoice(Json& /*whole*/, const Json& /*other*/) const {}
+  // Sets the usage of a whole answer to that of all choices.
+  virtual void SetTotal(Json& /*whole*/, const TextResult& /*total*/) const {}
 };
 
 struct ServerContext {
@@ -107,10 +112,15 @@ std::int32_t StoredMaxTokens(const ServedModel& model);
 // Generates, and answers as `shape` writes. The request is cancelled if the client leaves.
 void Deliver(const RouteContext& context, const TextRequest& request, bool stream, Api api,
              std::shared_ptr<AnswerShape> shape, const std::shared_ptr<HttpReply>& reply);
-// The same for as many choices as there are shapes. The seeds of the others follow from the request's.
-void DeliverChoices(const RouteContext& context, const TextRequest& request, bool stream, Api api,
-                    const std::vector<std::shared_ptr<AnswerShape>>& shapes,
-                    const std::shared_ptr<HttpReply>& reply);
+// One of several choices of an answer.
+struct AnswerChoice {
+  TextRequest request{};
+  std::shared_ptr<AnswerShape> shape{};
+  bool counts_prompt = true;  // in the usage; the first choice of each prompt does
+};
+// The same for several choices, in the order of their indices.
+void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choices, bool stream,
+                    Api api, const std::shared_ptr<HttpReply>& reply);
 
 std::int64_t UnixSeconds();
 // Returns a name that no other answer of this server has.
@@ -124,13 +134,16 @@ void OpenAiChat(const RouteContext& context, const Json& body,
                 const std::shared_ptr<HttpReply>& reply);
 void OpenAiCompletion(const RouteContext& context, const Json& body,
                       const std::shared_ptr<HttpReply>& reply);
-Json OpenAiModel(const ServedModel& model);
+Json ModelJson(const ServerContext& context, const ServedModel& model);
 void OpenAiResponse(const RouteContext& context, const Json& body,
                     const std::shared_ptr<HttpReply>& reply);
 void OpenAiResponseTokens(const RouteContext& context, const Json& body,
                           const std::shared_ptr<HttpReply>& reply);
-void GetStoredResponse(const ServerContext& context, const std::string& id, HttpReply& reply);
-void DeleteStoredResponse(const ServerContext& context, const std::string& id, HttpReply& reply);
+void OpenAiResponseCompact(const RouteContext& context, const Json& body,
+                           const std::shared_ptr<HttpReply>& reply);
+// Answers /v1/responses/{id}, …/input_items and …/cancel. Returns whether the path is one of these.
+bool HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
+                          HttpReply& reply);
 void AnthropicMessages(const RouteContext& context, const Json& body,
                        const std::shared_ptr<HttpReply>& reply);
 void AnthropicCountTokens(const RouteContext& context, const Json& body,

@@ -1,5 +1,6 @@
 #include "server/answer_constraint.h"
 
+#include <algorithm>
 #include <string_view>
 #include <utility>
 
@@ -49,19 +50,43 @@ GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
   return rules[static_cast<std::size_t>(form.root)];
 }
 
-// Adds the arguments of a call: what the schema says, or any object if it cannot be enforced.
+// Returns the schema of the objects that a schema allows: arguments are nothing else, and {} allows any value.
+Result<Json> ObjectsOf(const Json& schema) {
+  if (schema.is_null()) return Json{{"type", "object"}};
+  const Json type = schema.value("type", Json("object"));
+  const bool listed =
+      type.is_array() && std::find(type.begin(), type.end(), "object") != type.end();
+  if (type != "object" && !listed) {
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("its parameters have the 'type' ", type.dump(), "; must be \"object\""));
+  }
+  Json objects = schema;
+  objects["type"] = "object";
+  return objects;
+}
+
+// Adds the arguments of a call: what the schema says.
+Result<GrammarSymbol> Arguments(const Json& schema, GrammarBuilder& builder) {
+  KVCACHE_ASSIGN_OR_RETURN(const Json objects, ObjectsOf(schema));
+  return AddJsonSchema(objects, builder);
+}
+
+// The same, or any object if the schema cannot be enforced.
 Result<GrammarSymbol> LooseArguments(const Json& schema, GrammarBuilder& builder,
                                      JsonGrammar& json) {
-  const auto form = SchemaForm(schema);
-  return form.ok() ? Copy(**form, builder) : json.AnyObject();
+  GrammarBuilder apart;
+  const auto root = Arguments(schema, apart);
+  if (!root.ok()) return json.AnyObject();
+  const auto form = apart.Finish(*root);
+  return form.ok() ? Copy(*form, builder) : json.AnyObject();
 }
 
 // Adds a call of one tool: {"name": …, "arguments": {…}}, or with "parameters".
 // `loose`: as CallRule::loose.
 Result<GrammarSequence> CallOf(const Json& function, bool loose, GrammarBuilder& builder,
                                JsonGrammar& json) {
-  auto arguments = loose ? LooseArguments(function["parameters"], builder, json)
-                         : AddJsonSchema(function["parameters"], builder);
+  const Json schema = function.value("parameters", Json());
+  auto arguments = loose ? LooseArguments(schema, builder, json) : Arguments(schema, builder);
   if (!arguments.ok()) {
     return Status(arguments.status().code(),
                   StrCat("the tool ", Quoted(function["name"].get<std::string>()), ": ",
@@ -132,6 +157,13 @@ Result<AnswerForm> SchemaForm(const Json& schema) {
   return Finish(builder, root);
 }
 
+Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices) {
+  GrammarBuilder builder;
+  std::vector<GrammarSequence> texts;
+  for (const std::string& choice : choices) texts.push_back(builder.Literal(choice));
+  return Finish(builder, builder.AnyOf(std::move(texts)));
+}
+
 Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
   constexpr std::string_view kBegin = "<tool_call>";
   const bool tags = syntax == CallSyntax::kTags;
@@ -165,13 +197,16 @@ Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b) {
   return Finish(builder, builder.AnyOf({{first}, {Copy(*b, builder)}}));
 }
 
-Result<AnswerForm> AfterThoughts(const AnswerForm& form) {
+Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
   GrammarBuilder builder;
   ByteSet spaces;
   spaces.set(' ').set('\n');
   GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
-  rest.push_back(Copy(*form, builder));
-  return Finish(builder, TextUpTo("</think>", builder.AnyOf({rest}), false, builder));
+  const GrammarSymbol root = Copy(*form, builder);
+  rest.push_back(root);
+  const GrammarSymbol begun = TextUpTo("</think>", builder.AnyOf({rest}), false, builder);
+  if (thoughts == Thoughts::kBegun) return Finish(builder, begun);
+  return Finish(builder, builder.AnyOf({{root}, Joined(builder.Literal("<think>"), {begun})}));
 }
 
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {

@@ -4,6 +4,7 @@
 // Thread safety: free functions; Constraints is a constant.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <string>
 #include <string_view>
@@ -32,13 +33,17 @@ struct CallRule {
 AnswerForm JsonObjectForm();
 // Returns the form of a schema. Errors: those of AddJsonSchema.
 Result<AnswerForm> SchemaForm(const Json& schema);
+// Returns the form of texts that are one of these. Errors: kInvalidArgument if they are too large together.
+Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices);
 // Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
 // for calls without tags that are not forced.
 Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax);
 // Returns the form of texts that have either form. Errors: kInvalidArgument if both are too large together.
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
-// Returns the form behind thoughts that the prompt has begun. Errors: kInvalidArgument if it is too large.
-Result<AnswerForm> AfterThoughts(const AnswerForm& form);
+// Returns the form behind thoughts that the prompt has begun, or that the answer may begin with. Errors:
+// kInvalidArgument if it is too large.
+enum class Thoughts : std::uint8_t { kBegun, kMayBegin };
+Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
 
 // Returns the texts of a model's tokens for masks.
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);

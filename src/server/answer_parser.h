@@ -25,6 +25,7 @@ enum class CallSyntax : std::uint8_t { kNone, kTags, kJson };
 struct AnswerSyntax {
   bool reasoning = false;        // thoughts may begin the answer
   bool opens_reasoning = false;  // the prompt ends inside of thoughts
+  bool may_reason = false;       // the model is to think, and begins its thoughts itself
   CallSyntax calls = CallSyntax::kNone;
   // The tools of the request. JSON without tags that names another one is text.
   std::vector<std::string> tools{};

@@ -421,7 +421,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
     input.variables = std::move(extra.variables);
     TextRequest request;
     KVCACHE_ASSIGN_OR_RETURN(request.prompt, RenderChat(context, input));
-    request.prompt.answer.one_call = tools.one_call;
+    SetCalls(tools, request.prompt.answer);
     KVCACHE_ASSIGN_OR_RETURN(request.form, FormOf(tools, form));
     KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context, input, request.prompt, marks));
     AddRestorePoints(request);

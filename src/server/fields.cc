@@ -1,10 +1,25 @@
 #include "server/fields.h"
 
+#include <algorithm>
+#include <cmath>
 #include <utility>
 
 #include "base/strings.h"
 
 namespace kvcache::server {
+
+std::optional<std::int64_t> IntegerOf(const Json& value) {
+  if (value.is_number_unsigned()) {
+    const auto number = value.get<std::uint64_t>();
+    if (number > static_cast<std::uint64_t>(INT64_MAX)) return std::nullopt;
+    return static_cast<std::int64_t>(number);
+  }
+  if (value.is_number_integer()) return value.get<std::int64_t>();
+  if (!value.is_number_float()) return std::nullopt;
+  const auto number = value.get<double>();
+  const bool fits = number >= -0x1p63 && number < 0x1p63 && std::trunc(number) == number;
+  return fits ? std::optional(static_cast<std::int64_t>(number)) : std::nullopt;
+}
 
 Fields::Fields(const Json& object, std::string prefix, const Json* defaults)
     : object_(object), defaults_(defaults), prefix_(std::move(prefix)) {
@@ -28,6 +43,12 @@ void Fields::Fail(const std::string& name, const std::string& rule) {
   if (!error_.ok()) return;
   field_ = prefix_ + name;
   error_ = {StatusCode::kInvalidArgument, StrCat("'", field_, "' ", rule)};
+}
+
+void Fields::Adopt(const Fields& inner) {
+  if (!error_.ok()) return;
+  error_ = inner.error_;
+  field_ = inner.field_;
 }
 
 std::string Fields::Text(const char* name, const std::string& fallback) {
@@ -63,15 +84,10 @@ std::int64_t Fields::Integer(const char* name, std::int64_t fallback, std::int64
                              std::int64_t most) {
   const Json* const value = Find(name);
   if (value == nullptr) return fallback;
-  if (!value->is_number_integer()) {
-    Fail(name, "must be an integer");
-    return fallback;
-  }
-  const bool huge =
-      value->is_number_unsigned() && value->get<std::uint64_t>() > static_cast<std::uint64_t>(most);
-  const std::int64_t number = huge ? most : value->get<std::int64_t>();
-  if (!huge && number >= least && number <= most) return number;
-  Fail(name, StrCat("must be from ", least, " to ", most));
+  const auto number = IntegerOf(*value);
+  if (number && *number >= least && *number <= most) return *number;
+  const bool whole = value->is_number() && std::trunc(value->get<double>()) == value->get<double>();
+  Fail(name, whole ? StrCat("must be from ", least, " to ", most) : "must be an integer");
   return fallback;
 }
 
@@ -91,9 +107,11 @@ std::vector<std::string> Fields::Texts(const char* name, std::size_t most) {
   return texts;
 }
 
-void Fields::Refuse(const char* name, const Json& neutral) {
+void Fields::RefuseUnless(const char* name, std::initializer_list<Json> neutral) {
   const Json* const value = Find(name);
-  if (value == nullptr || *value == neutral) return;
+  if (value == nullptr || std::find(neutral.begin(), neutral.end(), *value) != neutral.end()) {
+    return;
+  }
   const bool empty = (value->is_array() || value->is_object()) && value->empty();
   if (!empty) Fail(name, "is not supported by this server");
 }

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <initializer_list>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <string>
 #include <vector>
 
@@ -15,6 +16,10 @@
 namespace kvcache::server {
 
 using Json = nlohmann::ordered_json;
+
+// Returns the integer that a number is, also one that is written with a point or an exponent: 40.0. None: another
+// value, or one that 64 bits do not hold.
+std::optional<std::int64_t> IntegerOf(const Json& value);
 
 class Fields {
  public:
@@ -35,9 +40,13 @@ class Fields {
   std::vector<std::string> Texts(const char* name, std::size_t most);
 
   // Refuses the fields that are present and neither null nor `neutral`.
-  void Refuse(const char* name, const Json& neutral = nullptr);
+  void Refuse(const char* name, const Json& neutral = nullptr) { RefuseUnless(name, {neutral}); }
+  // The same with several values that change nothing.
+  void RefuseUnless(const char* name, std::initializer_list<Json> neutral);
 
   void Fail(const std::string& name, const std::string& rule);
+  // Takes the error of the fields of an inner object.
+  void Adopt(const Fields& inner);
   bool ok() const { return error_.ok(); }
   const Status& error() const { return error_; }
   const std::string& error_field() const { return field_; }

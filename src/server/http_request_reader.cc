@@ -78,7 +78,9 @@ HttpRequestReader::Outcome HttpRequestReader::ReadHead(std::string& inbox) {
   inbox.erase(0, parser_->http.put(asio::buffer(inbox.data(), end + 4), error));
   parser_->http.eager(true);
   const std::string_view target = View(parser_->http.get().target());
-  request_.path = target.substr(0, target.find_first_of("?#"));
+  const std::string_view resource = target.substr(0, target.find('#'));
+  request_.path = resource.substr(0, resource.find('?'));
+  request_.query = resource.substr(std::min(resource.size(), request_.path.size() + 1));
   if (error == http::error::body_limit) return RefuseBody();
   if (error == http::error::bad_version) return Refuse(505, "HTTP 1.0 and 1.1 are spoken");
   if (error && error != http::error::need_more) {

@@ -14,6 +14,7 @@ namespace kvcache::server {
 struct HttpRequest {
   std::string method;
   std::string path;                    // without the query
+  std::string query;                   // without "?"
   std::string host;                    // the Host header
   std::string authorization, api_key;  // the headers Authorization and X-Api-Key
   std::string origin, asked_headers;   // Origin and Access-Control-Request-Headers

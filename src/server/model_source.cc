@@ -1,6 +1,7 @@
 #include "server/model_source.h"
 
 #include "base/strings.h"
+#include "model/model.h"
 
 namespace kvcache::server {
 namespace {
@@ -11,7 +12,10 @@ Status Fixed() {
 
 class OneModelSource final : public ModelSource {
  public:
-  OneModelSource(Engine& engine, ServedModel model) : engine_(engine), model_(std::move(model)) {}
+  OneModelSource(Engine& engine, ServedModel model) : engine_(engine), model_(std::move(model)) {
+    model_.context = engine.context();
+    model_.trained_context = engine.info().context_length;
+  }
 
   std::vector<ServedModel> List() override { return {model_}; }
   Result<ServedModel> Find(const std::string& name) override {
@@ -25,7 +29,7 @@ class OneModelSource final : public ModelSource {
 
  private:
   Engine& engine_;
-  const ServedModel model_;
+  ServedModel model_;
 };
 
 }  // namespace

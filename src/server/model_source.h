@@ -19,13 +19,15 @@ namespace kvcache::server {
 // A model as clients see it: weights, and what its prompts and its sampling begin with.
 struct ServedModel {
   std::string name;
-  std::int64_t created = 0;     // seconds since 1970
-  std::int64_t bytes = 0;       // of the files of the weights and of the draft
-  std::string digest{};         // of the model in the store; empty: a file
-  std::string family{};         // the architecture; empty: unknown
-  std::string path{};           // of the weights
-  std::string draft{};          // the file of its DRAFT; empty: it has none
-  std::string chat_template{};  // instead of the one in the weights; empty: that one
+  std::int64_t created = 0;          // seconds since 1970
+  std::int64_t bytes = 0;            // of the files of the weights and of the draft
+  std::string digest{};              // of the model in the store; empty: a file
+  std::string family{};              // the architecture; empty: unknown
+  std::int64_t context = 0;          // tokens of a prompt with its answer; 0: unknown
+  std::int64_t trained_context = 0;  // that the model was made for; 0: unknown
+  std::string path{};                // of the weights
+  std::string draft{};               // the file of its DRAFT; empty: it has none
+  std::string chat_template{};       // instead of the one in the weights; empty: that one
   // What prompts begin with if they have no system message, and the messages after it.
   std::string system{};
   Json messages = Json::array();

@@ -78,7 +78,6 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
   request.max_tokens = static_cast<std::int32_t>(options.Integer("num_predict", -1, -2, INT32_MAX));
   request.stop = options.Texts("stop", 16);
   request.sampling = ReadSampling(options);
-  for (const char* name : {"mirostat", "typical_p", "tfs_z"}) options.Refuse(name, 0);
   return options.error();
 }
 

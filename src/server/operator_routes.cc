@@ -100,10 +100,10 @@ void Detokenize(const RouteContext& context, const Json& body, const Reply& repl
   const Json* const given = fields.Find("tokens");
   if (given == nullptr || !given->is_array()) fields.Fail("tokens", "must be an array of integers");
   for (std::size_t i = 0; fields.ok() && i < given->size(); ++i) {
-    const Json& token = (*given)[i];
-    const bool fits = token.is_number_integer() && token >= 0 && token <= INT32_MAX;
+    const std::int64_t token = IntegerOf((*given)[i]).value_or(-1);
+    const bool fits = token >= 0 && token <= INT32_MAX;
     if (!fits) fields.Fail(StrCat("tokens[", i, "]"), "is not a token");
-    if (fits) tokens.push_back(token.get<std::int32_t>());
+    if (fits) tokens.push_back(static_cast<std::int32_t>(token));
   }
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   const auto text = context.service.engine().Detokenize(tokens);

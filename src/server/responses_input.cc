@@ -11,6 +11,7 @@ namespace {
 
 // Others' encrypted thoughts do not begin like this.
 constexpr std::string_view kSeal = "kvcache-thoughts:";
+constexpr std::string_view kSummarySeal = "kvcache-summary:";
 
 Status Wrong(std::string message) {
   return {StatusCode::kInvalidArgument, std::move(message)};
@@ -37,6 +38,7 @@ class Items {
     if (type == "function_call_output") return AddOutput(item, name);
     if (type == "reasoning") return AddThoughts(item, name);
     if (type == "item_reference") return AddReference(item, name);
+    if (type == "compaction") return AddSummary(item, name);
     return Status::Ok();
   }
 
@@ -116,6 +118,15 @@ class Items {
     return Status::Ok();
   }
 
+  // The model wrote the summary. Others' summaries cannot be read; they are skipped.
+  Status AddSummary(const Json& item, const std::string& name) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string sealed, TextOf(item, "encrypted_content", name));
+    if (!sealed.starts_with(kSummarySeal)) return Status::Ok();
+    messages_.push_back({{"role", "assistant"}, {"content", sealed.substr(kSummarySeal.size())}});
+    open_ = false;
+    return Status::Ok();
+  }
+
   Status AddReference(const Json& item, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextOf(item, "id", name));
     const auto found = find_(id);
@@ -141,6 +152,29 @@ class Items {
   bool said_ = false;  // whether it has a text or calls
 };
 
+// Returns what the ids of a type's items begin with.
+std::string_view IdPrefix(const Json& type) {
+  if (type == "message") return "msg_";
+  if (type == "function_call") return "fc_";
+  if (type == "function_call_output") return "fco_";
+  if (type == "reasoning") return "rs_";
+  return type == "compaction" ? "cmp_" : "item_";
+}
+
+// Gives an item its type, its id and, if it is a message, an array of parts.
+Json WholeItem(const Json& given) {
+  Json item = {{"type", "message"}, {"id", nullptr}, {"status", "completed"}};
+  item.update(given);
+  if (item["type"].is_null()) item["type"] = "message";
+  if (!item["id"].is_string()) item["id"] = NewId(IdPrefix(item["type"]));
+  if (item["type"] != "message" || !item["content"].is_string()) return item;
+  const bool output = item["role"] == "assistant";
+  Json part = {{"type", output ? "output_text" : "input_text"}, {"text", item["content"]}};
+  if (output) part["annotations"] = Json::array();
+  item["content"] = Json::array({std::move(part)});
+  return item;
+}
+
 }  // namespace
 
 Status AppendItems(const Json& input, const FindItem& find, Json& messages) {
@@ -156,8 +190,24 @@ Status AppendItems(const Json& input, const FindItem& find, Json& messages) {
   return Status::Ok();
 }
 
+Json WholeItems(const Json& input, const FindItem& find) {
+  if (input.is_string()) {
+    return Json::array({WholeItem({{"role", "user"}, {"content", input}})});
+  }
+  Json items = Json::array();
+  for (const Json& item : input) {
+    const bool refers = item.value("type", Json()) == "item_reference";
+    items.push_back(WholeItem(refers ? find(item["id"].get<std::string>()).value_or(item) : item));
+  }
+  return items;
+}
+
 std::string SealThoughts(std::string_view thoughts) {
   return StrCat(kSeal, thoughts);
+}
+
+std::string SealSummary(std::string_view summary) {
+  return StrCat(kSummarySeal, summary);
 }
 
 }  // namespace kvcache::server

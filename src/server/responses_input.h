@@ -21,7 +21,13 @@ using FindItem = std::function<std::optional<Json>(const std::string& id)>;
 // name of the item; kUnsupported for a reference that `find` does not know.
 Status AppendItems(const Json& input, const FindItem& find, Json& messages);
 
+// Returns the items of an input as /v1/responses/{id}/input_items shows them: with types, ids and arrays of content
+// parts, and what references name. REQUIRES: AppendItems takes the input.
+Json WholeItems(const Json& input, const FindItem& find);
+
 // Thoughts that a client gives back without reading them. They are not encrypted.
 std::string SealThoughts(std::string_view thoughts);
+// The summary of a conversation that a client gives back, likewise.
+std::string SealSummary(std::string_view summary);
 
 }  // namespace kvcache::server

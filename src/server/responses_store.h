@@ -20,8 +20,8 @@ namespace kvcache::server {
 
 struct StoredResponse {
   Json response = Json::object();  // as the client has it
-  Json messages = Json::array();   // the conversation and the answer, without the instructions
-  std::uint64_t owner = 0;         // the salt of its user; others do not find it
+  Json items = Json::array();  // of the conversation before the answer, without the instructions
+  std::uint64_t owner = 0;     // the salt of its user; others do not find it
 };
 
 class ResponseStore {
@@ -49,7 +49,7 @@ class ResponseStore {
  private:
   // Texts take less memory than values of JSON, and their size is known.
   struct Texts {
-    std::string response, messages;
+    std::string response, items;
   };
   struct Entry {
     std::string id;

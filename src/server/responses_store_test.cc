@@ -10,13 +10,13 @@ namespace {
 StoredResponse Stored(const std::string& id, std::size_t bytes = 0) {
   const Json item = {{"id", "item_" + id}, {"text", std::string(bytes, 'x')}};
   return {.response = {{"id", id}, {"output", Json::array({item})}},
-          .messages = Json::array({Json({{"content", id}})})};
+          .items = Json::array({Json({{"content", id}})})};
 }
 
 TEST(ResponseStoreTest, KeepsWhatWasUsedLast) {
   ResponseStore store({.count = 3});
   for (const char* id : {"a", "b", "c"}) store.Put(Stored(id));
-  EXPECT_EQ(store.Get("a")->messages, Stored("a").messages);
+  EXPECT_EQ(store.Get("a")->items, Stored("a").items);
   EXPECT_EQ((*store.GetItem("item_b"))["id"], "item_b");
   store.Put(Stored("d"));
   EXPECT_FALSE(store.Get("c"));

@@ -9,6 +9,7 @@
 
 #include "base/strings.h"
 #include "engine/json_text.h"
+#include "server/url_text.h"
 #include "server/worker.h"
 
 namespace kvcache::server {
@@ -175,37 +176,18 @@ class ServerImpl final : public Server, private HttpHandler {
   bool HandleNamed(const ServerContext& context, const HttpRequest& request,
                    HttpReply& reply) const {
     constexpr std::string_view kModels = "/v1/models/";
-    constexpr std::string_view kResponses = "/v1/responses/";
-    const bool get = request.method == "GET" || request.method == "HEAD";
-    if (request.path.starts_with(kModels)) {
-      const auto model = host_->source().Find(request.path.substr(kModels.size()));
-      if (!get) {
-        SendNotAllowed(request, "GET, HEAD", reply);
-      } else if (model.ok()) {
-        SendJson(reply, OpenAiModel(*model));
-      } else {
-        SendNoModel(reply, Api::kOpenAi, model.status());
-      }
+    if (!request.path.starts_with(kModels)) return HandleStoredResponse(context, request, reply);
+    if (request.method != "GET" && request.method != "HEAD") {
+      SendNotAllowed(request, "GET, HEAD", reply);
       return true;
     }
-    if (!request.path.starts_with(kResponses) || request.path == "/v1/responses/input_tokens") {
-      return false;
-    }
-    const std::string id = request.path.substr(kResponses.size());
-    if (get) {
-      GetStoredResponse(context, id, reply);
-    } else if (request.method == "DELETE") {
-      DeleteStoredResponse(context, id, reply);
+    const auto model = host_->source().Find(PercentDecoded(request.path.substr(kModels.size())));
+    if (model.ok()) {
+      SendJson(reply, ModelJson(context, *model));
     } else {
-      SendNotAllowed(request, "GET, HEAD, DELETE", reply);
+      SendNoModel(reply, Api::kOpenAi, model.status());
     }
     return true;
-  }
-
-  static void SendNotAllowed(const HttpRequest& request, std::string methods, HttpReply& reply) {
-    const ApiError error{.status = 405,
-                         .message = StrCat(Quoted(request.method), " is not allowed here")};
-    reply.Send(405, ErrorJson(ApiOf(request.path), error), {{"Allow", std::move(methods)}});
   }
 
   // With keys, administrators may; without, whoever is on this machine, but no page of another site that
@@ -362,6 +344,7 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
       {.path = "/v1/completions", .post = OpenAiCompletion},
       {.path = "/v1/responses", .post = OpenAiResponse},
       {.path = "/v1/responses/input_tokens", .post = OpenAiResponseTokens},
+      {.path = "/v1/responses/compact", .post = OpenAiResponseCompact},
       {.path = "/v1/messages", .post = AnthropicMessages},
       {.path = "/v1/messages/count_tokens", .post = AnthropicCountTokens},
   };

@@ -5,6 +5,7 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
+#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
@@ -30,6 +31,34 @@ std::tm LocalTime() {
   return local;
 }
 
+// Returns whether a prompt ends behind thoughts.
+bool EndsBehindThoughts(std::string_view prompt) {
+  const std::size_t end = prompt.find_last_not_of(" \r\n\t") + 1;
+  return prompt.substr(0, end).ends_with("</think>");
+}
+
+// Returns whether the template's variables say that the model is to think; none: they say nothing.
+std::optional<bool> AsksForThoughts(const Json& variables) {
+  for (const char* const name : {"enable_thinking", "thinking"}) {
+    const Json value = variables.value(name, Json());
+    if (value.is_boolean()) return value.get<bool>();
+  }
+  const Json effort = variables.value("reasoning_effort", Json());
+  if (effort.is_string()) return effort != "none";
+  return std::nullopt;
+}
+
+// Returns whether a template lets the model think if nothing is said: told not to, it writes another prompt.
+bool ThinksUnasked(const ChatFormat& format) {
+  ChatInput input;
+  input.messages.push_back({{"role", "user"}, {"content", "question"}});
+  const auto unasked = format.Write(input);
+  input.variables["enable_thinking"] = false;
+  const auto without = format.Write(std::move(input));
+  return unasked.ok() && without.ok() && unasked->text != without->text &&
+         !EndsBehindThoughts(unasked->text);
+}
+
 class Service final : public TextService {
  public:
   Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
@@ -40,6 +69,7 @@ class Service final : public TextService {
         tool_format_(std::move(tool_format)),
         calls_(CallSyntaxOf(tool_format_)),
         reasons_(format_.Writes("</think>")),
+        thinks_unasked_(reasons_ && ThinksUnasked(format_)),
         most_running_(most_running),
         started_(LocalTime()),
         pins_(scheduler_->prefixes(), most_pinned()),
@@ -54,12 +84,14 @@ class Service final : public TextService {
   Result<Prompt> Render(ChatInput input) const override {
     AnswerSyntax answer{.reasoning = reasons_, .calls = SyntaxFor(input)};
     for (const Json& tool : input.tools) answer.tools.push_back(tool["function"]["name"]);
+    const bool thinks = AsksForThoughts(input.variables).value_or(thinks_unasked_);
     KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
     answer.opens_reasoning =
         reasons_ && (written.open == OpenPart::kThoughts ||
                      (written.open == OpenPart::kNone && EndsInThoughts(written.text)));
     // Thoughts come before a text, and never inside of it.
     if (written.open == OpenPart::kText) answer.reasoning = false;
+    answer.may_reason = answer.reasoning && thinks && !EndsBehindThoughts(written.text);
     Prompt prompt{.tokens = std::move(written.marked.tokens),
                   .stops = format_.Stops(),
                   .answer = std::move(answer),
@@ -216,8 +248,10 @@ class Service final : public TextService {
     if (request.form != nullptr) {
       std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
       AnswerForm form = request.form;
-      if (request.prompt.answer.opens_reasoning) {
-        KVCACHE_ASSIGN_OR_RETURN(form, AfterThoughts(form));
+      const AnswerSyntax& answer = request.prompt.answer;
+      if (answer.opens_reasoning || answer.may_reason) {
+        const Thoughts thoughts = answer.opens_reasoning ? Thoughts::kBegun : Thoughts::kMayBegin;
+        KVCACHE_ASSIGN_OR_RETURN(form, AfterThoughts(form, thoughts));
       }
       KVCACHE_ASSIGN_OR_RETURN(scheduled.constraint,
                                MakeConstraint(table_, *form, request.prompt.begun));
@@ -365,6 +399,7 @@ class Service final : public TextService {
   ChatFormat tool_format_;  // writes prompts with tools
   const CallSyntax calls_;
   const bool reasons_;
+  const bool thinks_unasked_;
   const std::int64_t most_running_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;

@@ -1,5 +1,6 @@
 #include "server/tools.h"
 
+#include <algorithm>
 #include <cstdint>
 #include <utility>
 
@@ -10,41 +11,36 @@
 namespace kvcache::server {
 namespace {
 
-// The keys of a tool in one API.
-struct ToolKeys {
-  const char* parameters;
-  const char* strict;
-};
-
 constexpr const char* kNoTools =
     "are not supported: the model's template has no tools, or writes calls in a way that this "
     "server "
     "does not know";
 
-bool AddTool(Fields& fields, const std::string& place, const Json& tool, const ToolKeys& keys,
+// Adds a function with the keys that it came with. `place` is the function's, and `schema` what its API calls the
+// parameters, for errors.
+bool AddTool(Fields& fields, const std::string& place, Json function, const char* schema,
              Tools& tools) {
-  const auto fail = [&](const std::string& key, const char* rule) {
+  const auto fail = [&](const char* key, const char* rule) {
     fields.Fail(StrCat(place, ".", key), rule);
     return false;
   };
-  const Json name = tool.value("name", Json());
+  const Json name = function.value("name", Json());
   if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
     return fail("name", "must be a string that is not empty");
   }
-  Json function = {{"name", name}};
-  const Json description = tool.value("description", Json());
-  if (!description.is_null() && !description.is_string())
+  const Json description = function.value("description", Json());
+  if (!description.is_null() && !description.is_string()) {
     return fail("description", "must be a string");
-  function["description"] = description.is_null() ? Json("") : description;
-  Json parameters = tool.value(keys.parameters, Json());
-  if (parameters.is_null()) parameters = {{"type", "object"}, {"properties", Json::object()}};
-  if (!parameters.is_object()) return fail(keys.parameters, "must be an object");
-  function["parameters"] = std::move(parameters);
-  const Json strict = tool.value(keys.strict, Json());
-  if (!strict.is_null() && !strict.is_boolean()) return fail(keys.strict, "must be a boolean");
+  }
+  const Json parameters = function.value("parameters", Json());
+  if (!parameters.is_null() && !parameters.is_object()) {
+    return fail(schema, "must be an object");
+  }
+  const Json strict = function.value("strict", Json());
+  if (!strict.is_null() && !strict.is_boolean()) return fail("strict", "must be a boolean");
   tools.strict = tools.strict || strict == true;
-  tools.names.push_back(name.get<std::string>());
   tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
+  tools.callable.push_back(tools.list.back());
   return true;
 }
 
@@ -72,38 +68,63 @@ Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
       return tools;
     }
     if (tool.value("type", Json("function")) != "function") continue;
-    const Json function = flat ? tool : tool.value("function", Json());
+    Json function = flat ? tool : tool.value("function", Json());
+    if (flat) function.erase("type");
     if (calls == CallSyntax::kNone || !function.is_object()) {
       const bool none = calls == CallSyntax::kNone;
       fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
       return tools;
     }
-    if (!AddTool(fields, place, function, {"parameters", "strict"}, tools)) return tools;
+    if (!AddTool(fields, place, std::move(function), "parameters", tools)) return tools;
   }
   return tools;
 }
 
-// Lets the answer be calls of all tools, or of the one with this name.
+// Returns a tool of Anthropic's as the function that templates read, without what only the API knows.
+Json AsFunction(const Json& tool) {
+  Json function = Json::object();
+  for (const auto& [key, value] : tool.items()) {
+    if (key == "input_schema") function["parameters"] = value;
+    if (key == "name" || key == "description" || key == "strict") function[key] = value;
+  }
+  return function;
+}
+
+// Leaves the tools with these names callable.
+void Limit(Fields& fields, const std::vector<std::string>& names, Tools& tools) {
+  Json callable = Json::array();
+  for (const Json& tool : tools.list) {
+    const Json& name = tool["function"]["name"];
+    if (std::find(names.begin(), names.end(), name) != names.end()) callable.push_back(tool);
+  }
+  for (const std::string& name : names) {
+    const bool known = std::any_of(callable.begin(), callable.end(), [&](const Json& tool) {
+      return tool["function"]["name"] == name;
+    });
+    if (!known) fields.Fail("tool_choice", StrCat("names ", Quoted(name), ", no tool of 'tools'"));
+  }
+  tools.limited = callable.size() < tools.list.size();
+  tools.callable = std::move(callable);
+}
+
+// Lets the answer be calls of all tools, or one call of the tool with this name.
 void Force(Fields& fields, const std::string& only, Tools& tools) {
   tools.forced = true;
   if (tools.list.empty()) return fields.Fail("tool_choice", "needs 'tools'");
-  if (only.empty()) {
-    tools.callable = tools.list;
-    return;
-  }
-  for (const Json& tool : tools.list) {
-    if (tool["function"]["name"] == only) tools.callable.push_back(tool);
-  }
+  if (only.empty()) return;
+  Limit(fields, {only}, tools);
   tools.one_call = true;
-  if (tools.callable.empty()) fields.Fail("tool_choice", "names no tool of 'tools'");
 }
 
-// Makes the form of the answer. A schema that cannot be enforced is an error.
+// Makes the form of the answer. A schema that cannot be enforced is an error. Calls without tags have no form beside
+// text; there the parser takes only those of callable tools.
 void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
-  if (!fields.ok() || !(tools.forced || tools.strict)) return;
-  auto form = CallsForm({.tools = tools.forced ? tools.callable : tools.list,
+  const bool limits = tools.limited && calls == CallSyntax::kTags;
+  if (!fields.ok() || !(tools.forced || tools.strict || limits)) return;
+  auto form = CallsForm({.tools = tools.callable,
                          .one = tools.one_call,
-                         .forced = tools.forced},
+                         .forced = tools.forced,
+                         .loose = !tools.forced && !tools.strict},
                         calls);
   if (form.ok()) {
     tools.form = std::move(*form);
@@ -120,16 +141,41 @@ std::string NameIn(const Json& choice) {
   return name.is_string() ? name.get<std::string>() : "";
 }
 
+// Reads {"type": "allowed_tools", "mode": …, "tools": […]}; chats have mode and tools in an inner object.
+void Allow(Fields& fields, const Json& choice, Tools& tools) {
+  const Json inner = choice.value("allowed_tools", choice);
+  const Json mode = inner.is_object() ? inner.value("mode", Json("auto")) : Json();
+  const Json list = inner.is_object() ? inner.value("tools", Json()) : Json();
+  if ((mode != "auto" && mode != "required") || !list.is_array()) {
+    return fields.Fail("tool_choice",
+                       "needs the 'mode' \"auto\" or \"required\" and an array of 'tools'");
+  }
+  std::vector<std::string> names;
+  for (const Json& tool : list) {
+    if (!tool.is_object()) return fields.Fail("tool_choice", "has 'tools' that are no objects");
+    if (tool.value("type", Json("function")) != "function") continue;  // skipped in "tools" too
+    names.push_back(NameIn(tool));
+  }
+  if (mode == "required") Force(fields, "", tools);
+  Limit(fields, names, tools);
+  if (!tools.callable.empty()) return;
+  if (tools.forced) return fields.Fail("tool_choice", "allows no function of 'tools'");
+  tools = {};
+}
+
 Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
   Tools tools = ReadFunctions(fields, calls, nesting);
   tools.one_call = !fields.Bool("parallel_tool_calls", true);
   const Json* const choice = fields.Find("tool_choice");
+  const Json type =
+      choice != nullptr && choice->is_object() ? choice->value("type", Json()) : Json();
   if (choice != nullptr && *choice == "none") return {};
   if (choice != nullptr && *choice == "required") {
     Force(fields, "", tools);
-  } else if (choice != nullptr && choice->is_object() &&
-             choice->value("type", Json()) == "function" && !NameIn(*choice).empty()) {
+  } else if (type == "function" && !NameIn(*choice).empty()) {
     Force(fields, NameIn(*choice), tools);
+  } else if (type == "allowed_tools") {
+    Allow(fields, *choice, tools);
   } else if (choice != nullptr && *choice != "auto") {
     fields.Fail("tool_choice",
                 "must be \"auto\", \"none\", \"required\" or an object that names a function");
@@ -147,7 +193,7 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   const auto both = [&]() -> Result<AnswerForm> {
     KVCACHE_ASSIGN_OR_RETURN(
         const AnswerForm calls,
-        CallsForm({.tools = tools.list, .one = tools.one_call, .forced = true, .loose = true},
+        CallsForm({.tools = tools.callable, .one = tools.one_call, .forced = true, .loose = true},
                   tools.syntax));
     return EitherForm(calls, answer);
   };
@@ -156,6 +202,12 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   return Status(
       StatusCode::kInvalidArgument,
       "the tools beside the form of the answer cannot be enforced: " + form.status().message());
+}
+
+void SetCalls(const Tools& tools, AnswerSyntax& answer) {
+  answer.one_call = tools.one_call;
+  answer.tools.clear();
+  for (const Json& tool : tools.callable) answer.tools.push_back(tool["function"]["name"]);
 }
 
 Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
@@ -188,7 +240,7 @@ Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
       fields.Fail("tools", kNoTools);
       return tools;
     }
-    if (!AddTool(fields, place, tool, {"input_schema", "strict"}, tools)) return tools;
+    if (!AddTool(fields, place, AsFunction(tool), "input_schema", tools)) return tools;
   }
   if (const Json* const choice = fields.Find("tool_choice"); choice != nullptr) {
     Fields inner(*choice, "tool_choice.");

@@ -17,14 +17,14 @@ class ChatFormat;
 namespace kvcache::server {
 
 struct Tools {
-  // [{"type": "function", "function": {"name", "description", "parameters"}}], always with these keys in
-  // this order, so that all APIs have one prompt; null: none.
+  // [{"type": "function", "function": {"name", "description", "parameters", …}}], with the keys that the function
+  // came with, in their order; null: none.
   Json list = nullptr;
-  std::vector<std::string> names{};
   bool one_call = false;
-  bool strict = false;  // one of them is strict, so all calls follow their schemas
-  bool forced = false;  // the answer is calls of `callable`
-  Json callable = Json::array();
+  bool strict = false;            // one of them is strict, so all calls follow their schemas
+  bool forced = false;            // the answer is calls and nothing else
+  bool limited = false;           // some of them may not be called
+  Json callable = Json::array();  // those that may be called
   CallSyntax syntax = CallSyntax::kNone;  // of the model
   AnswerForm form{};                      // what the above means for the answer; null: any text
 };
@@ -32,6 +32,9 @@ struct Tools {
 // Adds the form of a request's answer to that of its tools: the answer has either. Null: any text. Errors:
 // kInvalidArgument if the grammar of both cannot be made.
 Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer);
+
+// Sets what the parser of an answer knows of its tools.
+void SetCalls(const Tools& tools, AnswerSyntax& answer);
 
 // Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
 // model's template can. The first error is kept in `fields`.
