@@ -26,6 +26,23 @@ const custom = [{
   input_schema: weather.schema,
 }];
 
+test('lists the model', async () => {
+  const models = [];
+  for await (const model of client.models.list()) models.push(model);
+  assert.deepEqual(models.map(({id, type, display_name}) => [id, type, display_name]),
+                   [['story', 'model', 'story']]);
+  assert.ok(!Number.isNaN(Date.parse(models[0].created_at)));
+  assert.equal((await client.models.retrieve('story')).display_name, 'story');
+});
+
+test('a prompt beyond the context has the words that agents look for', async () => {
+  const messages = [{role: 'user', content: `${question} `.repeat(400)}];
+  await assert.rejects(
+      client.messages.create({...request, messages}),
+      (error) => error instanceof Anthropic.BadRequestError &&
+          /^prompt is too long: \d+ tokens > \d+ maximum$/.test(error.error.error.message));
+});
+
 test('a message has the same text streamed and not, and its cache in the usage', async () => {
   const whole = await client.messages.create(request);
   assert.equal(whole.stop_reason, 'max_tokens');

@@ -61,6 +61,44 @@ test('a completion stops at a string', async () => {
   assert.equal(cut.choices[0].finish_reason, 'stop');
 });
 
+test('each of several prompts has its choices', async () => {
+  const prompts = ['Once upon a time', 'The dog'];
+  const ask = {model: 'story', max_tokens: 8, temperature: 0, n: 2};
+  const alone = await Promise.all(prompts.map((prompt) => client.completions.create({...ask, prompt})));
+  const texts = alone.flatMap((answer) => answer.choices.map((choice) => choice.text));
+  const whole = await client.completions.create({...ask, prompt: prompts});
+  assert.deepEqual(whole.choices.map((choice) => choice.text), texts);
+  assert.deepEqual(whole.choices.map((choice) => choice.index), [0, 1, 2, 3]);
+  const streamed = ['', '', '', ''];
+  for await (const chunk of await client.completions.create({...ask, prompt: prompts, stream: true})) {
+    for (const choice of chunk.choices) streamed[choice.index] += choice.text;
+  }
+  assert.deepEqual(streamed, texts);
+});
+
+test('a stored response is streamed, listed and cannot be cancelled', async () => {
+  const first = await client.responses.create({model: 'story', input: 'Hi', max_output_tokens: 8,
+                                               text: {verbosity: 'low'}});
+  let last;
+  for await (const event of await client.responses.retrieve(first.id, {stream: true})) last = event;
+  assert.equal(last.type, 'response.incomplete');
+  assert.equal(last.response.output_text ?? last.response.output[0].content[0].text, first.output_text);
+  const items = [];
+  for await (const item of client.responses.inputItems.list(first.id, {limit: 1})) items.push(item);
+  assert.deepEqual(items.map((item) => item.content[0].text), ['Hi']);
+  await assert.rejects(client.responses.cancel(first.id), OpenAI.BadRequestError);
+});
+
+test('a conversation is made short and goes on', async () => {
+  const input = [{role: 'user', content: question}, {role: 'assistant', content: 'A cat sat.'}];
+  const short = await client.post('/responses/compact', {body: {model: 'story', input}});
+  assert.equal(short.object, 'response.compaction');
+  assert.deepEqual(short.output.map((item) => item.type), ['message', 'compaction']);
+  const next = await client.responses.create(
+      {model: 'story', input: [...short.output, {role: 'user', content: 'And then?'}], max_output_tokens: 8});
+  assert.ok(next.output_text.length > 0);
+});
+
 test('a stream that is aborted ends', async () => {
   const stream = await client.chat.completions.create({...request, max_tokens: 400, stream: true});
   for await (const chunk of stream) {

@@ -24,6 +24,15 @@ class Names(Contract):
             self.ok("/api/generate", {"model": model, "prompt": "Hi", "stream": False, "options": {"num_predict": 2}})
             self.ok("/api/show", {"model": model})
 
+    def test_models_have_both_shapes(self):
+        models = self.get("/v1/models").json
+        self.assertEqual((models["has_more"], models["first_id"], models["last_id"]), (False, "story", "story"))
+        model = models["data"][0]
+        self.assertEqual((model["type"], model["object"], model["display_name"]), ("model", "model", "story"))
+        self.assertRegex(model["created_at"], r"^\d{4}-\d\d-\d\dT\d\d:\d\d:\d\dZ$")
+        self.assertEqual({model[k] for k in ("context_length", "context_window", "max_model_len")}, {1024})
+        self.assertEqual((model["meta"]["n_ctx"], model["max_input_tokens"]), (1024, 1023))
+
     def test_an_unknown_model_is_404_in_the_shape_of_its_api(self):
         self.assertEqual(self.get("/v1/models/nothing").json["error"]["code"], "model_not_found")
         for path in ("/v1/chat/completions", "/v1/completions", "/v1/responses", "/tokenize"):
@@ -111,6 +120,19 @@ class Prompts(Contract):
                                                  "metadata": {"a": 1}, "x_new_field": [1, {"y": 2}]})
         self.assertEqual(plain["choices"][0]["message"], other["choices"][0]["message"])
 
+    def test_hints_and_neutral_values_change_nothing(self):
+        plain = self.ok("/v1/chat/completions", chat(STORY))["choices"][0]["message"]
+        for more in [{"verbosity": "low"}, {"service_tier": "flex"}, {"store": True}, {"prompt_cache_key": "k"},
+                     {"safety_identifier": "s"}, {"prediction": {"type": "content", "content": "x"}},
+                     {"prompt_cache_retention": "24h"}, {"typical_p": 1}, {"mirostat": 0, "mirostat_eta": 0.1},
+                     {"top_k": 40.0}, {"top_k": -1}, {"tfs_z": 1.0}, {"repetition_penalty": 1}, {"best_of": 1},
+                     {"frequency_penalty": 0}, {"n": 1.0}, {"seed": 5.0}, {"max_tokens": 8.0}]:
+            answer = self.ok("/v1/chat/completions", chat(STORY, **more))
+            self.assertEqual(answer["choices"][0]["message"], plain, more)
+        for verbosity in ("low", "medium", "high"):
+            body = {"input": STORY, "max_output_tokens": 2, "text": {"verbosity": verbosity}}
+            self.assertEqual(self.ok("/v1/responses", body)["text"]["verbosity"], verbosity)
+
     def test_tools_of_unknown_types_change_nothing(self):
         tools = [{"type": "web_search"}, {"type": "computer_use_preview", "display_width": 3}, {"type": "x"}]
         before = self.ok("/probe", {"messages": chat(STORY)["messages"]})["prompt_tokens"]
@@ -169,6 +191,38 @@ class Ends(Contract):
             self.assertEqual(events[-1]["choices"], [])
             self.assertEqual(events[-1]["usage"]["prompt_tokens_details"]["cached_tokens"] > 16, cached)
         self.assertTrue(all(e["usage"] is None for e in events[:-1]))
+
+
+class SeveralPrompts(Contract):
+    STORE = False
+
+    def test_each_prompt_has_its_choices(self):
+        prompts = ["Once upon a time", "Mia had a red ball.", "The dog"]
+        body = {"max_tokens": 6, "temperature": 1, "seed": 9, "n": 2}
+        alone = [self.ok("/v1/completions", {**body, "prompt": prompt}) for prompt in prompts]
+        texts = [c["text"] for answer in alone for c in answer["choices"]]
+        whole = self.ok("/v1/completions", {**body, "prompt": prompts})
+        self.assertEqual([(c["index"], c["text"]) for c in whole["choices"]], list(enumerate(texts)))
+        for name in ("prompt_tokens", "completion_tokens", "total_tokens"):
+            self.assertEqual(whole["usage"][name], sum(a["usage"][name] for a in alone))
+        events = self.post("/v1/completions", {**body, "prompt": prompts, "stream": True}).events
+        streamed = [""] * 6
+        for choice in (c for e in events for c in e["choices"]):
+            streamed[choice["index"]] += choice["text"]
+        self.assertEqual(streamed, texts)
+        tokens = [self.ok("/tokenize", {"content": p, "add_special": True})["tokens"] for p in prompts]
+        for prompt in (tokens, [tokens[0], prompts[1], tokens[2]]):
+            answer = self.ok("/v1/completions", {**body, "prompt": prompt})
+            self.assertEqual([c["text"] for c in answer["choices"]], texts)
+        one = self.ok("/v1/completions", {**body, "prompt": tokens[1]})
+        self.assertEqual([c["text"] for c in one["choices"]], texts[2:4])
+
+    def test_no_limit(self):
+        for limit in ("max_tokens", "n_predict"):
+            answer = self.ok("/v1/completions", {"prompt": STORY, limit: -1, "stop": ["."], "temperature": 0})
+            self.assertEqual(answer["choices"][0]["finish_reason"], "stop")
+        answer = self.ok("/v1/chat/completions", chat(STORY, max_tokens=None, max_completion_tokens=-1, stop="."))
+        self.assertGreater(answer["usage"]["completion_tokens"], 2)
 
 
 class Sampling(Contract):
@@ -254,7 +308,7 @@ class Errors(Contract):
             self.assertIsInstance(error, str)
 
     def test_a_wrong_type_is_never_taken_for_a_right_one(self):
-        cases = {"max_tokens": ["5", 1.5, True, -1, 0, [], 1e99], "temperature": ["1", True, [], 9, -1],
+        cases = {"max_tokens": ["5", 1.5, True, -2, 0, [], 1e99], "temperature": ["1", True, [], 9, -1],
                  "top_p": ["1", True, 2, -0.1], "n": ["2", 0, 1.5, True, 1000], "stream": ["true", 1, 0, {}],
                  "seed": ["1", 1.5, {}], "stop": [1, {}, [1], [None]], "logit_bias": [[], "x", {"a": 1}, {"1": "x"}],
                  "presence_penalty": ["x", 3], "frequency_penalty": [True, -3], "stream_options": [1, "x"],
@@ -288,6 +342,19 @@ class Errors(Contract):
         self.refused("/detokenize", {"tokens": [1.5]})
         self.refused("/detokenize", {"tokens": [99999999]})
 
+    def test_what_changes_the_answer_is_refused(self):
+        both = {"typical_p": 0.5, "tfs_z": 0.5, "mirostat": 1, "xtc_probability": 0.1, "dry_multiplier": 0.8,
+                "ignore_eos": True, "min_tokens": 4, "stop_token_ids": [5], "best_of": 3, "grammar": 'root ::= "a"',
+                "guided_regex": "a+", "guided_grammar": "x", "structured_outputs": {"regex": "a+"}, "regex": "a",
+                "json_schema": {"not": {}}, "guided_json": {"not": {}}, "guided_choice": [],
+                "response_format": {"type": "regex", "pattern": "a+"}}
+        for name, value in both.items():
+            field = "structured_outputs.regex" if name == "structured_outputs" else name
+            self.refused("/v1/chat/completions", chat("Hi", **{name: value}), field)
+            self.refused("/v1/completions", {"prompt": "Hi", name: value}, field)
+        self.refused("/v1/completions", {"prompt": "Hi", "suffix": "x"}, "suffix")
+        self.refused("/v1/chat/completions", chat("Hi", functions=[{"name": "f"}]), "functions")
+
     def test_images_are_refused_clearly(self):
         url = "data:image/png;base64,iVBORw0KGgo="
         parts = [{"type": "text", "text": "What is it?"}, {"type": "image_url", "image_url": {"url": url}}]
@@ -313,12 +380,20 @@ class Errors(Contract):
         text = "Mia had a red ball. " * 400
         for path, body in [("/v1/chat/completions", chat(text)), ("/v1/completions", {"prompt": text}),
                            ("/v1/responses", {"input": text})]:
+            field = {"/v1/chat/completions": "messages", "/v1/completions": "prompt", "/v1/responses": "input"}[path]
             for stream in (False, True):
                 answer = self.post(path, {**body, "stream": stream})
-                self.assertEqual((answer.status, answer.json["error"]["code"]), (400, "context_length_exceeded"), path)
+                error = answer.json["error"]
+                self.assertEqual((answer.status, error["code"]), (400, "context_length_exceeded"), path)
+                self.assertEqual(error["param"], field)
+                self.assertRegex(error["message"], r"maximum context length is \d+ tokens.*exceeds the context window")
         for path, body in [("/v1/messages", chat(text)), ("/api/chat", {"messages": chat(text)["messages"]}),
                            ("/api/generate", {"prompt": text})]:
             self.refused(path, {**body, "stream": True})
+        message = self.post("/v1/messages", chat(text)).json["error"]["message"]
+        self.assertRegex(message, r"^prompt is too long: \d+ tokens > \d+ maximum$")
+        self.assertRegex(self.post("/api/chat", chat(text)).json["error"],
+                         "^the input length exceeds the context length")
 
     def test_previous_responses(self):
         first = self.ok("/v1/responses", {"input": "Hi", "max_output_tokens": 2})

@@ -66,6 +66,33 @@ class Tools(ScriptedContract):
                     arguments = json.loads(answer.json["choices"][0]["message"]["tool_calls"][0]["function"]["arguments"])
                 self.assertIn(arguments["color"], ("red", "blue"))
 
+    def test_forced_calls_without_a_schema_have_an_object(self):
+        for parameters in ({}, None, {"description": "x"}):
+            for choice in ("required", {"type": "function", "function": {"name": "paint"}}):
+                for seed in range(8):
+                    body = self.body({"name": "paint", "parameters": parameters}, tool_choice=choice, seed=seed,
+                                     temperature=1, max_tokens=300)
+                    choice_ = self.ok("/v1/chat/completions", body)["choices"][0]
+                    if choice_["finish_reason"] == "length":
+                        continue
+                    arguments = choice_["message"]["tool_calls"][0]["function"]["arguments"]
+                    self.assertIsInstance(json.loads(arguments), dict)
+
+    def test_allowed_tools(self):
+        names = [{"type": "function", "function": {"name": "get_weather"}}]
+        choice = {"type": "allowed_tools", "allowed_tools": {"mode": "auto", "tools": names}}
+        answer = self.ok("/v1/chat/completions", self.body(WEATHER, {"name": "paint"}, tool_choice=choice))
+        call = answer["choices"][0]["message"]["tool_calls"][0]["function"]
+        self.assertEqual((call["name"], json.loads(call["arguments"])), ("get_weather", {"city": "Paris"}))
+
+    def test_thoughts_come_before_a_form(self):
+        body = {"model": self.name, "messages": QUESTION, "stream": False, "format": {"const": 7},
+                "options": {"temperature": 0}, "tools": self.body(WEATHER)["tools"]}
+        message = self.ok("/api/chat", {**body, "think": True})["message"]
+        self.assertEqual((message["thinking"], message["content"]), ("The user wants the weather.", "7"))
+        message = self.ok("/api/chat", {**body, "think": False})["message"]
+        self.assertEqual((message.get("thinking", ""), message["content"]), ("", "7"))
+
     def test_bad_choices(self):
         for choice in ("x", 1, {"type": "function"}, {"type": "function", "function": {"name": "none"}}, []):
             answer = self.post("/v1/chat/completions", self.body(WEATHER, tool_choice=choice))
