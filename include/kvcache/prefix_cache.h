@@ -95,7 +95,7 @@ struct PrefixPrompt {
 
 // Why tokens of a prompt were not reused.
 enum class MissReason : std::uint8_t {
-  kNew,            // no prompt with this prefix was seen
+  kNew,            // no prompt with more than the first token of this prefix was seen
   kDiffers,        // a cached prompt has other tokens from here on
   kEvicted,        // it was known, and had to make room
   kNoState,        // it is known, and there is no restore point between here and where it ends
@@ -151,6 +151,7 @@ struct PrefixNodeView {
   bool has_state = false;  // a state that covers [0, end)
   std::int32_t live = 0;   // requests that go on from here
   bool pinned = false;
+  std::int32_t children = 0;  // nodes whose parent it is
 };
 
 class PrefixCache {
@@ -196,8 +197,8 @@ class PrefixCache {
   // Makes the longest known prefix of `keys` the first to go, with what follows it.
   virtual Position Demote(const PrefixPrompt& prompt) = 0;
 
-  // Calls `visit` for the nodes of a salt, parents first and those that were used last before their
-  // siblings, until it returns false. It must not call the cache.
+  // Calls `visit` for the nodes of a salt until it returns false. A node comes right before all that are below it,
+  // and siblings that were used last come first. `visit` must not call the cache.
   virtual void Visit(std::uint64_t salt,
                      const std::function<bool(const PrefixNodeView&)>& visit) const = 0;
   virtual PrefixStats Stats() const = 0;

@@ -153,6 +153,7 @@ struct ScheduledRequest {
 struct RequestState {
   RequestId id{};
   std::int32_t sequence = -1;  // -1: it waits
+  bool parked = false;         // it waits because it made room for others
   bool in_prompt = true;       // its prompt is not evaluated yet
   Position prompt = 0;         // tokens
   Position restored = 0;       // of them, not computed again
@@ -169,6 +170,7 @@ struct SchedulerStats {
   std::int64_t restored_tokens = 0;
   std::int64_t parked = 0;
   std::int64_t held_bytes = 0;       // counted in the budget now
+  std::int64_t budget_bytes = 0;     // that held_bytes keeps to; 0: no limit but the pool
   std::int64_t most_held_bytes = 0;  // the same after any pass
   std::int64_t live = 0;             // requests with a sequence now
   std::int64_t waiting = 0;          // requests without one

@@ -187,6 +187,7 @@ std::vector<RequestState> SchedulerImpl::Requests() const {
   const auto add = [&](const Job& job, bool live) {
     states.push_back({.id = job.id,
                       .sequence = live ? Index(job.sequence) : -1,
+                      .parked = !live && job.started,
                       .in_prompt = job.in_prompt,
                       .prompt = job.result.reuse.prompt,
                       .restored = job.result.reuse.restored,

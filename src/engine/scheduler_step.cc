@@ -43,8 +43,10 @@ Result<bool> SchedulerImpl::Step() {
 
 void SchedulerImpl::Publish() {
   const PrefixStats prefixes = prefixes_->Stats();
+  const std::int64_t budget = governor_.Budget(stats_.held_bytes, Clock::now());
   const std::lock_guard lock(mutex_);
   published_ = stats_;
+  published_.budget_bytes = budget == MemoryGovernor::kNoLimit ? 0 : budget;
   published_.live = std::ssize(live_);
   published_.waiting = std::ssize(waiting_) + std::ssize(inbox_);
   published_.prefix_tokens = prefixes.tokens;

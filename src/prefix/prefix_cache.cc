@@ -20,6 +20,8 @@ Status NoMemory() {
   return {StatusCode::kOutOfMemory, "no memory for the prefix cache"};
 }
 
+// Most prompts of a model begin with the same token, which says nothing of the text.
+constexpr Position kCommonStart = 1;
 constexpr std::size_t kMostSiblingsLookedAt = 16;
 constexpr std::size_t kMostMisses = 3;  // reasons of one prompt
 
@@ -157,7 +159,7 @@ PrefixMatch PrefixCacheImpl::WithMisses(Found found, Position size, Position kno
     const Position evicted = std::clamp(known, match.matched, size) - match.matched;
     miss(evicted, MissReason::kEvicted);
     miss(size - match.matched - evicted,
-         match.difference.position >= 0 ? MissReason::kDiffers : MissReason::kNew);
+         match.difference.position > kCommonStart ? MissReason::kDiffers : MissReason::kNew);
   }
   return match;
 }

@@ -110,6 +110,30 @@ TEST_F(PrefixCacheTest, DifferenceIsTheFirstOtherToken) {
   EXPECT_EQ((*cache_->Probe({.keys = Range(0, 40), .salt = 1})).difference.position, -1);
 }
 
+// The first token of all prompts of a model says nothing of the text.
+TEST_F(PrefixCacheTest, PromptThatSharesOnlyItsFirstTokenIsNew) {
+  Make({});
+  Run(Range(0, 100));
+  EXPECT_EQ(MissedBy(Range(0, 1) + Range(900, 10)), "10 new");
+  EXPECT_EQ(MissedBy(Range(900, 10)), "10 new");
+  EXPECT_EQ(MissedBy(Range(0, 2) + Range(900, 10)), "10 differs");
+  EXPECT_EQ(MissedBy(Range(0, 1)), "1 last token");
+}
+
+TEST_F(PrefixCacheTest, NodesAreVisitedFromTheRootDownWithTheirChildren) {
+  Make({});
+  Run(Range(0, 10) + Range(100, 10));
+  Run(Range(0, 10) + Range(200, 10));
+  Run(Range(0, 10) + Range(200, 5) + Range(300, 5));
+  std::string seen;
+  cache_->Visit(0, [&](const PrefixNodeView& node) {
+    seen += std::to_string(node.begin) + "-" + std::to_string(node.end) + ":" +
+            std::to_string(node.children) + " ";
+    return true;
+  });
+  EXPECT_EQ(seen, "0-10:2 10-15:2 15-20:0 15-20:0 10-20:0 ");
+}
+
 TEST_F(PrefixCacheTest, ProbeChangesNothing) {
   Make({});
   Run(Range(0, 200));

@@ -167,13 +167,15 @@ void PrefixCacheImpl::Visit(std::uint64_t salt,
   const PrefixNode* const root = trie_.FindRoot(salt);
   if (root == nullptr) return;
   std::vector<const PrefixNode*> next;  // a stack
+  // Returns how many they are.
   const auto add_children = [&](const PrefixNode& node) {
-    const auto first = static_cast<std::ptrdiff_t>(next.size());
+    const auto first = std::ssize(next);
     for (const PrefixNode* child = node.first_child; child != nullptr; child = child->next) {
       next.push_back(child);
     }
     std::sort(next.begin() + first, next.end(),
               [](const PrefixNode* a, const PrefixNode* b) { return UsedBefore()(a, b); });
+    return static_cast<std::int32_t>(std::ssize(next) - first);
   };
   add_children(*root);
   while (!next.empty()) {
@@ -186,9 +188,9 @@ void PrefixCacheImpl::Visit(std::uint64_t salt,
                               .end = node.end,
                               .has_state = node.state != PrefixState::kNone,
                               .live = node.live,
-                              .pinned = node.pinned_until > now_};
+                              .pinned = node.pinned_until > now_,
+                              .children = add_children(node)};
     if (!visit(view)) return;
-    add_children(node);
   }
 }
 

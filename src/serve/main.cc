@@ -243,7 +243,10 @@ std::function<std::vector<server::TierBytes>()> AskTiers(
     for (const auto& [name, store] : stores) {
       const auto stats = store->Usage();
       if (!stats.ok()) continue;
-      tiers.push_back({cli::StoreFlags::TierOf(name), stats->held_bytes, stats->evicted});
+      tiers.push_back({.tier = cli::StoreFlags::TierOf(name),
+                       .held = stats->held_bytes,
+                       .budget = stats->budget_bytes,
+                       .evicted = stats->evicted});
     }
     return tiers;
   };

@@ -32,6 +32,7 @@ Json OrNull(const std::string& text) {
 struct Choices {
   ModelLease lease;
   std::shared_ptr<HttpReply> reply;
+  std::shared_ptr<RequestEntry> entry;
   Api api{};
   bool stream = false;
   bool begun = false;
@@ -43,6 +44,7 @@ struct Choices {
   void Fail(const Status& status, AnswerShape& shape) {
     if (std::exchange(failed, true)) return;
     if (!begun) return SendError(*reply, api, FromStatus(status));
+    entry->Fail(FromStatus(status).message);
     if (std::string last = shape.Failure(FromStatus(status)); !last.empty()) {
       reply->Write(std::move(last));
       return reply->End();
@@ -69,13 +71,17 @@ struct Delivery {
   // A stream begins before its first text, so that its client sees signs of life while a long prompt is
   // computed.
   void Begin(const ReuseReport& reuse) {
+    if (index == 0) all->entry->Start(reuse);
     if (!all->stream || std::exchange(begun, true)) return;
     if (!std::exchange(all->begun, true)) all->reply->Begin(std::string(shape->stream_type()));
     all->reply->Write(shape->Start(reuse));
   }
 
   // Counts a token, before its text. The tag that ends thoughts is one of them.
-  void Count() { thoughts += parser.thinking() ? 1 : 0; }
+  void Count() {
+    all->entry->CountToken();
+    thoughts += parser.thinking() ? 1 : 0;
+  }
 
   // Returns whether the text goes on.
   bool Take(std::string_view piece) {
@@ -114,6 +120,7 @@ struct Delivery {
 
   void Finish(TextResult result) {
     Log(result);
+    if (index == 0) all->entry->Finish(result);
     if (!result.status.ok()) return all->Fail(result.status, *shape);
     result.thoughts = thoughts;
     Begin(result.reuse);
@@ -399,6 +406,7 @@ void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choic
   const auto all = std::make_shared<Choices>();
   all->lease = context.lease;
   all->reply = reply;
+  all->entry = context.entry;
   all->api = api;
   all->stream = stream;
   all->left = choices.size();

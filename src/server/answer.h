@@ -14,6 +14,7 @@
 #include "server/fields.h"
 #include "server/http_server.h"
 #include "server/model_host.h"
+#include "server/request_log.h"
 #include "server/responses_store.h"
 #include "server/text_service.h"
 #include "server/tier_sampler.h"
@@ -86,7 +87,10 @@ struct ServerContext {
   ModelHost& host;
   ResponseStore& responses;
   const TierSampler& tiers;
-  User user{};  // who asks; without keys, everyone is the same administrator
+  const RequestLog& requests;
+  User user{};          // who asks; without keys, everyone is the same administrator
+  std::string query{};  // of the request's address
+  std::shared_ptr<RequestEntry> entry{};  // the request in the log; null: it is not logged, as GET
 };
 
 // With the model that the request asks for. A function that outlives the route must hold the lease.
@@ -160,10 +164,12 @@ void Health(const ServerContext& context, const std::shared_ptr<HttpReply>& repl
 void Version(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
 void Metrics(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
 void Models(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
-void PageIndex(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
-void PageStyle(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
-void PageScript(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
 void PageState(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+void PagePrefix(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
+// Files of the page, which everyone may read.
+bool IsPageFile(std::string_view path);
+// REQUIRES: IsPageFile(path).
+void SendPageFile(std::string_view path, HttpReply& reply);
 void OllamaChat(const RouteContext& context, const Json& body,
                 const std::shared_ptr<HttpReply>& reply);
 void OllamaGenerate(const RouteContext& context, const Json& body,

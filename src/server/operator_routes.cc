@@ -59,7 +59,7 @@ Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
                {"difference", nullptr}};
   if (match.difference.position >= 0) {
     json["difference"] = {{"token", match.difference.position},
-                          {"line", LineAt(engine, tokens, match.difference.position)}};
+                          {"line", LineAt(engine, tokens, match.difference).line()}};
   }
   return json;
 }
@@ -148,7 +148,8 @@ Json SequencesJson(const Scheduler& scheduler, const User& user) {
   for (const RequestState& state : scheduler.Requests()) {
     if (!user.is_admin && state.salt != user.salt) continue;
     const bool live = state.sequence >= 0;
-    const char* const name = !live ? "waiting" : state.in_prompt ? "prompt" : "generating";
+    const char* const idle = state.parked ? "parked" : "waiting";
+    const char* const name = !live ? idle : state.in_prompt ? "prompt" : "generating";
     list.push_back({{"request", static_cast<std::uint64_t>(state.id)},
                     {"sequence", live ? Json(state.sequence) : Json()},
                     {"state", name},

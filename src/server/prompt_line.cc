@@ -2,6 +2,8 @@
 
 #include <algorithm>
 
+#include "tokenizer/tokenizer.h"
+
 namespace kvcache::server {
 namespace {
 
@@ -29,19 +31,32 @@ std::string FirstBytes(const std::string& text) {
 
 }  // namespace
 
-std::string LineAt(const Engine& engine, std::span<const std::int32_t> tokens, Position at) {
-  const auto decode = [&](std::size_t begin, std::size_t end) {
+PromptDifference LineAt(const Engine& engine, std::span<const std::int32_t> tokens,
+                        const PrefixDifference& difference) {
+  const auto middle = static_cast<std::size_t>(difference.position);
+  const std::size_t begin = middle - std::min(middle, kMostTokens);
+  // Tokens at the beginning of a text lose a blank, so all that is shown is decoded from one beginning.
+  const auto decode = [&](std::size_t end) {
     auto text = engine.Detokenize(tokens.subspan(begin, end - begin));
     return text.ok() ? std::move(*text) : std::string();
   };
-  const auto middle = static_cast<std::size_t>(at);
-  const std::size_t begin = middle - std::min(middle, kMostTokens);
-  const std::string before = decode(begin, middle);
-  // Tokens at the beginning of a text lose a blank, so both sides are decoded together.
-  const std::string all = decode(begin, std::min(tokens.size(), middle + kMostTokens));
-  const std::string after = all.starts_with(before) ? all.substr(before.size()) : std::string();
-  return LastBytes(before.substr(before.find_last_of('\n') + 1)) +
-         FirstBytes(after.substr(0, after.find('\n')));
+  const auto rest = [](const std::string& all, const std::string& part) {
+    return all.starts_with(part) ? all.substr(part.size()) : std::string();
+  };
+  const std::string before = decode(middle);
+  const std::string with_token = decode(std::min(tokens.size(), middle + 1));
+  const std::string all = decode(std::min(tokens.size(), middle + kMostTokens));
+  PromptDifference line{.before = LastBytes(before.substr(before.find_last_of('\n') + 1)),
+                        .prompt = FirstBytes(rest(with_token, before))};
+  if (const std::size_t end = line.prompt.find('\n'); end != std::string::npos) {
+    line.prompt.resize(end + 1);
+  } else {
+    const std::string after = rest(all, before);  // with the token
+    line.after = rest(FirstBytes(after.substr(0, after.find('\n'))), line.prompt);
+  }
+  const auto cached = static_cast<std::int32_t>(difference.cached);
+  line.cached = engine.tokenizer().Piece(cached, ControlText::kShown);
+  return line;
 }
 
 }  // namespace kvcache::server

@@ -17,9 +17,6 @@ namespace {
 
 using Reply = std::shared_ptr<HttpReply>;
 
-constexpr const char* kPageStyle = "/page.css";
-constexpr const char* kPageScript = "/page.js";
-
 char ToLower(char c) {
   return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
 }
@@ -149,9 +146,18 @@ class ServerImpl final : public Server, private HttpHandler {
       return SendError(*reply, api,
                        {.status = 403, .message = "/metrics needs an administrator's key"});
     }
-    const ServerContext context{*host_, responses_, tiers_, *user};
-    if (HandleNamed(context, request, *reply)) return;
+    ServerContext context{*host_, responses_, tiers_, requests_, *user, request.query};
     const bool get = request.method == "GET" || request.method == "HEAD";
+    if (!get) {
+      auto recorded = std::make_shared<RecordedReply>(std::move(reply), requests_, request, *user);
+      context.entry = recorded->entry();
+      reply = std::move(recorded);
+    }
+    if (HandleNamed(context, request, *reply)) return;
+    if (IsPageFile(request.path)) {
+      if (get) return SendPageFile(request.path, *reply);
+      return SendNotAllowed(request, "GET, HEAD", *reply);
+    }
     for (const Route& route : Routes()) {
       if (route.path != request.path) continue;
       if (get && route.get != nullptr) return route.get(context, reply);
@@ -211,9 +217,7 @@ class ServerImpl final : public Server, private HttpHandler {
     if (!keys_) return User{.is_admin = true};
     // Whoever starts servers asks whether they run. The page asks for a key itself.
     const std::string& path = request.path;
-    if (path == "/health" || path == "/" || path == kPageStyle || path == kPageScript) {
-      return User{};
-    }
+    if (path == "/health" || IsPageFile(path)) return User{};
     std::string_view key = request.api_key;
     constexpr std::string_view kBearer = "bearer ";
     std::string scheme = request.authorization.substr(0, kBearer.size());
@@ -271,6 +275,7 @@ class ServerImpl final : public Server, private HttpHandler {
     auto model = name.empty() ? First() : host_->source().Find(name);
     if (!model.ok()) return SendNoModel(*reply, api, model.status());
     if (!name.empty()) model->name = name;  // answers have the name that was asked for
+    context.entry->UseModel(model->name);
     std::optional<double> stay_seconds;
     if (api == Api::kOllama) {
       const auto read = ReadKeepAlive(*body);
@@ -306,6 +311,7 @@ class ServerImpl final : public Server, private HttpHandler {
   }
 
   ResponseStore responses_;  // first: answers of the models are put there
+  RequestLog requests_;      // the same
   std::optional<ApiKeys> keys_;
   HttpOptions http_options_;
   bool only_loopback_;
@@ -319,10 +325,8 @@ class ServerImpl final : public Server, private HttpHandler {
 
 const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
   static const std::vector<Route> routes = {
-      {.path = "/", .get = PageIndex},
-      {.path = kPageStyle, .get = PageStyle},
-      {.path = kPageScript, .get = PageScript},
       {.path = "/state", .get = PageState},
+      {.path = "/state/prefix", .get = PagePrefix},
       {.path = "/health", .get = Health},
       {.path = "/metrics", .get = Metrics},
       {.path = "/tokenize", .post = Tokenize},

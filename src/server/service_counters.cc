@@ -42,6 +42,7 @@ ServiceCounters& ServiceCounters::operator+=(const ServiceCounters& other) {
   running += other.running;
   waiting += other.waiting;
   held_bytes += other.held_bytes;
+  budget_bytes += other.budget_bytes;
   prefix_tokens += other.prefix_tokens;
   prefix_states += other.prefix_states;
   return *this;
@@ -49,7 +50,8 @@ ServiceCounters& ServiceCounters::operator+=(const ServiceCounters& other) {
 
 ServiceCounters ServiceCounters::WithoutNow() const {
   ServiceCounters past = *this;
-  past.running = past.waiting = past.held_bytes = past.prefix_tokens = past.prefix_states = 0;
+  past.running = past.waiting = past.prefix_tokens = past.prefix_states = 0;
+  past.held_bytes = past.budget_bytes = 0;
   return past;
 }
 

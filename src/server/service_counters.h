@@ -47,6 +47,7 @@ struct ServiceCounters {
   std::int64_t running = 0;  // submitted and not done
   std::int64_t waiting = 0;  // of them, without a sequence
   std::int64_t held_bytes = 0;
+  std::int64_t budget_bytes = 0;  // that held_bytes keeps to; 0: no limit but the pool
   std::int64_t prefix_tokens = 0;
   std::int64_t prefix_states = 0;
 

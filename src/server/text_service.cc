@@ -13,7 +13,6 @@
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "server/pin_book.h"
-#include "server/prompt_line.h"
 #include "server/text_writer.h"
 #include "server/tools.h"
 
@@ -183,8 +182,6 @@ class Service final : public TextService {
     });
   }
 
-  const std::deque<EndedRequest>& ended() const override { return ended_; }
-
   std::string Piece(std::int32_t token) const override {
     return engine_.tokenizer().Piece(token, ControlText::kShown);
   }
@@ -202,6 +199,7 @@ class Service final : public TextService {
     now.parked = stats.parked;
     now.waiting = stats.waiting;
     now.held_bytes = stats.held_bytes;
+    now.budget_bytes = stats.budget_bytes;
     now.prefix_tokens = stats.prefix_tokens;
     now.prefix_states = stats.prefix_states;
     return now;
@@ -277,10 +275,9 @@ class Service final : public TextService {
     };
     scheduled.on_done = [this, writer, sent = std::move(sent)](const RequestResult& result) {
       Keep(*sent, result);
-      Remember(*sent, result);
       Count(result);
       --running_;
-      writer->Finish(result, ending_all_ ? Stopping() : Status::Ok());
+      writer->Finish(result, DifferenceOf(*sent, result), ending_all_ ? Stopping() : Status::Ok());
       --unfinished_;
     };
     ++unfinished_;
@@ -329,19 +326,17 @@ class Service final : public TextService {
     }
   }
 
-  void Remember(const SentPrompt& prompt, const RequestResult& result) {
+  // A prompt of which all is new has no line that differs.
+  PromptDifference DifferenceOf(const SentPrompt& prompt, const RequestResult& result) const {
+    const std::vector<PrefixMiss>& missed = result.reuse.missed;
+    const bool differs = std::any_of(missed.begin(), missed.end(), [](const PrefixMiss& miss) {
+      return miss.reason == MissReason::kDiffers;
+    });
+    if (!differs || result.reuse.difference.position < 0) return {};
     try {
-      const Position at = result.reuse.difference.position;
-      ended_.push_back({.salt = prompt.salt,
-                        .seconds = scheduler_->Now(),
-                        .reuse = result.reuse,
-                        .differs_at = at < 0 ? "" : LineAt(engine_, prompt.tokens, at),
-                        .generated = std::ssize(result.tokens),
-                        .first_token_ms = result.first_token_ms,
-                        .total_ms = result.total_ms});
-      if (ended_.size() > kMostEnded) ended_.pop_front();
+      return LineAt(engine_, prompt.tokens, result.reuse.difference);
     } catch (const std::exception&) {
-      return;
+      return {};
     }
   }
 
@@ -408,7 +403,6 @@ class Service final : public TextService {
   std::once_flag table_made_;
   std::shared_ptr<const TokenTable> table_;  // of the vocabulary's texts
   PinBook pins_;                             // on the engine's thread
-  std::deque<EndedRequest> ended_;           // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
   std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};

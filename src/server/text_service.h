@@ -7,7 +7,6 @@
 
 #include <atomic>
 #include <cstdint>
-#include <deque>
 #include <functional>
 #include <memory>
 #include <string>
@@ -19,6 +18,7 @@
 #include "kvcache_engine/scheduler.h"
 #include "server/answer_constraint.h"
 #include "server/answer_parser.h"
+#include "server/prompt_line.h"
 #include "server/service_counters.h"
 
 namespace kvcache::server {
@@ -40,6 +40,7 @@ struct TextResult {
   std::int32_t generated = 0;  // tokens
   std::int32_t thoughts = 0;   // of them, if the answer is parsed
   ReuseReport reuse{};
+  PromptDifference difference{};  // empty: the prompt leaves no cached one
   double first_token_ms = 0.0;
   double total_ms = 0.0;
 };
@@ -76,21 +77,8 @@ struct TextRequest {
   std::function<void(const TextResult&)> on_done{};  // once
 };
 
-// A request that has ended.
-struct EndedRequest {
-  std::uint64_t salt = 0;
-  double seconds = 0.0;  // of the scheduler's clock, when it ended
-  ReuseReport reuse{};
-  std::string
-      differs_at{};  // the line where the prompt leaves the nearest cached one; empty: it does not
-  std::int64_t generated = 0;  // tokens
-  double first_token_ms = 0.0;
-  double total_ms = 0.0;
-};
-
 class TextService {
  public:
-  static constexpr std::size_t kMostEnded = 64;
   // `engine` must outlive the service. `most_running`: requests at a time, waiting ones included.
   // The engine's draft head or draft model is used if it has one. `chat_template`: instead of the model's own;
   // empty: that one. Errors: those of Scheduler::Make and of the template.
@@ -127,8 +115,6 @@ class TextService {
   // Changes the bytes that keys, values and states may take (Scheduler::SetBudget); pins go if nothing
   // else can. Then calls `done` on the engine's thread. If the service ends before, `done` is dropped.
   virtual void SetBudget(std::int64_t bytes, std::function<void()> done) = 0;
-  // Returns the last requests that ended, the newest last. REQUIRES: is called in `look` of Look.
-  virtual const std::deque<EndedRequest>& ended() const = 0;
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
   // Returns the tokens that pins keep at most; more than that are not pinned.

@@ -74,10 +74,12 @@ bool TextWriter::Push(std::int32_t token) {
   }
 }
 
-void TextWriter::Finish(const RequestResult& result, const Status& interrupted) {
+void TextWriter::Finish(const RequestResult& result, PromptDifference difference,
+                        const Status& interrupted) {
   try {
     const bool cancelled = result.stop == StopReason::kInterrupted && !refused_;
-    Deliver(result, cancelled && result.status.ok() ? interrupted : result.status);
+    Deliver(result, std::move(difference),
+            cancelled && result.status.ok() ? interrupted : result.status);
   } catch (const std::exception&) {
     return;
   }
@@ -120,7 +122,7 @@ TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
   return result;
 }
 
-void TextWriter::Deliver(const RequestResult& result, Status status) {
+void TextWriter::Deliver(const RequestResult& result, PromptDifference difference, Status status) {
   if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
   if (!stops_.stopped() && !refused_ && status.ok()) {
     std::string whole;
@@ -134,6 +136,7 @@ void TextWriter::Deliver(const RequestResult& result, Status status) {
             .stop_string = IsOfModel(stops_.found()) ? std::string() : stops_.found(),
             .generated = generated_,
             .reuse = result.reuse,
+            .difference = std::move(difference),
             .first_token_ms = result.first_token_ms,
             .total_ms = result.total_ms});
 }

@@ -29,12 +29,12 @@ class TextWriter {
   bool Push(std::int32_t token);
   // Without memory for the answer there is none: the connection says so.
   // `interrupted` is the error of a request that was cancelled; Ok: it just ends.
-  void Finish(const RequestResult& result, const Status& interrupted);
+  void Finish(const RequestResult& result, PromptDifference difference, const Status& interrupted);
 
  private:
   bool Take(std::int32_t token);
   TokenLogprob LogprobOf(std::int32_t token) const;
-  void Deliver(const RequestResult& result, Status status);
+  void Deliver(const RequestResult& result, PromptDifference difference, Status status);
   bool IsOfModel(const std::string& stop) const;
   void Emit(const std::string& text);
 

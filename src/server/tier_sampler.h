@@ -20,6 +20,7 @@ namespace kvcache::server {
 struct TierBytes {
   StoreTier tier{};
   std::int64_t held = 0;
+  std::int64_t budget = 0;   // that `held` keeps to
   std::int64_t evicted = 0;  // objects
 };
 

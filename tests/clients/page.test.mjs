@@ -1,50 +1,10 @@
-// The page in headless Chromium: it loads without an error, is accessible, follows a generation, shows a fork of the trie,
-// and never reads a text as HTML. KVCACHE_PAGE_SHOTS names a folder for screenshots.
+// The page of a server that is used: it loads without an error, follows a generation, shows a fork of the trie, and never
+// reads a text as HTML.
 import assert from 'node:assert/strict';
-import {after, before, test} from 'node:test';
-import {readFileSync} from 'node:fs';
-import {createRequire} from 'node:module';
-import {join} from 'node:path';
-import {chromium} from 'playwright-core';
 
-import {startStory} from './server.mjs';
+import {check, complete, open, patience, phone, shoot, story} from './browser.mjs';
 
-const patience = 20000;  // ms, for what the page shows a second later
-let story, browser, withoutBrowser;
-before(async () => {
-  try {
-    browser = await chromium.launch({
-      executablePath: process.env.KVCACHE_CHROMIUM ?? '/usr/bin/chromium',
-      args: ['--no-sandbox'],
-      timeout: 90000,  // a machine that just installed it reads it from its disk
-    });
-  } catch (error) {
-    withoutBrowser = `Chromium does not start on this machine: ${error.message.split('\n')[0]}`;
-    return;
-  }
-  story = await startStory();
-});
-after(async () => {
-  await browser?.close();
-  await story?.stop();
-});
-
-// As where Chromium is not installed, the page is not tested where it does not start.
-const check = (name, run) => test(name, (context) => withoutBrowser ? context.skip(withoutBrowser) : run());
-
-async function open(options = {}) {
-  const page = await browser.newPage({viewport: {width: 1280, height: 900}, ...options});
-  const problems = [];
-  const hosts = new Set();
-  page.on('console', (message) => {
-    if (['error', 'warning'].includes(message.type())) problems.push(message.text());
-  });
-  page.on('pageerror', (error) => problems.push(String(error)));
-  page.on('request', (request) => hosts.add(new URL(request.url()).origin));
-  await page.goto(story.url);
-  await page.getByRole('status').getByText('idle', {exact: true}).waitFor();
-  return {page, problems, hosts};
-}
+const idle = (page) => page.getByRole('status').getByText('idle', {exact: true}).waitFor({timeout: patience});
 
 async function ask(page, text, most = 30000) {
   await page.getByLabel('Message').fill(text);
@@ -53,38 +13,9 @@ async function ask(page, text, most = 30000) {
   await page.locator('#send:not([disabled])').waitFor({timeout: most});
 }
 
-async function shoot(page, name) {
-  const folder = process.env.KVCACHE_PAGE_SHOTS;
-  if (folder) await page.screenshot({path: join(folder, `${name}.png`), fullPage: true});
-}
-
-const complete = (prompt, more = {}) => fetch(`${story.url}/v1/completions`, {
-  method: 'POST',
-  body: JSON.stringify({prompt, max_tokens: 8, temperature: 0, ...more}),
-}).then((answer) => answer.json());
-
-// No violations that axe calls serious or critical, in both color schemes, with all parts filled.
-check('is accessible', async () => {
-  const axe = readFileSync(createRequire(import.meta.url).resolve('axe-core/axe.min.js'), 'utf8');
-  for (const colorScheme of ['light', 'dark']) {
-    const {page} = await open({colorScheme});
-    await ask(page, 'Where do boats sleep?');  // another prompt than those whose cached tokens are counted
-    await page.locator('#ended tbody tr').first().waitFor({timeout: patience});
-    await page.evaluate(() => {
-      globalThis.fetch = () => new Promise(() => {});  // from here on nothing is drawn anew below axe's eyes
-    });
-    await page.waitForTimeout(500);
-    await page.evaluate(axe);
-    const {violations, passes} = await page.evaluate(() => globalThis.axe.run());
-    const serious = violations.filter(({impact}) => ['serious', 'critical'].includes(impact));
-    assert.deepEqual(serious.map(({id, nodes}) => [id, nodes.map(({html}) => html)]), []);
-    assert.ok(passes.length > 10);
-    await page.close();
-  }
-});
-
 check('shows the chat, its cached tokens and the sequences', async () => {
   const {page, problems, hosts} = await open();
+  await idle(page);
   await ask(page, 'Tell me a story about a cat.');
   const log = page.locator('#log');
   assert.match(await log.innerText(), /prompt: [01] of \d+ tokens from the cache/);
@@ -95,6 +26,11 @@ check('shows the chat, its cached tokens and the sequences', async () => {
   const computed = await page.locator('.t-computed').count();
   assert.ok(cached > 5 && computed >= 1, `${cached} cached, ${computed} computed`);
   await page.locator('#ended tbody').getByText('live').first().waitFor({timeout: patience});
+  const first = page.locator('#ended tbody tr').first();
+  await first.getByText('POST /v1/chat/completions').waitFor();
+  await first.getByText('story', {exact: true}).waitFor();
+  await first.getByText('done', {exact: true}).waitFor();
+  await first.getByText(/^\d\d:\d\d:\d\d$/).waitFor();
   await shoot(page, 'light');
   assert.deepEqual(problems, []);
   assert.deepEqual([...hosts], [story.url]);
@@ -103,6 +39,7 @@ check('shows the chat, its cached tokens and the sequences', async () => {
 
 check('follows a generation', async () => {
   const {page, problems} = await open();
+  await idle(page);
   await complete('Once upon a time', {max_tokens: 450, temperature: 1, seed: 1, n: 4});
   await page.locator('#ended tbody tr').first().waitFor({timeout: patience});
   await page.locator('#chart-rate path').waitFor({state: 'attached', timeout: patience});
@@ -125,7 +62,8 @@ check('shows where prompts fork', async () => {
   const parent = nodes.filter({hasText: 'violet zeppelin'});
   assert.equal(await parent.count(), 1);
   assert.match(await parent.getAttribute('aria-label'), /2 prompts go on from here/);
-  await nodes.first().focus();
+  await page.locator('#trie [tabindex="0"]').focus();
+  await page.keyboard.press('Home');
   await page.keyboard.press('ArrowDown');
   assert.equal(await nodes.nth(1).evaluate((node) => node === document.activeElement), true);
   await shoot(page, 'dark');
@@ -134,7 +72,7 @@ check('shows where prompts fork', async () => {
 });
 
 check('texts are no HTML', async () => {
-  const {page, problems} = await open({viewport: {width: 400, height: 800}});
+  const {page, problems} = await open({viewport: phone});
   const hostile = '<img src=x onerror="document.title=1"><script>document.title=2</script>';
   await complete(`${hostile} is a text.`);
   await ask(page, hostile);
@@ -145,6 +83,44 @@ check('texts are no HTML', async () => {
   await shoot(page, 'narrow');
   const wide = await page.evaluate(() => document.documentElement.scrollWidth > innerWidth);
   assert.equal(wide, false, 'a narrow screen needs no scrolling to the side');
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+// A conversation that grows by a token at a time is one row, whose whole text the keyboard and a finger reach.
+check('folds chains, and opens whole texts', async () => {
+  const words = Array.from({length: 40}, (_, i) => `Quagga ${i}`).join(' ');
+  for (let more = 0; more < 6; ++more) await complete(`${words}${' up'.repeat(more)}`, {max_tokens: 1});
+  const {page, problems} = await open({viewport: phone, hasTouch: true});
+  const row = page.getByRole('treeitem').filter({hasText: 'Quagga 0 '});
+  await row.waitFor({timeout: patience});
+  assert.equal(await row.count(), 1);
+  assert.ok(!(await row.locator('.text').innerText()).includes('Quagga 20'), 'the middle is left out');
+  await row.locator('.line').tap();
+  await row.locator('.body').getByText('Quagga 20 Quagga 21').waitFor({timeout: patience});
+  await row.locator('.line').tap();
+  assert.equal(await row.locator('.body').count(), 0);
+  await row.focus();
+  await page.keyboard.press('Enter');
+  await row.locator('.body').getByText('Quagga 20 Quagga 21').waitFor({timeout: patience});
+  await page.keyboard.press('Tab');
+  assert.equal(await row.locator('.body').evaluate((body) => body === document.activeElement), true);
+  assert.equal(await page.locator('[title]').count(), 0, 'a finger reaches no title');
+  assert.deepEqual(problems, []);
+  await page.close();
+});
+
+check('marks the place where prompts differ, and shows failures', async () => {
+  await complete('Zelda had a plan.\nIt is 11:29 now.\nShe ran.');
+  await complete('Zelda had a plan.\nIt is 11:30 now.\nShe ran.');
+  await fetch(`${story.url}/v1/completions`, {method: 'POST', body: '{"prompt": 5}'});
+  const {page, problems} = await open();
+  const rows = page.locator('#ended tbody tr');
+  const differs = rows.filter({hasText: 'differs at: It is 11:30 now.'}).first();
+  await differs.waitFor({timeout: patience});
+  assert.match(await differs.locator('mark').innerText(), /^.?30?$/);
+  const failure = rows.filter({hasText: 'failed 400'}).first();
+  assert.match(await failure.innerText(), /prompt/);
   assert.deepEqual(problems, []);
   await page.close();
 });
