@@ -119,7 +119,7 @@ async function holdSession({program, tool, args, env = () => ({}), files = () =>
 
 test('Claude Code', () => holdSession(agents.claude, 'scripted'));
 // Codex sends other fields for models that it knows.
-for (const model of ['gpt-5.2-codex', 'scripted']) {
+for (const model of ['gpt-5.5', 'gpt-5.2-codex', 'scripted']) {
   test(`Codex with ${model}`, () => holdSession(agents.codex, model));
 }
 test('opencode', () => holdSession(agents.opencode, 'scripted'));
