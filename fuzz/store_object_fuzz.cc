@@ -47,7 +47,7 @@ void ReadFile(std::span<const std::byte> input) {
   Check(pwrite(fd, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()));
   const auto meta = CheckLmdbMeta(fd);
   if (!meta.ok()) return Check(!meta.status().message().empty());
-  const Status status = CheckLmdbFile(fd, meta->transaction);
+  const Status status = CheckLmdbFile(fd, meta->transaction).status();
   Check(status.ok() || !status.message().empty());
 }
 

@@ -60,6 +60,8 @@ struct StoreStats {
   // Since this store was opened:
   std::int64_t evicted = 0;  // objects that made room
   std::int64_t damaged = 0;  // objects that were removed because their checksums failed
+  // What was wrong with the store when it was opened, and what was done; empty: nothing.
+  std::string repair{};
 };
 
 // Where a store keeps its bytes.
@@ -148,6 +150,9 @@ Result<std::unique_ptr<MemoryStore>> MakeMemoryStore(
 struct DiskStoreOptions {
   std::string directory;  // is made, for this user alone, if it does not exist
   std::int64_t budget_bytes = kDefaultDiskStoreBytes;
+  // No call waits longer for a lock that another process keeps: that process may be stopped. After a wait in vain
+  // the lock is tried without one for a while that doubles from 1 to 30 seconds.
+  int most_wait_ms = 3000;
 };
 
 // Opens a store in a directory. Several processes may have it open at once, and several stores of one

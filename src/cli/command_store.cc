@@ -79,8 +79,16 @@ Status List(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
+// Says what was wrong with the whole file when it was opened.
+void PrintRepair(const StoreStats& stats) {
+  if (stats.repair.empty()) return;
+  (void)std::fprintf(stderr, "kvcache store: %s\n", OneLine(stats.repair).c_str());
+}
+
 Status Verify(const StoreCommand& command, Store& store) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
+  KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, store.Usage());
+  PrintRepair(stats);
   std::int64_t whole = 0, damaged = 0;
   for (const StoredObject& object : all) {
     const Status status =
@@ -88,11 +96,13 @@ Status Verify(const StoreCommand& command, Store& store) {
     if (status.ok()) ++whole;
     if (status.code() != StatusCode::kCorrupt) continue;
     ++damaged;
-    (void)std::fprintf(stderr, "%s: %s; removed\n", HexText(object.id.key, 16).c_str(),
-                       status.message().c_str());
+    const auto is_left = store.Contains(object.id);
+    (void)std::fprintf(stderr, "%s: %s; %s\n", HexText(object.id.key, 16).c_str(),
+                       OneLine(status.message()).c_str(),
+                       is_left.ok() && !*is_left ? "removed" : "it could not be removed");
   }
   if (command.json) {
-    PrintJson({{"whole", whole}, {"damaged", damaged}});
+    PrintJson({{"whole", whole}, {"damaged", damaged}, {"repair", stats.repair}});
   } else {
     (void)std::printf("%s objects are whole, %s were damaged\n", WithThousands(whole).c_str(),
                       WithThousands(damaged).c_str());
@@ -102,6 +112,7 @@ Status Verify(const StoreCommand& command, Store& store) {
 
 Status CollectGarbageIn(const StoreCommand& command, const std::string& name) {
   KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, command.store.CollectGarbage(name));
+  PrintRepair(stats);
   if (command.json) {
     PrintJson({{"evicted", stats.evicted},
                {"damaged", stats.damaged},

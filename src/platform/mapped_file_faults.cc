@@ -4,6 +4,7 @@
 
 #include <array>
 #include <atomic>
+#include <csetjmp>
 #include <csignal>
 #include <cstring>
 #include <string_view>
@@ -25,12 +26,16 @@ std::array<std::atomic<const MappedRange*>, 64> ranges{};
 
 std::atomic<void (*)()> fatal_hook{nullptr};
 
+// Where the thread goes on after a failed read; null outside RunGuarded.
+thread_local sigjmp_buf* guard = nullptr;
+
 void OnBusError(int signal, siginfo_t* info, void* /*context*/) {
   if (info->si_code <= 0) {  // sent by a process: no read is repeated
     (void)std::signal(signal, SIG_DFL);
     (void)std::raise(signal);
     return;
   }
+  LeaveGuarded();
   const auto* const address = static_cast<const std::byte*>(info->si_addr);
   for (const auto& slot : ranges) {
     const MappedRange* const range = slot.load(std::memory_order_acquire);
@@ -47,9 +52,26 @@ void OnBusError(int signal, siginfo_t* info, void* /*context*/) {
 void ReportCutFiles() {
   struct sigaction action {};
   action.sa_sigaction = &OnBusError;
-  action.sa_flags = SA_SIGINFO;
+  action.sa_flags = SA_SIGINFO | SA_NODEFER;  // a guard is left without an end of the handler
   (void)sigemptyset(&action.sa_mask);
   (void)sigaction(SIGBUS, &action, nullptr);
+}
+
+bool RunGuarded(void (*code)(void*), void* argument) {
+  sigjmp_buf here;
+  sigjmp_buf* const outer = guard;
+  if (sigsetjmp(here, 0) != 0) {  // NOLINT(cert-err52-cpp): nothing else leaves a failed read
+    guard = outer;
+    return false;
+  }
+  guard = &here;
+  code(argument);
+  guard = outer;
+  return true;
+}
+
+void LeaveGuarded() {
+  if (guard != nullptr) siglongjmp(*guard, 1);  // NOLINT(cert-err52-cpp)
 }
 
 void SetFatalHook(void (*hook)()) {

@@ -18,6 +18,7 @@
 #include "cli/model_store.h"
 #include "cli/store_flags.h"
 #include "kvcache_engine/scheduler.h"
+#include "platform/mapped_file_faults.h"
 #include "platform/system_memory.h"
 #include "serve/model_catalog.h"
 #include "server/log.h"
@@ -376,6 +377,7 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
 
 int Main(int argc, char** argv) {
   (void)std::signal(SIGPIPE, SIG_IGN);
+  ReportCutFiles();
   AllowAllDescriptors();
   cli::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
                         "kvcache " KVCACHE_VERSION);

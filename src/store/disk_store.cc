@@ -1,9 +1,5 @@
-// A store in a directory, over LMDB. Three tables change in one transaction, so that each object is whole
-// or absent whenever the process ends:
-//
-//   objects   id -> envelope, payload
-//   usage     id -> turn, bytes, seconds
-//   order     turn -> id               the least recently used first
+// A store in a directory, over LMDB. Its tables (store_tables.h) change in one transaction, so that each object is
+// whole or absent whenever the process ends.
 //
 // A turn is a number that grows with every use; a clock that jumps changes nothing. The budget is the
 // size of the map: LMDB never lets the file grow beyond it. Objects may take kLargestShare of it. The
@@ -11,6 +7,7 @@
 #include "store/disk_store.h"
 
 #include <algorithm>
+#include <array>
 #include <atomic>
 #include <chrono>
 #include <cstring>
@@ -28,6 +25,7 @@
 #include "store/lmdb_check.h"
 #include "store/lmdb_environment.h"
 #include "store/object_format.h"
+#include "store/object_reader.h"
 #include "store/retry_pause.h"
 
 namespace kvcache {
@@ -41,100 +39,57 @@ constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes
 constexpr std::chrono::seconds kFirstReopenPause{1};  // after the file could not be opened again
 constexpr std::chrono::seconds kLongestReopenPause{30};
 
-// Verifies a value of the table of objects, a large one in a thread of its own.
-std::future<Result<std::span<const std::byte>>> VerifyAside(const ObjectId& id,
-                                                            const MDB_val& value) {
-  constexpr std::size_t kLarge = std::size_t{512} << 10;
-  const std::span bytes(static_cast<const std::byte*>(value.mv_data), value.mv_size);
-  const auto verify = [id, bytes] { return OpenEnvelope(id, bytes); };
-  try {
-    if (bytes.size() >= kLarge) return std::async(std::launch::async, verify);
-  } catch (const std::system_error&) {
-    // There are too many threads: this one verifies it.
-  }
-  return std::async(std::launch::deferred, verify);
-}
-
 class DiskStore final : public Store {
  public:
-  DiskStore(std::shared_ptr<LmdbEnvironment> environment, std::int64_t budget_bytes,
+  DiskStore(std::shared_ptr<LmdbEnvironment> environment, const LmdbOptions& options,
             SteadyClock clock)
       : clock_(std::move(clock)),
+        options_(options),
         environment_(std::move(environment)),
-        budget_bytes_(budget_bytes) {}
+        budget_bytes_(options.map_bytes) {}
 
   ~DiskStore() override { WriteTouched(); }
 
   Status Get(const ObjectId& id, const Reader& reader) override {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
-    Status status;
-    bool is_damaged = false;
-    const int error = environment->Read([&](MDB_txn* transaction) {
-      MDB_val key = ValueOf(&id, kIdBytes);
-      MDB_val value{};
-      const int result = mdb_get(transaction, environment->tables().objects, &key, &value);
-      if (result != 0) return result;
-      const auto payload =
-          OpenEnvelope(id, {static_cast<const std::byte*>(value.mv_data), value.mv_size});
-      is_damaged = !payload.ok();
-      status = is_damaged ? payload.status() : reader(*payload);
-      return 0;
-    });
-    if (error == MDB_NOTFOUND) return {StatusCode::kNotFound, "the store has no such object"};
-    if (error != 0) return environment->Error("read", error);
-    if (is_damaged) {
-      ++damaged_;
-      (void)Remove(id).ok();  // a later read tries again
-    } else {
-      Touch(std::span(&id, 1));
-    }
-    return status;
+    ObjectReader object;
+    const auto payload = object.Read(*environment, id);
+    if (!payload.ok()) return Forget(id, payload.status());
+    Touch(std::span(&id, 1));
+    return reader(*payload);
   }
 
-  // While one object is used, the next one is verified on another processor.
+  // While one object is used, the next one is read and verified on another processor.
   Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
-    Status status;
-    const ObjectId* damaged = nullptr;
-    std::size_t done = 0;
-    const int error = environment->Read([&](MDB_txn* transaction) {
-      std::future<Result<std::span<const std::byte>>> next;
-      const auto find = [&](const ObjectId& id) {
-        MDB_val key = ValueOf(&id, kIdBytes);
-        MDB_val value{};
-        const int result = mdb_get(transaction, environment->tables().objects, &key, &value);
-        if (result == 0) next = VerifyAside(id, value);
-        return result;
-      };
-      int result = ids.empty() ? 0 : find(ids[0]);
-      for (; done < ids.size() && result == 0; ++done) {
-        const auto payload = next.get();
-        if (!payload.ok()) {
-          damaged = &ids[done];
-          status = payload.status();
-          return 0;
-        }
-        if (done + 1 < ids.size()) result = find(ids[done + 1]);
-        status = reader(done, *payload, StoreTier::kDisk);
-        if (!status.ok()) return 0;
+    std::array<ObjectReader, 2> objects;
+    ObjectRead next;
+    const auto read = [&](std::size_t index) {
+      return [&, index] { return objects[index % 2].Read(*environment, ids[index]); };
+    };
+    if (!ids.empty()) next = std::async(std::launch::deferred, read(0));
+    for (std::size_t i = 0; i < ids.size(); ++i) {
+      const auto payload = next.get();
+      if (!payload.ok()) {
+        Touch(ids.first(i));
+        return Forget(ids[i], payload.status());
       }
-      return result;
-    });
-    Touch(ids.first(done));
-    if (error == MDB_NOTFOUND) return {StatusCode::kNotFound, "the store has no such object"};
-    if (error != 0) return environment->Error("read", error);
-    if (damaged != nullptr) {
-      ++damaged_;
-      (void)Remove(*damaged).ok();
+      if (i + 1 < ids.size()) next = Start(IsLarge(*environment, ids[i + 1]), read(i + 1));
+      Status status = reader(i, *payload, StoreTier::kDisk);
+      if (status.ok()) continue;
+      Touch(ids.first(i));
+      return status;
     }
-    return status;
+    Touch(ids);
+    return Status::Ok();
   }
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
     KVCACHE_ASSIGN_OR_RETURN(auto environment, InPlace());
     int error = TryPut(*environment, id, payload);
-    if (IsDamage(error)) {
-      KVCACHE_ASSIGN_OR_RETURN(environment, Discard(environment));
+    if (IsDamage(error)) KVCACHE_RETURN_IF_ERROR(Discard(*environment));
+    if (IsDamage(error) || error == kFileMoved || error == kMappingFault) {
+      KVCACHE_ASSIGN_OR_RETURN(environment, InPlace());
       error = TryPut(*environment, id, payload);
     }
     return error == 0 ? Status::Ok() : Fail(*environment, error, payload.size());
@@ -143,9 +98,8 @@ class DiskStore final : public Store {
   Result<bool> Contains(const ObjectId& id) override {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
     const int error = environment->Read([&](MDB_txn* transaction) {
-      MDB_val key = ValueOf(&id, kIdBytes);
       MDB_val value{};
-      return mdb_get(transaction, environment->tables().usage, &key, &value);
+      return FindValue(transaction, environment->tables().usage, RecordOf(id), value);
     });
     if (error == MDB_NOTFOUND) return false;
     if (error != 0) return environment->Error("read", error);
@@ -166,7 +120,7 @@ class DiskStore final : public Store {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
     const int error = environment->Write(
         [&](MDB_txn* transaction) { return Changes(*environment, transaction).Remove(id); });
-    if (IsDamage(error)) return Discard(environment).status();
+    if (IsDamage(error)) return Discard(*environment);
     return error == 0 ? Status::Ok() : environment->Error("write", error);
   }
 
@@ -176,14 +130,10 @@ class DiskStore final : public Store {
     std::vector<std::pair<std::uint64_t, StoredObject>> found;
     const int error = environment->Read([&](MDB_txn* transaction) {
       Cursor cursor(transaction, environment->tables().usage);
-      MDB_val key{}, value{};
+      StoredObject object;
+      ObjectUsage usage;
       int result = 0;
-      while ((result = cursor.Get(key, value, MDB_NEXT)) == 0) {
-        ObjectUsage usage;
-        if (key.mv_size != kIdBytes || value.mv_size != sizeof(usage)) return kDamagedIndex;
-        StoredObject object;
-        std::memcpy(&object.id, key.mv_data, kIdBytes);
-        std::memcpy(&usage, value.mv_data, sizeof(usage));
+      while ((result = cursor.Get(MDB_NEXT, RecordOf(object.id), RecordOf(usage))) == 0) {
         object.payload_bytes = static_cast<std::int64_t>(usage.payload_bytes);
         object.last_used_s = usage.seconds;
         found.emplace_back(usage.turn, object);
@@ -211,7 +161,8 @@ class DiskStore final : public Store {
     return StoreStats{.held_bytes = environment->FileBytes(),
                       .budget_bytes = budget_bytes_,
                       .evicted = evicted_,
-                      .damaged = damaged_};
+                      .damaged = damaged_,
+                      .repair = environment->repair()};
   }
 
   // Removes what is damaged or beyond the budget, and compacts the file.
@@ -229,9 +180,8 @@ class DiskStore final : public Store {
   // Removes what is beyond the budget, and compacts the file.
   Status Shrink() {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
-    const int error = environment->Write([&](MDB_txn* transaction) {
-      Changes changes(*environment, transaction);
-      return MakeRoom(changes, MostPages(*environment));
+    const int error = WriteEvicting(*environment, [&](Changes& changes, std::int64_t& evicted) {
+      return MakeRoom(*environment, changes, MostPages(*environment), evicted);
     });
     if (error != 0) return environment->Error("write", error);
     KVCACHE_RETURN_IF_ERROR(environment->Compact());
@@ -269,7 +219,7 @@ class DiskStore final : public Store {
     if (pause_.Left(clock_()) > RetryPause::Clock::duration::zero()) return problem_;
     const bool was_removed = environment->IsOpen();
     auto opened =
-        LmdbEnvironment::Open(environment->directory(), budget_bytes_, MissingDirectory::kRefuse);
+        LmdbEnvironment::Open(environment->directory(), options_, MissingDirectory::kRefuse);
     if (!opened.ok()) {
       pause_.Failed(clock_());
       problem_ = std::move(opened).TakeStatus().WithContext(
@@ -288,72 +238,141 @@ class DiskStore final : public Store {
     return (bytes - bytes / kSlackShare) / static_cast<std::int64_t>(environment.page_bytes());
   }
 
+  // Writes, and counts what was evicted if that is written.
+  template <class Body>
+  int WriteEvicting(LmdbEnvironment& environment, const Body& body) {
+    std::int64_t evicted = 0;
+    const int error = environment.Write([&](MDB_txn* transaction) {
+      Changes changes(environment, transaction);
+      return body(changes, evicted);
+    });
+    if (error == 0) evicted_ += evicted;
+    return error;
+  }
+
   // Removes objects until the others and the index have at most `pages`.
-  int MakeRoom(Changes& changes, std::int64_t pages) {
+  int MakeRoom(const LmdbEnvironment& environment, Changes& changes, std::int64_t pages,
+               std::int64_t& evicted) {
     for (;;) {
       std::int64_t live = 0;
       if (const int error = changes.LivePages(live); error != 0) return error;
       if (live <= pages) return 0;
-      const int error = changes.RemoveOldest(
-          [&](const ObjectId& id, const MDB_val& value) { TellOfEviction(id, value); });
+      const int error = changes.RemoveOldest([&](const ObjectId& id, const MDB_val& value) {
+        TellOfEviction(environment, id, value);
+      });
       if (error == MDB_NOTFOUND) return 0;
       if (error != 0) return error;
-      ++evicted_;
+      ++evicted;
     }
   }
 
   // A damaged object goes without a word.
-  void TellOfEviction(const ObjectId& id, const MDB_val& value) {
+  void TellOfEviction(const LmdbEnvironment& environment, const ObjectId& id,
+                      const MDB_val& value) {
     const std::lock_guard lock(hook_mutex_);
-    if (!evicts_) return;
-    const auto payload =
-        OpenEnvelope(id, {static_cast<const std::byte*>(value.mv_data), value.mv_size});
+    ObjectReader object;
+    if (!evicts_ || object.Copy(environment, value) != 0) return;
+    const auto payload = object.Verify(id);
     if (payload.ok()) evicts_(id, *payload);
+  }
+
+  // Removes an object that is damaged. Returns what was wrong.
+  Status Forget(const ObjectId& id, Status status) {
+    if (status.code() != StatusCode::kCorrupt) return status;
+    ++damaged_;
+    (void)Remove(id).ok();  // a later read tries again
+    return status;
+  }
+
+  static bool IsLarge(LmdbEnvironment& environment, const ObjectId& id) {
+    constexpr std::uint64_t kLarge = std::uint64_t{512} << 10;
+    ObjectUsage usage;
+    const int error = environment.Read([&](MDB_txn* transaction) {
+      return GetRecord(transaction, environment.tables().usage, RecordOf(id), RecordOf(usage));
+    });
+    return error == 0 && usage.payload_bytes >= kLarge;
+  }
+
+  // Starts to read a large object in a thread of its own; a small one is read when it is needed.
+  using ObjectRead = std::future<Result<std::span<const std::byte>>>;
+  template <class Read>
+  static ObjectRead Start(bool is_large, const Read& read) {
+    try {
+      if (is_large) return std::async(std::launch::async, read);
+    } catch (const std::system_error&) {
+      // There are too many threads.
+    }
+    return std::async(std::launch::deferred, read);
   }
 
   static bool IsDamage(int error) {
     return error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_CURSOR_FULL;
   }
 
-  // Starts with an empty file: an object that cannot be removed safely would be in the way for ever.
-  Result<std::shared_ptr<LmdbEnvironment>> Discard(
-      const std::shared_ptr<LmdbEnvironment>& damaged) {
-    KVCACHE_RETURN_IF_ERROR(damaged->RemoveFile());
+  // The next opening starts with an empty file: an object that cannot be removed safely would be in the way for
+  // ever.
+  Status Discard(const LmdbEnvironment& damaged) {
     ++damaged_;
-    return InPlace();
+    return damaged.RemoveFile();
   }
 
   int TryPut(LmdbEnvironment& environment, const ObjectId& id, std::span<const std::byte> payload) {
-    const std::int64_t most = MostPages(environment);
     const std::int64_t needed = kIndexPages + LmdbValuePages(kEnvelopeBytes + payload.size(),
                                                              kIdBytes, environment.page_bytes());
-    if (needed > most || payload.size() > kMostValueBytes) return MDB_BAD_VALSIZE;
+    while (needed > MostPages(environment) && environment.Grow(budget_bytes_)) {
+    }
+    if (needed > MostPages(environment) || payload.size() > kMostValueBytes) {
+      return MDB_BAD_VALSIZE;
+    }
     const Envelope envelope = MakeEnvelope(id, payload);
     const std::vector<ObjectId> touched = TakeTouched();
+    bool may_grow = environment.map_bytes() < budget_bytes_;
     int error = 0;
     for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-      error = environment.Write([&](MDB_txn* transaction) {
-        Changes changes(environment, transaction);
+      const std::int64_t most = MostPages(environment) - needed;
+      error = WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
+        std::int64_t live = 0;
+        if (const int counted = changes.LivePages(live); counted != 0) return counted;
+        if (live > most && may_grow) return MDB_MAP_FULL;
         if (const int used = changes.UseAll(touched); used != 0) return used;
-        if (const int made = MakeRoom(changes, most - needed); made != 0) return made;
+        if (const int made = MakeRoom(environment, changes, most, evicted); made != 0) return made;
         return changes.Write(id, envelope, payload);
       });
       if (error != MDB_MAP_FULL) break;
-      // No run of free pages is long enough, or those that were freed are not free yet. More objects
-      // go, in a transaction of their own.
-      const int freed = environment.Write([&](MDB_txn* transaction) {
-        Changes changes(environment, transaction);
-        std::int64_t live = 0;
-        if (const int result = changes.LivePages(live); result != 0) return result;
-        return MakeRoom(changes, std::max<std::int64_t>(0, live - needed));
-      });
+      const int freed = FreePages(environment, needed, attempt, may_grow);
       if (freed != 0 && freed != MDB_MAP_FULL) return freed;
     }
     return error;
   }
 
-  Status Fail(const LmdbEnvironment& environment, int error, std::size_t payload_bytes) const {
-    if (error == MDB_BAD_VALSIZE || error == MDB_MAP_FULL) {
+  // Frees pages for an object that found none: the file grows, or pages that somebody read become free. Else no run
+  // of free pages is long enough, or those that were freed are not free yet: more objects go, in a transaction of
+  // their own.
+  int FreePages(LmdbEnvironment& environment, std::int64_t needed, int attempt, bool& may_grow) {
+    may_grow = may_grow && environment.Grow(budget_bytes_);
+    if (may_grow) return 0;
+    int dead = 0;
+    if (const int error = environment.ClearDeadReaders(dead); error != 0) return error;
+    if (dead > 0) return 0;
+    bool has_waited = false;
+    if (const int error = environment.WaitForReaders(has_waited); error != 0) return error;
+    if (has_waited && attempt == 0) return 0;
+    return WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
+      std::int64_t live = 0;
+      if (const int error = changes.LivePages(live); error != 0) return error;
+      return MakeRoom(environment, changes, std::max<std::int64_t>(0, live - needed), evicted);
+    });
+  }
+
+  Status Fail(LmdbEnvironment& environment, int error, std::size_t payload_bytes) const {
+    const bool is_full = error == MDB_BAD_VALSIZE || error == MDB_MAP_FULL;
+    if (is_full && environment.map_bytes() < budget_bytes_) {
+      return {
+          StatusCode::kCacheFull,
+          StrCat("an object of ", payload_bytes, " bytes does not fit into the ",
+                 environment.map_bytes(), " bytes of the store's file that this process may map")};
+    }
+    if (is_full) {
       return {StatusCode::kCacheFull,
               StrCat("an object of ", payload_bytes,
                      " bytes does not fit into the store's budget of ", budget_bytes_)};
@@ -380,6 +399,7 @@ class DiskStore final : public Store {
   EvictionHook evicts_;
   std::mutex opening_mutex_;  // held while the file is looked for and opened again
   const SteadyClock clock_;
+  const LmdbOptions options_;
   RetryPause pause_{kFirstReopenPause, kLongestReopenPause};
   Status problem_;  // of the last attempt
   std::mutex mutex_;
@@ -390,22 +410,30 @@ class DiskStore final : public Store {
   std::atomic<std::int64_t> damaged_ = 0;
 };
 
-Status CheckBudget(const DiskStoreOptions& options) {
-  if (options.budget_bytes >= kLeastDiskStoreBytes) return Status::Ok();
-  return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
-                                " bytes; must be at least ", kLeastDiskStoreBytes));
+Status CheckOptions(const DiskStoreOptions& options) {
+  if (options.budget_bytes < kLeastDiskStoreBytes) {
+    return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
+                                  " bytes; must be at least ", kLeastDiskStoreBytes));
+  }
+  if (options.most_wait_ms >= 0) return Status::Ok();
+  return InvalidArgument(
+      StrCat("the disk store's longest wait is ", options.most_wait_ms, " ms; must be at least 0"));
+}
+
+Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options, SteadyClock clock) {
+  KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
+  const LmdbOptions lmdb{.map_bytes = options.budget_bytes,
+                         .most_wait = std::chrono::milliseconds(options.most_wait_ms)};
+  KVCACHE_ASSIGN_OR_RETURN(auto environment,
+                           LmdbEnvironment::Open(options.directory, lmdb, MissingDirectory::kMake));
+  return std::make_unique<DiskStore>(std::move(environment), lmdb, std::move(clock));
 }
 
 }  // namespace
 
 Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options,
                                                  SteadyClock clock) {
-  KVCACHE_RETURN_IF_ERROR(CheckBudget(options));
-  KVCACHE_ASSIGN_OR_RETURN(
-      auto environment,
-      LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
-  auto store =
-      std::make_unique<DiskStore>(std::move(environment), options.budget_bytes, std::move(clock));
+  KVCACHE_ASSIGN_OR_RETURN(auto store, Open(options, std::move(clock)));
   // An earlier budget was larger. If the file cannot shrink now, it does at another time.
   if (store->IsBeyondBudget()) (void)store->Shrink().ok();
   return std::unique_ptr<Store>(std::move(store));
@@ -416,13 +444,9 @@ Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
 }
 
 Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {
-  KVCACHE_RETURN_IF_ERROR(CheckBudget(options));
-  KVCACHE_ASSIGN_OR_RETURN(
-      auto environment,
-      LmdbEnvironment::Open(options.directory, options.budget_bytes, MissingDirectory::kMake));
-  DiskStore store(std::move(environment), options.budget_bytes, &std::chrono::steady_clock::now);
-  KVCACHE_RETURN_IF_ERROR(store.CollectGarbage());
-  return store.Stats();
+  KVCACHE_ASSIGN_OR_RETURN(auto store, Open(options, &std::chrono::steady_clock::now));
+  KVCACHE_RETURN_IF_ERROR(store->CollectGarbage());
+  return store->Stats();
 }
 
 }  // namespace kvcache

@@ -176,8 +176,8 @@ struct FirstCall {
 
 class DiskStoreGivenUp : public ::testing::TestWithParam<FirstCall> {};
 
-// LMDB gives the file up. The write that failed cannot see it, since there is no room for another reader. The next
-// call finds out, and the one after it uses the file again.
+// LMDB gives the file up while other processes have all places of readers. The store sees it with a place that it
+// has, and the next call uses the file again.
 TEST_P(DiskStoreGivenUp, IsOneErrorAndOpensAgain) {
   const TestDirectory directory;
   const ManualClock clock;
@@ -193,7 +193,8 @@ TEST_P(DiskStoreGivenUp, IsOneErrorAndOpensAgain) {
     if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
     ExpectSays(failed, {directory.file(), "Input/output error"});
   }
-  ExpectSays(GetParam().call(*store), {directory.file(), "MDB_PANIC"});
+  const Status next = GetParam().call(*store);
+  EXPECT_TRUE(next.ok()) << next.message();
   const auto found = ReadObject(*store, TestId(1));
   ASSERT_TRUE(found.ok()) << found.status().message();
   EXPECT_EQ(*found, TestPayload(1, 50'000));

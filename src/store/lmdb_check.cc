@@ -9,6 +9,7 @@
 #include <cstring>
 #include <new>
 #include <optional>
+#include <utility>
 #include <vector>
 
 #include "base/errors.h"
@@ -42,6 +43,8 @@ struct Table {  // MDB_db
   std::uint64_t root;
 };
 static_assert(sizeof(Table) == 48);
+constexpr std::size_t kCountersAt = offsetof(Table, branch_pages);
+static_assert(offsetof(Table, entries) == kCountersAt + 24);
 
 struct Meta {  // MDB_meta
   std::uint32_t magic;
@@ -54,6 +57,9 @@ struct Meta {  // MDB_meta
   std::uint64_t transaction;
 };
 static_assert(sizeof(Meta) == 136);
+constexpr std::size_t kFreeTableAt = kPageHeader + offsetof(Meta, free);
+constexpr std::size_t kMainTableAt = kPageHeader + offsetof(Meta, main);
+constexpr std::uint64_t kMostTransactions = std::uint64_t{1} << 62;  // more is damage
 
 template <class T>
 T Load(std::span<const std::byte> bytes, std::size_t at) {
@@ -89,6 +95,11 @@ Status CheckMeta(std::span<const std::byte> page, std::uint64_t number, Meta& me
   if (meta.free.flags != kFreeListFlags || meta.main.flags != 0 || meta.main.pad != 0) {
     return Corrupt(StrCat("meta page ", number, " has unknown tables"));
   }
+  // LMDB writes odd transactions to the second page, and looks for them there.
+  const bool is_elsewhere = meta.transaction != 0 && meta.transaction % 2 != number;
+  if (is_elsewhere || meta.transaction > kMostTransactions) {
+    return Corrupt(StrCat("meta page ", number, " has transaction ", meta.transaction));
+  }
   return Status::Ok();
 }
 
@@ -104,25 +115,50 @@ Result<std::array<Meta, 2>> ReadMetas(int fd) {
   return metas;
 }
 
+// The pages and entries of a tree, as its table counts them.
+struct Counts {
+  std::array<std::uint64_t, 4> all{};  // in the order of LmdbCounters
+  enum : std::size_t { kBranches, kLeaves, kOverflows, kEntries };
+};
+
 class Walk {
  public:
-  Walk(int fd, const Meta& meta)
+  Walk(int fd, const Meta& meta, const LmdbVisitor& visit)
       : fd_(fd),
         page_bytes_(meta.free.pad),
         last_page_(meta.last_page),
-        taken_(static_cast<std::size_t>(meta.last_page) + 1) {}
+        taken_(static_cast<std::size_t>(meta.last_page) + 1),
+        visit_(visit) {}
 
   enum class Kind { kFreeList, kTables, kValues };
 
-  Status Tree(const Table& table, Kind kind) {
+  // `at`: the table's offset in the file.
+  Status Tree(const Table& table, Kind kind, std::uint64_t at, std::string_view name = "") {
+    Counts counts;
+    KVCACHE_RETURN_IF_ERROR(Pages(table, {kind, name, counts}));
+    const std::array<std::uint64_t, 4> said = {table.branch_pages, table.leaf_pages,
+                                               table.overflow_pages, table.entries};
+    if (said != counts.all) wrong_.push_back({at + kCountersAt, counts.all});
+    return Status::Ok();
+  }
+  std::vector<LmdbCounters> TakeWrong() { return std::move(wrong_); }
+
+ private:
+  // What is walked, and what was seen of it.
+  struct Place {
+    Kind kind;
+    std::string_view name;
+    Counts& counts;  // NOLINT: that of Tree
+  };
+
+  Status Pages(const Table& table, const Place& place) {
     if (table.root == kNoPage) return Status::Ok();
     if (table.depth < 1 || table.depth > kMostLevels) {
       return Corrupt(StrCat("a tree has ", table.depth, " levels"));
     }
-    return Page(table.root, table.depth, kind);
+    return Page(table.root, table.depth, place);
   }
 
- private:
   struct Node {
     std::size_t key_at = 0, key_bytes = 0;
     std::uint64_t low = 0;  // size of the data
@@ -140,7 +176,7 @@ class Walk {
     return Status::Ok();
   }
 
-  Status Page(std::uint64_t number, int level, Kind kind) {
+  Status Page(std::uint64_t number, int level, const Place& place) {
     KVCACHE_RETURN_IF_ERROR(Take(number, 1));
     std::vector<std::byte> page(page_bytes_);
     KVCACHE_RETURN_IF_ERROR(ReadAt(fd_, number * page_bytes_, page));
@@ -158,6 +194,7 @@ class Walk {
     }
     const std::size_t count = (lower - kPageHeader) / 2;
     if (count < (is_leaf ? 1U : 2U)) return broken("too few entries");
+    ++place.counts.all[is_leaf ? Counts::kLeaves : Counts::kBranches];
     std::optional<Node> before;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = Load<std::uint16_t>(page, kPageHeader + 2 * i);
@@ -169,15 +206,16 @@ class Walk {
                       .flags = Load<std::uint16_t>(page, at + 4)};
       if (node.key_at + node.key_bytes > page_bytes_) return broken("a key");
       // The first key of a branch page counts as lower than all keys.
-      if (before && (is_leaf || i > 1) && !Ascends(page, *before, node, kind)) {
+      if (before && (is_leaf || i > 1) && !Ascends(page, *before, node, place.kind)) {
         return broken("keys in the wrong order");
       }
       before = node;
       if (is_leaf) {
-        KVCACHE_RETURN_IF_ERROR(Entry(page, node, kind));
+        ++place.counts.all[Counts::kEntries];
+        KVCACHE_RETURN_IF_ERROR(Entry(number * page_bytes_, page, node, place));
       } else {
         KVCACHE_RETURN_IF_ERROR(
-            Page(node.low | (std::uint64_t{node.flags} << 32), level - 1, kind));
+            Page(node.low | (std::uint64_t{node.flags} << 32), level - 1, place));
       }
     }
     return Status::Ok();
@@ -193,26 +231,36 @@ class Walk {
     return order < 0 || (order == 0 && a.key_bytes < b.key_bytes);
   }
 
-  Status Entry(std::span<const std::byte> page, const Node& node, Kind kind) {
+  // `at`: the page's offset in the file.
+  Status Entry(std::uint64_t at, std::span<const std::byte> page, const Node& node,
+               const Place& place) {
     const std::size_t data_at = node.key_at + node.key_bytes;
     const bool is_big = node.flags == kBigData;
     const std::size_t here = is_big ? 8 : static_cast<std::size_t>(node.low);
-    if (node.flags != (kind == Kind::kTables ? kSubTable : is_big ? kBigData : 0)) {
+    if (node.flags != (place.kind == Kind::kTables ? kSubTable : is_big ? kBigData : 0)) {
       return Corrupt(StrCat("an entry of the index has flags ", node.flags));
     }
     if (node.key_bytes == 0 || data_at + here > page_bytes_) {
       return Corrupt("an entry of the index is larger than its page");
     }
+    const std::span<const std::byte> key = page.subspan(node.key_at, node.key_bytes);
     const std::span<const std::byte> data = page.subspan(data_at, here);
-    if (kind == Kind::kTables) return SubTable(data);
+    if (place.kind == Kind::kTables) return SubTable(at + data_at, key, data);
     std::uint64_t first = 0;
     if (is_big) {
+      const std::uint64_t pages = (kPageHeader - 1 + node.low) / page_bytes_ + 1;
       first = Load<std::uint64_t>(data, 0);
-      KVCACHE_RETURN_IF_ERROR(Take(first, (kPageHeader - 1 + node.low) / page_bytes_ + 1));
+      place.counts.all[Counts::kOverflows] += pages;
+      KVCACHE_RETURN_IF_ERROR(Take(first, pages));
     }
-    if (kind == Kind::kValues) return Status::Ok();
+    if (place.kind == Kind::kFreeList) return FreeList(node, data, first);
+    if (visit_) visit_({place.name, key, is_big ? data.first(0) : data, node.low});
+    return Status::Ok();
+  }
+
+  Status FreeList(const Node& node, std::span<const std::byte> data, std::uint64_t first) {
     if (node.key_bytes != 8) return Corrupt("a key of the list of free pages");
-    if (!is_big) return FreePages(data);
+    if (first == 0) return FreePages(data);
     std::vector<std::byte> list(static_cast<std::size_t>(node.low) + kPageHeader);
     KVCACHE_RETURN_IF_ERROR(ReadAt(fd_, first * page_bytes_, list));
     const std::span<const std::byte> all(list);
@@ -225,13 +273,14 @@ class Walk {
            Load<std::uint32_t>(header, 12) == (kPageHeader - 1 + bytes) / page_bytes_ + 1;
   }
 
-  Status SubTable(std::span<const std::byte> data) {
+  Status SubTable(std::uint64_t at, std::span<const std::byte> key,
+                  std::span<const std::byte> data) {
     if (data.size() != sizeof(Table)) return Corrupt("an entry of the main table");
     const auto table = Load<Table>(data, 0);
     if (table.flags != 0 || table.pad != 0) {
       return Corrupt("a table of an unknown kind");
     }
-    return Tree(table, Kind::kValues);
+    return Tree(table, Kind::kValues, at, {reinterpret_cast<const char*>(key.data()), key.size()});
   }
 
   // A list is its length and the page numbers, descending.
@@ -253,7 +302,21 @@ class Walk {
   const std::size_t page_bytes_;
   const std::uint64_t last_page_;
   std::vector<bool> taken_;
+  const LmdbVisitor& visit_;  // NOLINT: that of CheckLmdbFile
+  std::vector<LmdbCounters> wrong_;
 };
+
+// Another process may write a meta page while it is read: two equal reads are of a whole one.
+Result<std::array<Meta, 2>> ReadSettledMetas(int fd) {
+  constexpr int kMostReads = 1000;
+  KVCACHE_ASSIGN_OR_RETURN(auto metas, ReadMetas(fd));
+  for (int i = 0; i < kMostReads; ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(const auto again, ReadMetas(fd));
+    if (std::memcmp(&metas, &again, sizeof(metas)) == 0) return metas;
+    metas = again;
+  }
+  return metas;  // of no use: no transaction lasts as long
+}
 
 }  // namespace
 
@@ -275,16 +338,22 @@ Result<LmdbMeta> CheckLmdbMeta(int fd) {
   return newest;
 }
 
-Status CheckLmdbFile(int fd, std::uint64_t transaction) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto metas, ReadMetas(fd));
-  const Meta& meta = metas[metas[0].transaction == transaction ? 0 : 1];
-  if (meta.transaction != transaction) return Corrupt("no meta page has the newest transaction");
+Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transaction,
+                                                const LmdbVisitor& visit) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto metas, ReadSettledMetas(fd));
+  const std::uint64_t which = transaction % 2;
+  const Meta& meta = metas[which];
+  if (meta.transaction != transaction) {
+    return Status(StatusCode::kNotFound, StrCat("no meta page has transaction ", transaction));
+  }
+  const std::uint64_t at = which * meta.free.pad;
   try {
-    Walk walk(fd, meta);
-    KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.free, Walk::Kind::kFreeList));
-    return walk.Tree(meta.main, Walk::Kind::kTables);
+    Walk walk(fd, meta, visit);
+    KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.free, Walk::Kind::kFreeList, at + kFreeTableAt));
+    KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.main, Walk::Kind::kTables, at + kMainTableAt));
+    return walk.TakeWrong();
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory to check the store's index"};
+    return Status(StatusCode::kOutOfMemory, "no memory to check the store's index");
   }
 }
 
@@ -295,13 +364,13 @@ std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes,
   return static_cast<std::int64_t>((kPageHeader - 1 + value_bytes) / page_bytes + 1);
 }
 
-bool LmdbValueIsSound(std::span<const std::byte> value, std::size_t key_bytes,
-                      std::size_t page_bytes, const std::byte* map) {
-  const std::int64_t pages = LmdbValuePages(value.size(), key_bytes, page_bytes);
+bool LmdbValueIsSound(int fd, std::uint64_t at, std::size_t value_bytes, std::size_t key_bytes,
+                      std::size_t page_bytes) {
+  const std::int64_t pages = LmdbValuePages(value_bytes, key_bytes, page_bytes);
   if (pages == 0) return true;
-  const std::byte* const run = value.data() - kPageHeader;
-  const std::span<const std::byte> header(run, kPageHeader);
-  return Load<std::uint64_t>(header, 0) == static_cast<std::uint64_t>(run - map) / page_bytes &&
+  std::array<std::byte, kPageHeader> header{};
+  if (at < kPageHeader || !ReadAt(fd, at - kPageHeader, header).ok()) return false;
+  return Load<std::uint64_t>(header, 0) == (at - kPageHeader) / page_bytes &&
          Load<std::uint16_t>(header, 10) == kOverflow &&
          Load<std::uint32_t>(header, 12) == static_cast<std::uint64_t>(pages);
 }

@@ -9,6 +9,9 @@
 // Each page has one owner, page numbers are inside the file, and sizes are inside their pages. It does
 // not read the values themselves: these have checksums of their own.
 //
+// A table's description counts the table's pages and entries. LMDB does not read these counters, but its users
+// do: wrong ones do not make a file unsafe, and are found and named.
+//
 // Cost: one read for each page of the index, about 2,000 for 100,000 objects.
 //
 // Thread safety: pure functions. Another process may write to the file meanwhile, if a read transaction
@@ -16,9 +19,13 @@
 // Source: liblmdb's mdb.c, version 0.9 (MDB_page, MDB_node, MDB_db, MDB_meta).
 #pragma once
 
+#include <array>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string_view>
+#include <vector>
 
 #include "kvcache/status.h"
 
@@ -35,15 +42,32 @@ struct LmdbMeta {
 // a file that LMDB must not open; kIo.
 Result<LmdbMeta> CheckLmdbMeta(int fd);
 
-// Checks all that the state after `transaction` refers to. Errors: kCorrupt, with what is wrong and the
-// page; kIo, kOutOfMemory.
-Status CheckLmdbFile(int fd, std::uint64_t transaction);
+// The counters of a table that are wrong, and what they should be.
+struct LmdbCounters {
+  std::uint64_t at = 0;                  // offset of `right` in the file
+  std::array<std::uint64_t, 4> right{};  // branch pages, leaf pages, pages of large values, entries
+};
 
-// Returns whether a value that LMDB returned lies in a run of pages of its own number and size, so that it
-// may be removed. Values that are small enough lie in the index, which was checked. `map` is the address
-// of the file's first byte, `key_bytes` the size of the value's key.
-bool LmdbValueIsSound(std::span<const std::byte> value, std::size_t key_bytes,
-                      std::size_t page_bytes, const std::byte* map);
+// An entry of a table. The memory is valid during the call.
+struct LmdbEntry {
+  std::string_view table;
+  std::span<const std::byte> key;
+  std::span<const std::byte> value;  // empty if it lies in pages of its own
+  std::uint64_t value_bytes = 0;
+};
+using LmdbVisitor = std::function<void(const LmdbEntry& entry)>;
+
+// Checks all that the state after `transaction` refers to, and calls `visit` with each entry of each table.
+// Returns the counters that are wrong. Errors: kCorrupt, with what is wrong and the page; kNotFound if the file
+// does not have that state any more; kIo, kOutOfMemory.
+Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transaction,
+                                                const LmdbVisitor& visit = nullptr);
+
+// Returns whether a value of so many bytes, `at` bytes behind the file's beginning, lies in a run of pages of
+// its own number and size, so that it may be removed. Values that are small enough lie in the index, which was
+// checked. `key_bytes` is the size of the value's key.
+bool LmdbValueIsSound(int fd, std::uint64_t at, std::size_t value_bytes, std::size_t key_bytes,
+                      std::size_t page_bytes);
 
 // Returns the pages of the file that a value takes, 0 if it lies in the index.
 std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes, std::size_t page_bytes);

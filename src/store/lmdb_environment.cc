@@ -1,30 +1,32 @@
 #include "store/lmdb_environment.h"
 
-#include <fcntl.h>
+#include <sys/mman.h>
 #include <sys/stat.h>
-#include <sys/statvfs.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cerrno>
 #include <cstdint>
-#include <cstdio>
 #include <cstring>
 #include <map>
 #include <mutex>
-#include <new>
+#include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/strings.h"
+#include "platform/address_space.h"
 #include "platform/os_error.h"
+#include "store/lmdb_calls.h"
 #include "store/lmdb_check.h"
+#include "store/lmdb_copy.h"
+#include "store/lmdb_file.h"
 
 namespace kvcache {
 namespace {
 
-constexpr const char* kFile = "/objects.mdb";
-constexpr const char* kLockFile = "/objects.mdb-lock";  // LMDB's name for it
-constexpr unsigned kReaders = 510;                      // transactions at once, of all processes
-constexpr off_t kLockFileBytes = 40960;                 // of so many readers
+constexpr int kMostOpenings = 4;       // of files that are damaged
+constexpr std::int64_t kMapShare = 4;  // of the address space that is left: one part in four
 
 // The environments of this process, by directory.
 struct Registry {
@@ -37,24 +39,11 @@ Registry& OpenEnvironments() {
   return *registry;
 }
 
-class File {
- public:
-  File(const std::string& path, int flags)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR)) {}
-  ~File() {
-    if (fd_ >= 0) (void)close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
-
 // Ends a transaction that is not committed, also if its body throws.
 struct TransactionEnd {
-  void operator()(MDB_txn* transaction) const { mdb_txn_abort(transaction); }
+  void operator()(MDB_txn* transaction) const {
+    (void)RunGuarded([&] { mdb_txn_abort(transaction); });
+  }
 };
 
 std::int64_t SizeOf(int fd) {
@@ -62,50 +51,10 @@ std::int64_t SizeOf(int fd) {
   return fstat(fd, &info) == 0 ? static_cast<std::int64_t>(info.st_size) : 0;
 }
 
-// LMDB maps the file of locks, and a map of a file without its blocks ends the process when the disk is
-// full.
-Status ReserveLockFile(const std::string& path) {
-  const File file(path, O_RDWR | O_CREAT);
-  if (file.fd() < 0) return OsError("write", path, errno);
-  if (SizeOf(file.fd()) >= kLockFileBytes) return Status::Ok();
-  const int error = posix_fallocate(file.fd(), 0, kLockFileBytes);
-  return error == 0 ? Status::Ok() : OsError("write", path, error);
-}
-
-// Checks what mdb_env_open itself reads. The last pages of a file may have been reserved and never
-// written; a map must not end before them.
-Status CheckBeforeOpening(const std::string& path) {
-  const File file(path, O_RDWR);
-  if (file.fd() < 0) {
-    if (errno != ENOENT) return OsError("open", path, errno);
-    (void)unlink((path + "-lock").c_str());  // of another file
-    return Status::Ok();
-  }
-  const std::int64_t size = SizeOf(file.fd());
-  if (size == 0) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(const LmdbMeta meta, CheckLmdbMeta(file.fd()));
-  const auto least = static_cast<off_t>((meta.last_page + 1) * meta.page_bytes);
-  if (size >= least) return Status::Ok();
-  const int error = posix_fallocate(file.fd(), 0, least);
-  return error == 0 ? Status::Ok() : OsError("write", path, error);
-}
-
-// LMDB calls a write that ended early, as the one that fills a disk, an error of input and output.
-bool IsFull(const std::string& directory) {
-  constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 10;
-  struct statvfs info {};
-  return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kLeastFree;
-}
-
-void RemoveFiles(const std::string& directory) {
-  (void)unlink((directory + kFile).c_str());
-  (void)unlink((directory + kLockFile).c_str());
-}
-
 }  // namespace
 
 Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string& directory,
-                                                               std::int64_t map_bytes,
+                                                               const LmdbOptions& options,
                                                                MissingDirectory missing) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string real, PrepareStoreDirectory(directory, missing));
   Registry& registry = OpenEnvironments();
@@ -115,183 +64,251 @@ Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string
     if (known->IsInPlace()) return known;
     known->WaitForClose();
   }
-  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(real));
+  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(real, options.most_wait));
   std::string discarded;
   for (int attempt = 0;; ++attempt) {
-    std::shared_ptr<LmdbEnvironment> made(new LmdbEnvironment(real));
-    Status status = made->OpenFile(map_bytes);
+    std::shared_ptr<LmdbEnvironment> made(new LmdbEnvironment(real, options));
+    Status status = made->OpenFile();
     if (status.ok()) {
-      made->discarded_ = discarded;
+      if (!discarded.empty()) made->repair_ = StrCat(discarded, "; the file was discarded");
       slot = made;
       return made;
     }
-    if (status.code() != StatusCode::kCorrupt || attempt > 0) return status;
-    discarded = status.message();
+    const bool is_corrupt = status.code() == StatusCode::kCorrupt;
+    // While it was opened: the next check says where.
+    const bool is_cut = made->has_fault_ || (made->IsOpen() && made->IsCut());
     made.reset();
-    RemoveFiles(real);
+    if ((!is_corrupt && !is_cut) || attempt == kMostOpenings) return status;
+    if (!is_corrupt) continue;
+    discarded = status.message();
+    RemoveLmdbFile(real);
   }
 }
 
-LmdbEnvironment::LmdbEnvironment(std::string directory)
-    : directory_(std::move(directory)), process_(getpid()) {}
+LmdbEnvironment::LmdbEnvironment(std::string directory, const LmdbOptions& options)
+    : directory_(std::move(directory)), options_(options), process_(getpid()) {}
 
 LmdbEnvironment::~LmdbEnvironment() {
-  if (env_ != nullptr && process_ == getpid()) mdb_env_close(env_);
+  if (process_ == getpid()) CloseAlone();
 }
 
-Status LmdbEnvironment::OpenFile(std::int64_t map_bytes) {
-  const std::string path = directory_ + kFile;
-  KVCACHE_RETURN_IF_ERROR(CheckBeforeOpening(path));
-  KVCACHE_RETURN_IF_ERROR(ReserveLockFile(directory_ + kLockFile));
-  int error = mdb_env_create(&env_);
-  if (error != 0) return Error("open", error);
-  const auto page = static_cast<std::int64_t>(sysconf(_SC_PAGESIZE));
-  // A file that is larger than the map needs free pages beyond its end, even to remove objects.
-  struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && info.st_size > map_bytes) {
-    map_bytes = info.st_size + info.st_size / 8 + (1 << 20);
+int LmdbEnvironment::Begin(bool is_write, std::shared_lock<std::shared_mutex>& lock,
+                           MDB_txn** transaction) {
+  for (int attempt = 0;; ++attempt) {
+    if (env_ == nullptr) return MDB_PANIC;
+    if (IsCut()) return kMappingFault;
+    int error = 0;
+    if (is_write) {
+      // LMDB also takes the readers' lock if the last writer was killed.
+      const FileLockGuard readers(*read_lock_, options_.most_wait);
+      if (readers.error() != 0)
+        return readers.error() == EWOULDBLOCK ? kStoreBusy : readers.error();
+      error = Guarded([&] { return mdb_txn_begin(env_, nullptr, 0, transaction); });
+    } else {
+      error = readers_->Begin(env_, transaction);
+    }
+    if (error != MDB_MAP_RESIZED || attempt == 2) return error;
+    lock.unlock();  // another process has a larger budget
+    const int followed = FollowGrownFile();
+    lock.lock();
+    if (followed != 0) return followed;
   }
-  if (error == 0) error = mdb_env_set_maxdbs(env_, 3);
-  if (error == 0) error = mdb_env_set_maxreaders(env_, kReaders);
-  if (error == 0) {
-    error = mdb_env_set_mapsize(env_, static_cast<std::size_t>(map_bytes / page * page));
-  }
-  // A commit writes the pages to the disk before it names them. The name itself may reach the disk
-  // later, so a loss of power can undo the last commit and nothing else.
-  if (error == 0) {
-    error = mdb_env_open(env_, path.c_str(), MDB_NOSUBDIR | MDB_NOTLS | MDB_NOMETASYNC,
-                         S_IRUSR | S_IWUSR);
-  }
-  if (error != 0) {
-    Status status = Error("open", error);
-    const bool foreign = error == MDB_INVALID || error == MDB_VERSION_MISMATCH;
-    return foreign ? Status(StatusCode::kCorrupt, status.message()) : status;
-  }
-  int fd = -1;
-  (void)mdb_env_get_fd(env_, &fd);
-  fd_ = fd;
-  int dead = 0;
-  (void)mdb_reader_check(env_, &dead);
-  KVCACHE_RETURN_IF_ERROR(CheckFile());
-  return OpenTables();
 }
 
-Status LmdbEnvironment::CheckFile() {
-  Status checked;
-  const int error = Read([&](MDB_txn* transaction) {
-    // An empty file has no transaction yet.
-    if (mdb_txn_id(transaction) > 0) checked = CheckLmdbFile(fd_, mdb_txn_id(transaction));
-    return MDB_SUCCESS;
-  });
-  if (error != 0) return Error("read", error);
-  return checked;
+int LmdbEnvironment::Read(const Body& body) {
+  int result = 0;
+  {
+    std::shared_lock lock(map_lock_);
+    MDB_txn* transaction = nullptr;
+    result = Begin(false, lock, &transaction);
+    if (result == 0) {
+      const auto end = [this](MDB_txn* ended) { readers_->End(ended); };
+      const std::unique_ptr<MDB_txn, decltype(end)> ends(transaction, end);
+      result = body(transaction);
+    }
+  }
+  if (result == kMappingFault) has_fault_ = true;
+  if (result == MDB_PANIC || result == kMappingFault) Close();
+  return result;
 }
 
-Status LmdbEnvironment::OpenTables() {
-  const int error = Write([&](MDB_txn* transaction) {
-    int result = mdb_dbi_open(transaction, "objects", MDB_CREATE, &tables_.objects);
-    if (result == 0) result = mdb_dbi_open(transaction, "usage", MDB_CREATE, &tables_.usage);
-    if (result == 0) result = mdb_dbi_open(transaction, "order", MDB_CREATE, &tables_.order);
-    MDB_stat stat{};
-    if (result == 0) result = mdb_stat(transaction, tables_.objects, &stat);
-    page_bytes_ = stat.ms_psize;
-    return result;
-  });
-  if (error != 0) return Error("write", error);
-  const int found = Read([&](MDB_txn* transaction) { return FindMap(transaction); });
-  return found == 0 ? Status::Ok() : Error("read", found);
+int LmdbEnvironment::Write(const Body& body) {
+  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  if (alone.error() != 0) return alone.error() == EWOULDBLOCK ? kStoreBusy : alone.error();
+  const int result = WriteIn(body);
+  if (result == kMappingFault) {
+    has_fault_ = true;
+    Abandon();
+  } else if (result == MDB_PANIC || (result > 0 && IsGivenUp())) {
+    Close();
+  }
+  return result;
+}
+
+int LmdbEnvironment::WriteIn(const Body& body) {
+  std::shared_lock lock(map_lock_);
+  if (env_ == nullptr) return MDB_PANIC;
+  if (!IsInPlace()) return kFileMoved;
+  MDB_txn* transaction = nullptr;
+  if (const int error = Begin(true, lock, &transaction); error != 0) return error;
+  std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
+  int result = body(transaction);
+  if (result == 0 && IsCut()) result = kMappingFault;
+  if (result == 0) return Guarded([&] { return mdb_txn_commit(end.release()); });
+  if (result == kMappingFault)
+    (void)end.release();  // LMDB's structures may be in the middle of a change
+  return result;
+}
+
+int LmdbEnvironment::ReadValue(const MDB_val& value, std::span<std::byte> bytes) const {
+  std::uint64_t at = OffsetOf(value);
+  if (at >= static_cast<std::uint64_t>(map_bytes_)) {  // in a page that the transaction has changed
+    std::memcpy(bytes.data(), value.mv_data, bytes.size());
+    return 0;
+  }
+  while (!bytes.empty()) {
+    const ssize_t got = pread(fd_, bytes.data(), bytes.size(), static_cast<off_t>(at));
+    if (got < 0 && errno == EINTR) continue;
+    if (got < 0) return errno;
+    if (got == 0) return kMappingFault;
+    at += static_cast<std::uint64_t>(got);
+    bytes = bytes.subspan(static_cast<std::size_t>(got));
+  }
+  return 0;
+}
+
+std::uint64_t LmdbEnvironment::OffsetOf(const MDB_val& value) const {
+  return reinterpret_cast<std::uintptr_t>(value.mv_data) -
+         reinterpret_cast<std::uintptr_t>(map_.load());
+}
+
+bool LmdbEnvironment::IsSound(const MDB_val& value, std::size_t key_bytes) const {
+  return LmdbValueIsSound(fd_, OffsetOf(value), value.mv_size, key_bytes, page_bytes_);
 }
 
 // A table's description lies in a page of the main table, whose number is in its header.
 int LmdbEnvironment::FindMap(MDB_txn* transaction) const {
   MDB_envinfo info{};
-  (void)mdb_env_info(env_, &info);
+  const std::byte* map = nullptr;
+  const int error = Guarded([&] {
+    (void)mdb_env_info(env_, &info);
+    MDB_dbi main = 0;
+    int result = mdb_dbi_open(transaction, nullptr, 0, &main);
+    MDB_val key = ValueOf(kObjectsTable, std::strlen(kObjectsTable));
+    MDB_val value{};
+    if (result == 0) result = mdb_get(transaction, main, &key, &value);
+    if (result != 0) return result;
+    const auto address = reinterpret_cast<std::uintptr_t>(value.mv_data);
+    const auto* const page =
+        reinterpret_cast<const std::byte*>(address / page_bytes_ * page_bytes_);
+    std::uint64_t number = 0;
+    std::memcpy(&number, page, sizeof(number));
+    map = page - number * page_bytes_;
+    return 0;
+  });
+  if (error != 0) return error;
   map_bytes_ = static_cast<std::int64_t>(info.me_mapsize);
-  MDB_dbi main = 0;
-  int result = mdb_dbi_open(transaction, nullptr, 0, &main);
-  char name[] = "objects";
-  MDB_val key{sizeof(name) - 1, name};
-  MDB_val value{};
-  if (result == 0) result = mdb_get(transaction, main, &key, &value);
-  if (result != 0) return result;
-  const auto address = reinterpret_cast<std::uintptr_t>(value.mv_data);
-  const auto* const page = reinterpret_cast<const std::byte*>(address / page_bytes_ * page_bytes_);
-  std::uint64_t number = 0;
-  std::memcpy(&number, page, sizeof(number));
-  map_ = page - number * page_bytes_;
+  map_ = map;
   return 0;
 }
 
-int LmdbEnvironment::Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock,
-                           MDB_txn** transaction) const {
-  for (int attempt = 0;; ++attempt) {
+int LmdbEnvironment::SetMapBytes(std::int64_t bytes) {
+  // LMDB unmaps the file before it maps it again, so whether it can is tried before.
+  const std::int64_t more = bytes - map_bytes_;
+  if (more > 0) {
+    void* const place = mmap(nullptr, static_cast<std::size_t>(more), PROT_NONE,
+                             MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE, -1, 0);
+    if (place == MAP_FAILED) return errno;
+    (void)munmap(place, static_cast<std::size_t>(more));
+  }
+  int error = Guarded([&] { return mdb_env_set_mapsize(env_, static_cast<std::size_t>(bytes)); });
+  MDB_txn* look = nullptr;
+  if (error == 0) error = readers_->Begin(env_, &look);
+  if (error == 0) {
+    error = FindMap(look);
+    readers_->End(look);
+  }
+  if (error != 0) CloseAlone();  // it may have no map
+  return error;
+}
+
+int LmdbEnvironment::FollowGrownFile() {
+  const std::unique_lock alone(map_lock_);
+  if (env_ == nullptr) return MDB_PANIC;
+  const std::int64_t size = SizeOf(fd_);
+  return SetMapBytes(std::max(map_bytes_.load(), size + size / 8 + (1 << 20)));
+}
+
+bool LmdbEnvironment::Grow(std::int64_t most_bytes) {
+  const std::unique_lock alone(map_lock_);
+  if (env_ == nullptr || map_bytes_ >= most_bytes) return false;
+  std::int64_t more = std::min(map_bytes_.load(), most_bytes - map_bytes_);
+  if (const auto left = AddressSpaceLeft()) more = std::min(more, *left / kMapShare);
+  const std::int64_t bytes = (map_bytes_ + more) / static_cast<std::int64_t>(page_bytes_) *
+                             static_cast<std::int64_t>(page_bytes_);
+  return bytes > map_bytes_ && SetMapBytes(bytes) == 0;
+}
+
+int LmdbEnvironment::ClearDeadReaders(int& dead) {
+  const std::shared_lock lock(map_lock_);
+  return env_ == nullptr ? MDB_PANIC : readers_->ClearDead(env_, dead);
+}
+
+int LmdbEnvironment::WaitForReaders(bool& has_waited) {
+  has_waited = false;
+  const auto end = std::chrono::steady_clock::now() + options_.most_wait;
+  std::uint64_t newest = 0;
+  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    const std::shared_lock lock(map_lock_);
     if (env_ == nullptr) return MDB_PANIC;
-    const int error = mdb_txn_begin(env_, nullptr, flags, transaction);
-    if (error == 0 || attempt == 2) return error;
-    if (error == MDB_READERS_FULL) {  // perhaps of processes that were killed
-      int dead = 0;
-      (void)mdb_reader_check(env_, &dead);
-    } else if (error == MDB_MAP_RESIZED) {  // another process has a larger budget
-      lock.unlock();
-      {
-        const std::unique_lock alone(map_lock_);
-        if (env_ == nullptr) return MDB_PANIC;
-        (void)mdb_env_set_mapsize(env_, 0);
-        MDB_txn* look = nullptr;
-        if (mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look) == 0) {
-          (void)FindMap(look);
-          mdb_txn_abort(look);
-        }
-      }
-      lock.lock();
-    } else {
-      return error;
-    }
+    MDB_envinfo info{};
+    LmdbReaders::Oldest oldest;
+    int error = Guarded([&] { return mdb_env_info(env_, &info); });
+    if (error == 0) error = LmdbReaders::FindOldest(env_, oldest);
+    if (error != 0) return error;
+    if (newest == 0) newest = info.me_last_txnid;
+    if (oldest.transaction >= newest) return 0;
+    has_waited = true;
+    if (std::chrono::steady_clock::now() >= end) return kOldReader;
   }
-}
-
-int LmdbEnvironment::Read(const Body& body) {
-  std::shared_lock lock(map_lock_);
-  MDB_txn* transaction = nullptr;
-  if (const int error = Begin(MDB_RDONLY, lock, &transaction); error != 0) {
-    lock.unlock();
-    if (error == MDB_PANIC) Close();
-    return error;
-  }
-  const std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
-  return body(transaction);
-}
-
-int LmdbEnvironment::Write(const Body& body) {
-  std::shared_lock lock(map_lock_);
-  MDB_txn* transaction = nullptr;
-  if (const int error = Begin(0, lock, &transaction); error != 0) {
-    lock.unlock();
-    if (error == MDB_PANIC) Close();
-    return error;
-  }
-  std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
-  const int result = body(transaction);
-  if (result != 0) return result;
-  const int committed = mdb_txn_commit(end.release());
-  lock.unlock();
-  if (committed != 0 && IsGivenUp()) Close();
-  return committed;
 }
 
 // Only a transaction is told. If there is no room for another reader, the next call finds out.
-bool LmdbEnvironment::IsGivenUp() const {
+bool LmdbEnvironment::IsGivenUp() {
   const std::shared_lock lock(map_lock_);
   MDB_txn* look = nullptr;
-  const int error = env_ == nullptr ? MDB_PANIC : mdb_txn_begin(env_, nullptr, MDB_RDONLY, &look);
-  if (error == 0) mdb_txn_abort(look);
+  const int error = env_ == nullptr ? MDB_PANIC : readers_->Begin(env_, &look);
+  if (error == 0) readers_->End(look);
   return error == MDB_PANIC;
+}
+
+bool LmdbEnvironment::IsCut() const {
+  const std::int64_t size = SizeOf(fd_);
+  std::int64_t largest = largest_bytes_;
+  while (size > largest && !largest_bytes_.compare_exchange_weak(largest, size)) {
+  }
+  return size < largest;
 }
 
 void LmdbEnvironment::Close() {
   const std::unique_lock alone(map_lock_);
+  CloseAlone();
+}
+
+void LmdbEnvironment::CloseAlone() {
   fd_ = -1;
-  if (env_ != nullptr) mdb_env_close(std::exchange(env_, nullptr));
+  MDB_env* const env = std::exchange(env_, nullptr);
+  if (env == nullptr) return;
+  readers_->Close();
+  (void)RunGuarded([&] { mdb_env_close(env); });
+}
+
+void LmdbEnvironment::Abandon() {
+  if (IsInPlace()) RemoveLmdbFile(directory_);
+  const std::unique_lock alone(map_lock_);
+  fd_ = -1;
+  readers_->Close();
+  LeaveToTheSystem(std::exchange(env_, nullptr));  // it still knows a lock in the map
 }
 
 void LmdbEnvironment::WaitForClose() const {
@@ -299,49 +316,53 @@ void LmdbEnvironment::WaitForClose() const {
   const std::shared_lock closed(map_lock_);
 }
 
-Status LmdbEnvironment::Error(std::string_view doing, int number) const {
-  const std::string path = directory_ + kFile;
-  if (number == EIO && IsFull(directory_)) number = ENOSPC;
-  if (number > 0) return OsError(doing, path, number);
-  return {StatusCode::kIo, StrCat("cannot ", doing, " ", path, ": ", mdb_strerror(number))};
+Status LmdbEnvironment::Error(std::string_view doing, int number) {
+  Status status = LmdbError(doing, directory_, number);
+  if (number == kStoreBusy) {
+    const auto keeps = [&](const std::string& path) {
+      return LockHolder(path) != "another process";
+    };
+    const std::string& path = keeps(read_lock_->path()) ? read_lock_->path() : write_lock_->path();
+    return {StatusCode::kIo, StrCat("cannot ", doing, " ", directory_, kStoreFile, ": ",
+                                    LockHolder(path), " keeps ", path, " locked")};
+  }
+  if (number == kOldReader) {
+    LmdbReaders::Oldest oldest;
+    const std::shared_lock lock(map_lock_);
+    if (env_ != nullptr && LmdbReaders::FindOldest(env_, oldest) == 0 && oldest.process > 0) {
+      return {StatusCode::kIo,
+              StrCat("cannot ", doing, " ", directory_, kStoreFile, ": process ", oldest.process,
+                     " does not end a transaction, and no page of the file is free before")};
+    }
+  }
+  return status;
 }
 
 bool LmdbEnvironment::IsInPlace() const {
   struct stat named {};
   struct stat open {};
-  return stat((directory_ + kFile).c_str(), &named) == 0 && fstat(fd_, &open) == 0 &&
+  return stat((directory_ + kStoreFile).c_str(), &named) == 0 && fstat(fd_, &open) == 0 &&
          named.st_ino == open.st_ino && named.st_dev == open.st_dev;
 }
 
 Status LmdbEnvironment::RemoveFile() const {
-  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(directory_));
-  if (IsInPlace()) RemoveFiles(directory_);
+  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
+                           DirectoryLock::Take(directory_, options_.most_wait));
+  if (IsInPlace()) RemoveLmdbFile(directory_);
   return Status::Ok();
 }
 
-Status LmdbEnvironment::Compact() const {
-  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(directory_));
-  const std::string path = directory_ + kFile;
-  const std::string copy = path + ".new";
-  (void)unlink(copy.c_str());  // of a process that was killed
-  {
-    const std::shared_lock no_change_of_size(map_lock_);
-    const int error =
-        env_ == nullptr ? MDB_PANIC : mdb_env_copy2(env_, copy.c_str(), MDB_CP_COMPACT);
-    if (error != 0) {
-      (void)unlink(copy.c_str());
-      return Error("copy", error);
-    }
+Status LmdbEnvironment::Compact() {
+  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
+                           DirectoryLock::Take(directory_, options_.most_wait));
+  const std::string copy = directory_ + kStoreFile + kCopySuffix;
+  const int error =
+      Read([&](MDB_txn* transaction) { return CopyTables(*this, transaction, copy); });
+  if (error != 0) {
+    (void)unlink(copy.c_str());
+    return Error("copy", error);
   }
-  if (chmod(copy.c_str(), S_IRUSR | S_IWUSR) != 0 || rename(copy.c_str(), path.c_str()) != 0) {
-    return OsError("replace", path, errno);
-  }
-  (void)unlink((directory_ + kLockFile).c_str());  // of the old file
-  return Status::Ok();
-}
-
-bool LmdbEnvironment::IsSound(std::span<const std::byte> value, std::size_t key_bytes) const {
-  return LmdbValueIsSound(value, key_bytes, page_bytes_, map_);
+  return ReplaceLmdbFile(directory_);
 }
 
 std::int64_t LmdbEnvironment::FileBytes() const {

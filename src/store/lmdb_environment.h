@@ -1,7 +1,12 @@
 // An open LMDB file and its transactions.
 //
+// Nobody waits for another process without an end: writing, and a thread's first reading, take locks of our own
+// (file_lock.h) before those of LMDB, which has no bounded wait. The order is: DIRECTORY/lock (opening and
+// replacing the file), then DIRECTORY/write-lock, then DIRECTORY/read-lock.
+//
 // LMDB gives a file up, for reads too, when it cannot write which transaction is the last one. Such a file is
-// closed here: it is not in place then, and can be opened again.
+// closed here: it is not in place then, and can be opened again. So is a file that has no bytes for a read
+// (lmdb_calls.h).
 //
 // LMDB allows one environment per file and process, and no transaction while the map changes its size.
 // Open() therefore returns the environment that the process has, and transactions hold a lock that a
@@ -13,6 +18,7 @@
 #include <lmdb.h>
 
 #include <atomic>
+#include <chrono>
 #include <cstddef>
 #include <cstdint>
 #include <functional>
@@ -23,37 +29,52 @@
 #include <string_view>
 
 #include "kvcache/status.h"
+#include "store/file_lock.h"
+#include "store/lmdb_readers.h"
 #include "store/store_directory.h"
+#include "store/store_tables.h"
 
 namespace kvcache {
 
-// The tables of a store, in a transaction.
-struct LmdbTables {
-  MDB_dbi objects = 0;  // id -> envelope and payload
-  MDB_dbi usage = 0;    // id -> turn of its last use, size, time
-  MDB_dbi order = 0;    // turn, big-endian -> id
+struct LmdbOptions {
+  std::int64_t map_bytes = 0;           // at most
+  std::chrono::milliseconds most_wait;  // for a lock that another process has
 };
 
 class LmdbEnvironment {
  public:
-  // Opens DIRECTORY/objects.mdb with at most `map_bytes`, or makes it. A file with a damaged index is
-  // discarded first. Errors: those of PrepareStoreDirectory; kIo, in LMDB's or the operating system's
-  // words. All name the directory.
+  // Opens DIRECTORY/objects.mdb, or makes it. A file with a damaged index is discarded first; wrong counters,
+  // and tables that do not agree, are corrected. Errors: those of PrepareStoreDirectory and of
+  // DirectoryLock::Take; kIo, in LMDB's or the operating system's words. All name the directory.
   static Result<std::shared_ptr<LmdbEnvironment>> Open(const std::string& directory,
-                                                       std::int64_t map_bytes,
+                                                       const LmdbOptions& options,
                                                        MissingDirectory missing);
   ~LmdbEnvironment();
   LmdbEnvironment(const LmdbEnvironment&) = delete;
   LmdbEnvironment& operator=(const LmdbEnvironment&) = delete;
 
   // Runs `body` in a transaction. A write is committed if `body` returned MDB_SUCCESS, else it is taken
-  // back. Returns LMDB's number: that of `body`, or of the transaction itself.
+  // back. Returns the number of `body`, of LMDB, or of lmdb_calls.h. After kMappingFault the file is closed, and
+  // if it was written to, it has lost its name: LMDB's locks on it stay taken.
   using Body = std::function<int(MDB_txn*)>;
   int Read(const Body& body);
   int Write(const Body& body);
+  // Copies a value that the transaction found. Returns 0, a number of the system, or kMappingFault if the file
+  // ends before it.
+  int ReadValue(const MDB_val& value, std::span<std::byte> bytes) const;
+  // Returns whether LMDB may remove a value that the transaction found (lmdb_check.h).
+  bool IsSound(const MDB_val& value, std::size_t key_bytes) const;
 
-  // Returns an error of LMDB as a Status that names the file.
-  Status Error(std::string_view doing, int number) const;
+  // Makes the map larger, up to `most_bytes`, if the system lets it. Returns whether it did.
+  bool Grow(std::int64_t most_bytes);
+  // Frees what processes that are gone had read. Returns 0, with how many there were, or an error.
+  int ClearDeadReaders(int& dead);
+  // Returns 0 when everybody reads what is the newest state now, or a later one, and whether somebody did not;
+  // kOldReader after the longest wait.
+  int WaitForReaders(bool& has_waited);
+
+  // Returns an error of the calls above as a Status that names the file, and who is in the way.
+  Status Error(std::string_view doing, int number);
 
   // Returns whether LMDB goes on with the file.
   bool IsOpen() const { return fd_ >= 0; }
@@ -64,40 +85,62 @@ class LmdbEnvironment {
   Status RemoveFile() const;
   // Gives the file's name to a copy without free pages. This environment stays with the old file. Errors:
   // those of DirectoryLock::Take; kIo.
-  Status Compact() const;
-  // Returns whether LMDB may remove the value of a key of so many bytes (lmdb_check.h).
-  bool IsSound(std::span<const std::byte> value, std::size_t key_bytes) const;
+  Status Compact();
   // Returns the bytes of the file.
   std::int64_t FileBytes() const;
   std::int64_t map_bytes() const { return map_bytes_; }
   std::size_t page_bytes() const { return page_bytes_; }
   const LmdbTables& tables() const { return tables_; }
   const std::string& directory() const { return directory_; }
-  // Says why the file was discarded when it was opened; empty if it was not.
-  const std::string& discarded() const { return discarded_; }
+  // Says what was wrong with the file when it was opened, and what was done; empty: nothing.
+  const std::string& repair() const { return repair_; }
 
  private:
-  explicit LmdbEnvironment(std::string directory);
+  LmdbEnvironment(std::string directory, const LmdbOptions& options);
 
-  Status OpenFile(std::int64_t map_bytes);
+  Status OpenFile();
+  Status OpenLocks();
+  Status ClearOwnPlaces();
+  // As Error; kCorrupt for damage.
+  Status OpeningError(std::string_view doing, int error);
   Status CheckFile();
+  Status CheckNewest(std::vector<LmdbCounters>& wrong, bool& tables_agree);
+  Status CorrectCounters();
   Status OpenTables();
+  Status CorrectTables();
+  int OpenTablesIn(MDB_txn* transaction, unsigned flags);
   // Finds map_ and map_bytes_. REQUIRES: the tables exist.
   int FindMap(MDB_txn* transaction) const;
   // Returns whether LMDB has given the file up, as far as can be seen.
-  bool IsGivenUp() const;
+  bool IsGivenUp();
+  // Returns whether the file has become smaller: somebody cut it.
+  bool IsCut() const;
   void Close();
+  // Leaves a file of which a write was left in the middle, and takes its name away. REQUIRES: write_lock_.
+  void Abandon();
   // Returns when no thread is closing the file: LMDB must not have a file open twice in a process.
   void WaitForClose() const;
-  int Begin(unsigned flags, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction) const;
+  int WriteIn(const Body& body);
+  int Begin(bool is_write, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction);
+  // Changes the size of the map. REQUIRES: map_lock_ alone. Returns 0 or an error; then the file may be closed.
+  int SetMapBytes(std::int64_t bytes);
+  int FollowGrownFile();
+  void CloseAlone();
+  std::uint64_t OffsetOf(const MDB_val& value) const;
 
   const std::string directory_;
+  const LmdbOptions options_;
   const int process_;  // a process that was forked must not use it
-  std::string discarded_;
+  std::string repair_;
+  std::atomic<bool> has_fault_ = false;  // the file had no bytes for a read
+  std::unique_ptr<FileLock> write_lock_, read_lock_;
+  std::unique_ptr<LmdbReaders> readers_;
   MDB_env* env_ = nullptr;
   std::atomic<int> fd_ = -1;  // LMDB's; -1: the file is closed
   LmdbTables tables_;
+  bool tables_differ_ = false;  // as long as the file is opened
   std::size_t page_bytes_ = 0;
+  mutable std::atomic<std::int64_t> largest_bytes_ = 0;  // that the file had
   mutable std::atomic<std::int64_t> map_bytes_ = 0;
   mutable std::atomic<const std::byte*> map_ = nullptr;  // the file's first byte
   mutable std::shared_mutex map_lock_;                   // shared by transactions

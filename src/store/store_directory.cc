@@ -1,27 +1,23 @@
 #include "store/store_directory.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
 #include <sys/stat.h>
 #include <unistd.h>
 
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
 #include <system_error>
-#include <thread>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "platform/os_error.h"
+#include "store/file_lock.h"
 
 namespace kvcache {
 namespace {
 
 namespace fs = std::filesystem;
-
-constexpr auto kLongestWait = std::chrono::seconds(10);
 
 // Makes one directory after the other, so that each is private from the beginning.
 Status MakeDirectories(const fs::path& path) {
@@ -62,20 +58,17 @@ Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirect
   }
 }
 
-Result<DirectoryLock> DirectoryLock::Take(const std::string& directory) {
+Result<DirectoryLock> DirectoryLock::Take(const std::string& directory,
+                                          std::chrono::milliseconds most_wait) {
   const std::string path = directory + "/lock";
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
   if (fd < 0) return OsError("write to the store's directory:", path, errno);
   DirectoryLock lock(fd);
-  const auto start = std::chrono::steady_clock::now();
-  while (flock(fd, LOCK_EX | LOCK_NB) != 0) {
-    if (errno != EWOULDBLOCK && errno != EINTR) return OsError("lock", path, errno);
-    if (std::chrono::steady_clock::now() - start > kLongestWait) {
-      return Status(StatusCode::kIo, StrCat("another process keeps ", path, " locked"));
-    }
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
-  }
-  return lock;
+  const int error = LockOpenFile(fd, most_wait);
+  if (error == 0) return lock;
+  if (error != EWOULDBLOCK) return OsError("lock", path, error);
+  return Status(StatusCode::kIo, StrCat("the store cannot be opened: ", LockHolder(path), " keeps ",
+                                        path, " locked"));
 }
 
 DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}

@@ -3,6 +3,7 @@
 // Thread safety: free functions; a lock belongs to one thread.
 #pragma once
 
+#include <chrono>
 #include <string>
 
 #include "kvcache/status.h"
@@ -19,9 +20,10 @@ Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirect
 // Excludes other processes while it exists.
 class DirectoryLock {
  public:
-  // Waits up to 10 seconds for another process that opens the store. Errors: kIo if the file system has
-  // no locks, or if the other process takes longer.
-  static Result<DirectoryLock> Take(const std::string& directory);
+  // Waits for another process that opens the store. Errors: kIo if the file system has no locks, or if the
+  // other process takes longer than `most_wait`.
+  static Result<DirectoryLock> Take(const std::string& directory,
+                                    std::chrono::milliseconds most_wait);
   DirectoryLock(DirectoryLock&& other) noexcept;
   DirectoryLock& operator=(DirectoryLock&&) = delete;
   ~DirectoryLock();
