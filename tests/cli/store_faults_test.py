@@ -5,12 +5,21 @@ import resource
 import shutil
 import signal
 import subprocess
+import sys
 import time
 import unittest
 
 import program
 from program import run
 from store_test import PROMPT, StoreTest
+
+KEEP = """
+import fcntl, sys, time
+file = open(sys.argv[1], "a")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("x", flush=True)
+time.sleep(1000)
+"""
 
 
 class Company(StoreTest):
@@ -55,16 +64,14 @@ class Stopped(Company):
     def keep(self, name):
         """Starts a process that has a lock of the store, and stops it."""
         self.store.mkdir(mode=0o700, exist_ok=True)
-        keeper = subprocess.Popen(
-            ["flock", str(self.store / name), "sh", "-c", "echo x; exec sleep 1000"],
-            stdout=subprocess.PIPE)
+        keeper = subprocess.Popen([sys.executable, "-c", KEEP, str(self.store / name)],
+                                  stdout=subprocess.PIPE)
         self.addCleanup(keeper.wait)
         self.addCleanup(keeper.kill)
         keeper.stdout.read(1)
         keeper.send_signal(signal.SIGSTOP)
         return keeper
 
-    @unittest.skipUnless(shutil.which("flock"), "flock is not installed")
     def test_each_lock_costs_a_line(self):
         cold, _ = self.answer(store="none")
         for name in ("lock", "write-lock", "read-lock"):

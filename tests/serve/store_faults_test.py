@@ -18,6 +18,14 @@ from server_process import Server
 
 WORDS = "Once upon a time there was a little fox. "
 
+KEEP = """
+import fcntl, sys, time
+file = open(sys.argv[1], "a")
+fcntl.flock(file, fcntl.LOCK_EX)
+print("x", flush=True)
+time.sleep(1000)
+"""
+
 
 class StoreFaults(unittest.TestCase):
     def setUp(self):
@@ -53,8 +61,7 @@ class StoreFaults(unittest.TestCase):
     def keep(self, name):
         """Starts a process that has a lock of the store, and stops it."""
         self.store.mkdir(mode=0o700, exist_ok=True)
-        keeper = subprocess.Popen(["flock", str(self.store / name), "sh", "-c", "echo x; exec sleep 1000"],
-                                  stdout=subprocess.PIPE)
+        keeper = subprocess.Popen([sys.executable, "-c", KEEP, str(self.store / name)], stdout=subprocess.PIPE)
         self.addCleanup(keeper.wait)
         self.addCleanup(keeper.kill)
         keeper.stdout.read(1)
@@ -76,7 +83,6 @@ class Stopped(StoreFaults):
             self.stop(server)
             other.process.kill()
 
-    @unittest.skipUnless(shutil.which("flock"), "flock is not installed")
     def test_each_lock(self):
         for name in ("write-lock", "read-lock"):
             server = self.serve()
@@ -86,7 +92,6 @@ class Stopped(StoreFaults):
             self.stop(server)
             keeper.kill()
 
-    @unittest.skipUnless(shutil.which("flock"), "flock is not installed")
     def test_a_lock_that_is_taken_before_the_server_starts(self):
         for name in ("lock", "write-lock", "read-lock"):
             keeper = self.keep(name)
