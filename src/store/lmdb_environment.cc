@@ -156,7 +156,7 @@ int LmdbEnvironment::WriteIn(const Body& body) {
   if (result == 0 && IsCut()) result = kMappingFault;
   if (result == 0) return Guarded([&] { return mdb_txn_commit(end.release()); });
   if (result == kMappingFault)
-    (void)end.release();  // LMDB's structures may be in the middle of a change
+    LeaveToTheSystem(end.release());  // LMDB's structures may be in the middle of a change
   return result;
 }
 

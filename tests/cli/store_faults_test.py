@@ -66,6 +66,7 @@ class Stopped(Company):
         self.store.mkdir(mode=0o700, exist_ok=True)
         keeper = subprocess.Popen([sys.executable, "-c", KEEP, str(self.store / name)],
                                   stdout=subprocess.PIPE)
+        self.addCleanup(keeper.stdout.close)
         self.addCleanup(keeper.wait)
         self.addCleanup(keeper.kill)
         keeper.stdout.read(1)

@@ -36,6 +36,7 @@ class StoreFaults(unittest.TestCase):
 
     def serve(self, store=None):
         server = Server("--store", str(store or self.store))
+        self.addCleanup(server.process.stderr.close)
         self.addCleanup(server.process.wait)
         self.addCleanup(server.process.kill)
         return server
@@ -62,6 +63,7 @@ class StoreFaults(unittest.TestCase):
         """Starts a process that has a lock of the store, and stops it."""
         self.store.mkdir(mode=0o700, exist_ok=True)
         keeper = subprocess.Popen([sys.executable, "-c", KEEP, str(self.store / name)], stdout=subprocess.PIPE)
+        self.addCleanup(keeper.stdout.close)
         self.addCleanup(keeper.wait)
         self.addCleanup(keeper.kill)
         keeper.stdout.read(1)
