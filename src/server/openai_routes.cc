@@ -166,9 +166,9 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   const AnswerForm form = ReadAskedForm(fields);
   ChatInput extra;
   ReadTemplateFields(fields, extra);
-  TextRequest request{.max_tokens =
-                          ReadLimit(fields, {"n_predict", "max_tokens", "max_completion_tokens"},
-                                    StoredMaxTokens(context.model))};
+  TextRequest request;
+  request.max_tokens = ReadLimit(fields, {"n_predict", "max_tokens", "max_completion_tokens"},
+                                 StoredMaxTokens(context.model));
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
   if (input.ok()) {
@@ -200,8 +200,9 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
   Fields fields(body, "", &context.model.parameters);
   fields.Refuse("echo", false);
   fields.Refuse("suffix", "");
-  TextRequest request{.form = ReadAskedForm(fields),
-                      .max_tokens = ReadLimit(fields, {"n_predict", "max_tokens"}, 16)};
+  TextRequest request;
+  request.form = ReadAskedForm(fields);
+  request.max_tokens = ReadLimit(fields, {"n_predict", "max_tokens"}, 16);
   std::vector<Prompt> prompts = ReadPrompts(context, fields);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   Generate(context, OpenAiKind::kText, std::move(request), std::move(prompts), fields, reply);

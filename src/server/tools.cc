@@ -94,7 +94,7 @@ Json AsFunction(const Json& tool) {
 void Limit(Fields& fields, const std::vector<std::string>& names, Tools& tools) {
   Json callable = Json::array();
   for (const Json& tool : tools.list) {
-    const Json& name = tool["function"]["name"];
+    const auto& name = tool["function"]["name"].get_ref<const std::string&>();
     if (std::find(names.begin(), names.end(), name) != names.end()) callable.push_back(tool);
   }
   for (const std::string& name : names) {
