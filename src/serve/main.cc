@@ -34,6 +34,7 @@ struct ServeFlags {
   std::string api_keys;
   std::string tls_certificate, tls_key;
   std::string volatile_lines;
+  bool ignore_images = false;
   std::vector<std::string> origins;
   std::string host = "127.0.0.1";
   int port = 11500;
@@ -127,6 +128,11 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
                "beginnings (default: none)")
       .Group(group)
       .ValueName("FILE");
+  command
+      .AddSwitch("--ignore-images", &flags.ignore_images,
+                 "puts a note in the place of pictures, files and sounds in requests; without it "
+                 "such requests are refused, because models read text only")
+      .Group(group);
   command
       .AddText("--cors", &flags.origins,
                "an origin whose pages may read answers, such as https://chat.example; *: all; may "
@@ -361,6 +367,7 @@ Status Serve(ServeFlags& flags, const Signals& signals) {
                                                           : static_cast<double>(flags.keep_alive),
                                       .ask_tiers = AskTiers(stores),
                                       .volatile_lines = std::move(volatile_lines),
+                                      .ignore_images = flags.ignore_images,
                                       .keys = std::move(keys)};
   KVCACHE_ASSIGN_OR_RETURN(auto server, server::Server::Start(std::move(models), options));
   const bool v6 = flags.host.find(':') != std::string::npos;

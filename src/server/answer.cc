@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "engine/json_text.h"
 #include "server/log.h"
+#include "server/pictures.h"
 
 namespace kvcache::server {
 namespace {
@@ -21,6 +22,17 @@ std::string_view AnthropicType(int status) {
     case 429: return "rate_limit_error";
     case 503: return "overloaded_error";
     default: return status < 500 ? "invalid_request_error" : "api_error";
+  }
+}
+
+std::string_view LlamaCppType(const ApiError& error) {
+  if (error.code == "context_length_exceeded") return "exceed_context_size_error";
+  switch (error.status) {
+    case 401: return "authentication_error";
+    case 403: return "permission_error";
+    case 404: return "not_found_error";
+    case 503: return "unavailable_error";
+    default: return error.status < 500 ? "invalid_request_error" : "server_error";
   }
 }
 
@@ -78,9 +90,10 @@ struct Delivery {
   }
 
   // Counts a token, before its text. The tag that ends thoughts is one of them.
-  void Count() {
+  void Count(std::int32_t token) {
     all->entry->CountToken();
     thoughts += parser.thinking() ? 1 : 0;
+    shape->TakeToken(token);
   }
 
   // Returns whether the text goes on.
@@ -153,6 +166,9 @@ struct Delivery {
 
 Api ApiOf(std::string_view path) {
   if (path.starts_with("/api/")) return Api::kOllama;
+  for (const char* name : {"/completion", "/completions", "/infill", "/props"}) {
+    if (path == name) return Api::kLlamaCpp;
+  }
   return path.starts_with("/v1/messages") ? Api::kAnthropic : Api::kOpenAi;
 }
 
@@ -177,6 +193,11 @@ std::string ErrorJson(Api api, const ApiError& error) {
   if (api == Api::kAnthropic) {
     return Dump({{"type", "error"},
                  {"error", {{"type", AnthropicType(error.status)}, {"message", error.message}}}});
+  }
+  if (api == Api::kLlamaCpp) {
+    Json json = {{"code", error.status}, {"message", error.message}, {"type", LlamaCppType(error)}};
+    json.update(error.more);
+    return Dump({{"error", std::move(json)}});
   }
   return Dump({{"error",
                 {{"message", error.message},
@@ -228,7 +249,8 @@ Result<std::string> ContentText(const Json& content) {
     const auto& type = part["type"].get_ref<const std::string&>();
     if (type != "text" && type != "input_text" && type != "output_text") {
       return Status(StatusCode::kInvalidArgument,
-                    StrCat("has a part of type ", Quoted(type), "; only text is supported"));
+                    StrCat("has a part of type ", Quoted(type), "; only text is supported",
+                           PictureKind(type).empty() ? "" : "; " + IgnoreImagesHint()));
     }
     if (!part.contains("text") || !part["text"].is_string()) return wrong;
     text += part["text"].get_ref<const std::string&>();
@@ -297,7 +319,8 @@ Result<ChatInput> ReadMessages(const Json& messages) {
     if (!known) return wrong(StrCat("the role of ", name, " is unknown: ", Quoted(role)));
     if (role == "developer") message["role"] = "system";
     if (given.contains("images") && !given["images"].empty()) {
-      return wrong(StrCat("the 'images' of ", name, " are not supported by this server"));
+      return wrong(StrCat("the 'images' of ", name,
+                          " are not supported: the model reads text only; ", IgnoreImagesHint()));
     }
     const bool may_be_empty = role == "assistant" || role == "tool";
     if ((!given.contains("content") || given["content"].is_null()) && !may_be_empty) {
@@ -358,6 +381,12 @@ ApiError TooLong(Api api, const char* field, std::ptrdiff_t tokens, int context)
     case Api::kOllama:
       return {.message = StrCat("the input length exceeds the context length: the prompt has ",
                                 tokens, " tokens, the context has ", context, " with the answer")};
+    case Api::kLlamaCpp:
+      return {.message =
+                  StrCat("the request (", tokens, " tokens) exceeds the available context size (",
+                         context, " tokens with the answer)"),
+              .code = "context_length_exceeded",
+              .more = {{"n_prompt_tokens", tokens}, {"n_ctx", context}}};
     case Api::kOpenAi: break;
   }
   return {.message =
@@ -382,7 +411,7 @@ Json LogBegin(const RouteContext& context) {
 void Connect(TextRequest& request, const std::shared_ptr<Delivery>& delivery) {
   request.on_started = [delivery](const ReuseReport& reuse) { delivery->Begin(reuse); };
   request.on_logprob = [delivery](TokenLogprob token) { delivery->shape->Take(std::move(token)); };
-  request.on_token = [delivery] { delivery->Count(); };
+  request.on_token = [delivery](std::int32_t token) { delivery->Count(token); };
   request.on_text = [delivery](std::string_view text) { return delivery->Take(text); };
   request.on_done = [delivery](const TextResult& result) { delivery->Finish(result); };
 }

@@ -22,7 +22,7 @@
 
 namespace kvcache::server {
 
-enum class Api { kOpenAi, kAnthropic, kOllama };
+enum class Api { kOpenAi, kAnthropic, kOllama, kLlamaCpp };
 
 // Returns the API whose route `path` is.
 Api ApiOf(std::string_view path);
@@ -30,8 +30,9 @@ Api ApiOf(std::string_view path);
 struct ApiError {
   int status = 400;
   std::string message;
-  std::string param{};  // the field; empty: none
-  std::string code{};   // empty: none
+  std::string param{};         // the field; empty: none
+  std::string code{};          // empty: none
+  Json more = Json::object();  // further keys, of llama.cpp's errors
 };
 
 std::string ErrorJson(Api api, const ApiError& error);
@@ -65,7 +66,8 @@ class AnswerShape {
   virtual std::string_view stream_type() const = 0;
   // Returns a stream's first bytes. `reuse` is known before the first text.
   virtual std::string Start(const ReuseReport& /*reuse*/) { return {}; }
-  // Takes a token of the parts that come next.
+  // Takes a token of the parts that come next; the second one only if log probabilities are wanted.
+  virtual void TakeToken(std::int32_t /*token*/) {}
   virtual void Take(TokenLogprob /*token*/) {}
   virtual std::string Delta(const AnswerPart& part) = 0;
   virtual std::string End(const TextResult& result) = 0;
@@ -152,6 +154,15 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
                        const std::shared_ptr<HttpReply>& reply);
 void AnthropicCountTokens(const RouteContext& context, const Json& body,
                           const std::shared_ptr<HttpReply>& reply);
+// llama.cpp's own routes.
+void LlamaCppCompletion(const RouteContext& context, const Json& body,
+                        const std::shared_ptr<HttpReply>& reply);
+// The same with OpenAI's fields beside llama.cpp's: clients of both ask at this path.
+void LlamaCppCompletions(const RouteContext& context, const Json& body,
+                         const std::shared_ptr<HttpReply>& reply);
+void LlamaCppInfill(const RouteContext& context, const Json& body,
+                    const std::shared_ptr<HttpReply>& reply);
+void LlamaCppProps(const ServerContext& context, const std::shared_ptr<HttpReply>& reply);
 void Tokenize(const RouteContext& context, const Json& body,
               const std::shared_ptr<HttpReply>& reply);
 void Detokenize(const RouteContext& context, const Json& body,

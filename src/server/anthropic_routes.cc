@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "server/answer.h"
+#include "server/pictures.h"
 #include "server/request_sampling.h"
 #include "server/tool_changes.h"
 #include "server/tools.h"
@@ -159,6 +160,12 @@ Result<std::string> TextIn(const Json& block, const char* key, const std::string
                       " without a '", key, "' that is a string"));
 }
 
+// Returns the end of an error about a block that is no text.
+std::string PictureHint(const Json& block) {
+  const bool is_picture = !PictureKind(block["type"].get_ref<const std::string&>()).empty();
+  return is_picture ? "; " + IgnoreImagesHint() : "";
+}
+
 // Returns the joined texts of a content that has nothing else but references to tools.
 Result<std::string> BlocksText(const Json& content, const KnownTools& tools,
                                const std::string& name) {
@@ -174,7 +181,7 @@ Result<std::string> BlocksText(const Json& content, const KnownTools& tools,
     text += changes.Close();
     if (block["type"] != "text") {
       return Wrong(StrCat(name, " has a block of type ", Quoted(block["type"].get<std::string>()),
-                          "; only text is supported there"));
+                          "; only text is supported there", PictureHint(block)));
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string piece, TextIn(block, "text", name));
     text += piece;
@@ -300,7 +307,8 @@ class Conversation {
     if (assistant && type == "thinking") return append("thinking", "reasoning_content");
     if (assistant && type == "redacted_thinking") return Status::Ok();
     if (!assistant || type != "tool_use") {
-      return Wrong(StrCat(name, " has a block of type ", Quoted(type), "; it is not supported"));
+      return Wrong(StrCat(name, " has a block of type ", Quoted(type), "; it is not supported",
+                          PictureHint(block)));
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextIn(block, "id", name));
     KVCACHE_ASSIGN_OR_RETURN(const std::string tool, TextIn(block, "name", name));

@@ -3,6 +3,8 @@
 
 #include "base/strings.h"
 #include "server/answer.h"
+#include "server/infill.h"
+#include "server/pictures.h"
 #include "server/request_sampling.h"
 #include "server/template_fields.h"
 #include "server/tools.h"
@@ -75,7 +77,9 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
   static const Json kNone = Json::object();
   const Json* const given = fields.Find("options");
   Fields options(given != nullptr ? *given : kNone, "options.", &model.parameters);
-  request.max_tokens = static_cast<std::int32_t>(options.Integer("num_predict", -1, -2, INT32_MAX));
+  // Negative: as many as fit, and so is 0 in Ollama.
+  const std::int64_t most = options.Integer("num_predict", -1, INT32_MIN, INT32_MAX);
+  request.max_tokens = most > 0 ? static_cast<std::int32_t>(most) : -1;
   request.stop = options.Texts("stop", 16);
   request.sampling = ReadSampling(options);
   return options.error();
@@ -98,7 +102,10 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
 }
 
 void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"images", "suffix", "context"}) fields.Refuse(name, "");
+  fields.Refuse("context", "");
+  if (const Json* const images = fields.Find("images"); images != nullptr && !images->empty()) {
+    fields.Fail("images", "are not supported: the model reads text only; " + IgnoreImagesHint());
+  }
   fields.Refuse("logprobs", false);
 }
 
@@ -131,9 +138,16 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   const std::string prompt = fields.Text("prompt");
   const std::string system = fields.Text("system");
   const bool raw = fields.Bool("raw", false);
+  const std::string suffix = fields.Text("suffix");
   fields.Refuse("template", "");
+  if (!suffix.empty() && !CanInfill(context.service.engine())) fields.Fail("suffix", kNoInfill);
   if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
   if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!suffix.empty()) {
+    const InfillText text{.prefix = prompt, .suffix = suffix};
+    return Generate(context, Kind::kText, fields, InfillPrompt(context.service.engine(), text), {},
+                    reply);
+  }
   if (raw) {
     return Generate(context, Kind::kText, fields, context.service.Encode(prompt), {}, reply);
   }

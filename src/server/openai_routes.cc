@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "server/answer.h"
 #include "server/asked_form.h"
+#include "server/infill.h"
 #include "server/openai_shape.h"
 #include "server/request_sampling.h"
 #include "server/template_fields.h"
@@ -156,6 +157,18 @@ std::vector<Prompt> ReadPrompts(const RouteContext& context, Fields& fields) {
   return prompts;
 }
 
+// Returns the prompt for what stands between a prompt and a suffix.
+std::vector<Prompt> ReadInfill(const RouteContext& context, Fields& fields,
+                               const std::string& suffix) {
+  const Engine& engine = context.service.engine();
+  if (!CanInfill(engine)) fields.Fail("suffix", kNoInfill);
+  const std::string prefix = fields.Text("prompt");
+  if (!fields.ok()) return {};
+  auto prompt = InfillPrompt(engine, {.prefix = prefix, .suffix = suffix});
+  if (!prompt.ok()) fields.Fail("suffix", "is refused: " + prompt.status().message());
+  return prompt.ok() ? std::vector<Prompt>{std::move(*prompt)} : std::vector<Prompt>();
+}
+
 }  // namespace
 
 void OpenAiChat(const RouteContext& context, const Json& body,
@@ -199,11 +212,12 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
                       const std::shared_ptr<HttpReply>& reply) {
   Fields fields(body, "", &context.model.parameters);
   fields.Refuse("echo", false);
-  fields.Refuse("suffix", "");
   TextRequest request;
   request.form = ReadAskedForm(fields);
   request.max_tokens = ReadLimit(fields, {"n_predict", "max_tokens"}, 16);
-  std::vector<Prompt> prompts = ReadPrompts(context, fields);
+  const std::string suffix = fields.Text("suffix");
+  std::vector<Prompt> prompts =
+      suffix.empty() ? ReadPrompts(context, fields) : ReadInfill(context, fields, suffix);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   Generate(context, OpenAiKind::kText, std::move(request), std::move(prompts), fields, reply);
 }

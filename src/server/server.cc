@@ -9,6 +9,7 @@
 
 #include "base/strings.h"
 #include "engine/json_text.h"
+#include "server/pictures.h"
 #include "server/url_text.h"
 #include "server/worker.h"
 
@@ -42,6 +43,7 @@ class ServerImpl final : public Server, private HttpHandler {
         http_options_(options.http),
         only_loopback_(options.http.address.starts_with("127.") || options.http.address == "::1"),
         volatile_lines_(options.volatile_lines),
+        ignore_images_(options.ignore_images),
         tiers_(options.ask_tiers),
         worker_(options.most_queued, options.queued_bytes),
         manager_(options.most_queued, options.queued_bytes),
@@ -217,7 +219,7 @@ class ServerImpl final : public Server, private HttpHandler {
     if (!keys_) return User{.is_admin = true};
     // Whoever starts servers asks whether they run. The page asks for a key itself.
     const std::string& path = request.path;
-    if (path == "/health" || IsPageFile(path)) return User{};
+    if (path == "/health" || path == "/v1/health" || IsPageFile(path)) return User{};
     std::string_view key = request.api_key;
     constexpr std::string_view kBearer = "bearer ";
     std::string scheme = request.authorization.substr(0, kBearer.size());
@@ -253,6 +255,7 @@ class ServerImpl final : public Server, private HttpHandler {
         return SendError(*reply, api, {.message = "the request is not a JSON object"});
       }
       if (route.manage != nullptr) return route.manage(context, *body, reply);
+      if (ignore_images_) ReplacePictures(*body);
       const bool is_message = route.path == "/api/generate" && body->value("raw", Json()) != true;
       const VolatileCounts lines =
           volatile_lines_.Apply(*body, is_message ? PromptUse::kMessage : PromptUse::kRaw);
@@ -316,6 +319,7 @@ class ServerImpl final : public Server, private HttpHandler {
   HttpOptions http_options_;
   bool only_loopback_;
   VolatileLines volatile_lines_;
+  bool ignore_images_;
   TierSampler tiers_;
   Worker worker_;   // reads requests: a large prompt takes long to encode
   Worker manager_;  // changes the list of models: weights take long to copy
@@ -343,6 +347,13 @@ const std::vector<ServerImpl::Route>& ServerImpl::Routes() {
       {.path = "/api/delete", .manage = OllamaDelete, .method = "DELETE"},
       {.path = "/api/chat", .post = OllamaChat},
       {.path = "/api/generate", .post = OllamaGenerate},
+      {.path = "/completion", .post = LlamaCppCompletion},
+      {.path = "/completions", .post = LlamaCppCompletions},
+      {.path = "/infill", .post = LlamaCppInfill},
+      {.path = "/props", .get = LlamaCppProps},
+      {.path = "/models", .get = Models},
+      {.path = "/chat/completions", .post = OpenAiChat},
+      {.path = "/v1/health", .get = Health},
       {.path = "/v1/models", .get = Models},
       {.path = "/v1/chat/completions", .post = OpenAiChat},
       {.path = "/v1/completions", .post = OpenAiCompletion},

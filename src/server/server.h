@@ -35,6 +35,7 @@ struct ServerOptions {
   std::function<std::vector<TierBytes>()> ask_tiers{};
   // Lines that are taken out of conversations.
   VolatileLines volatile_lines{};
+  bool ignore_images = false;  // pictures in requests become notes; else such requests are refused
   // Who may use the server; none: everyone who reaches it, as one administrator.
   std::optional<ApiKeys> keys{};
 };

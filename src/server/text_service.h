@@ -50,6 +50,8 @@ struct TokenLogprob {
   std::string text{};  // its bytes
   float logprob = 0.0f;
   std::vector<std::pair<std::string, float>> top{};  // the most likely tokens, most likely first
+  std::int32_t token = -1;
+  std::vector<std::int32_t> top_tokens{};  // those of `top`
 };
 
 // A prefix of the prompt that is kept for some time after the request.
@@ -71,7 +73,7 @@ struct TextRequest {
   // Called with each token, before on_text. The numbers are the model's: nothing that the sampling does to
   // logits changes them.
   std::function<void(TokenLogprob)> on_logprob{};
-  std::function<void()> on_token{};  // called with each token, before on_text
+  std::function<void(std::int32_t)> on_token{};  // called with each token, before on_text
   // Called with whole characters. Returns whether the text goes on.
   std::function<bool(std::string_view)> on_text{};
   std::function<void(const TextResult&)> on_done{};  // once

@@ -87,7 +87,7 @@ void TextWriter::Finish(const RequestResult& result, PromptDifference difference
 
 bool TextWriter::Take(std::int32_t token) {
   if (!logits_.empty()) on_logprob_(LogprobOf(token));
-  if (on_token_) on_token_();
+  if (on_token_) on_token_(token);
   std::string piece;
   tokenizer_.AppendPiece(token, &piece);
   const bool drops = ++generated_ == 1 && before_ >= 0 && piece.starts_with(' ') &&
@@ -108,7 +108,7 @@ TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
     return tokenizer_.Piece(static_cast<std::int32_t>(index), ControlText::kShown);
   };
   const auto own = static_cast<std::size_t>(token);
-  TokenLogprob result{.text = text(own), .logprob = logprob(own)};
+  TokenLogprob result{.text = text(own), .logprob = logprob(own), .token = token};
   std::vector<std::size_t> order(logits_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
   const std::size_t top = std::min(top_logprobs_, order.size());
@@ -118,6 +118,7 @@ TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
                     });
   for (std::size_t i = 0; i < top; ++i) {
     result.top.emplace_back(text(order[i]), logprob(order[i]));
+    result.top_tokens.push_back(static_cast<std::int32_t>(order[i]));
   }
   return result;
 }

@@ -43,7 +43,7 @@ class TextWriter {
   std::function<void(TokenLogprob)> on_logprob_;
   std::size_t top_logprobs_;
   std::vector<float> logits_;  // that the next token is drawn from, if they are wanted
-  std::function<void()> on_token_;
+  std::function<void(std::int32_t)> on_token_;
   std::function<bool(std::string_view)> on_text_;
   std::function<void(const TextResult&)> on_done_;
   std::vector<std::string> model_stops_;

@@ -70,6 +70,21 @@ test('stop sequences', async () => {
   assert.equal(cut.content[0].text, text.slice(0, text.indexOf(stop)));
 });
 
+test('system messages among the others, and an answer that is begun', async () => {
+  const messages = [
+    ...request.messages, {role: 'assistant', content: 'Yes.'},
+    {role: 'system', content: [{type: 'text', text: 'Speak of dogs.'}]}, {role: 'user', content: 'Go on.'}];
+  const {input_tokens} = await client.messages.countTokens({model: request.model, messages});
+  const whole = await client.messages.create({...request, messages});
+  const {usage} = whole;
+  assert.equal(
+      usage.input_tokens + usage.cache_read_input_tokens + usage.cache_creation_input_tokens, input_tokens);
+  const begun = [...request.messages, {role: 'assistant', content: 'Once upon a time'}];
+  const rest = await client.messages.create({...request, messages: begun});
+  assert.equal(rest.content.length, 1);
+  assert.ok(!rest.content[0].text.startsWith('Once upon a time'));
+});
+
 test('errors have their classes', async () => {
   await assert.rejects(client.messages.create({...request, model: 'other'}),
                        Anthropic.NotFoundError);
