@@ -125,19 +125,13 @@ Result<std::string> FindModel(const std::string& model) {
   return std::move(found.path);
 }
 
-Result<std::string> ReadFamily(const std::string& path) {
+Result<GgufSummary> ReadSummary(const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
   if (HasOnlyDraftHead(*file)) {
     return Status(StatusCode::kUnsupported, StrCat(path, " has just a draft head"));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetStringOr("general.architecture", ""));
-  return std::string(family);
-}
-
-Result<std::int64_t> ReadContextLength(const std::string& path) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
-  KVCACHE_ASSIGN_OR_RETURN(const auto family, file->GetString("general.architecture"));
-  return file->GetInt(StrCat(family, ".context_length"));
+  KVCACHE_RETURN_IF_ERROR(file->GetStringOr("general.architecture", "").status());
+  return SummaryOf(*file);
 }
 
 void AddNotes(const std::string& model, const Tokenizer& tokenizer) {

@@ -12,6 +12,7 @@
 #include <string>
 #include <vector>
 
+#include "gguf/gguf_summary.h"
 #include "kvcache/status.h"
 #include "model_store/stored_model.h"
 #include "tokenizer/tokenizer.h"
@@ -48,11 +49,9 @@ Result<FoundModel> LocateModel(const std::string& model);
 // Returns the path that LocateModel finds.
 Result<std::string> FindModel(const std::string& model);
 
-// Returns the architecture of the weights at a path, for display. Errors: those of GgufFile::Open;
-// kUnsupported: the file has just a draft head.
-Result<std::string> ReadFamily(const std::string& path);
-// Returns the tokens of context that the model of a file was made for.
-Result<std::int64_t> ReadContextLength(const std::string& path);
+// Returns what lists show of the weights at a path. Errors: those of GgufFile::Open; kUnsupported: the file has
+// just a draft head.
+Result<GgufSummary> ReadSummary(const std::string& path);
 
 // Adds the notes on the vocabulary of MODEL (Tokenizer::notes) to those of the command.
 void AddNotes(const std::string& model, const Tokenizer& tokenizer);

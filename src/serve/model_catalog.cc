@@ -65,7 +65,10 @@ ServedModel Describe(std::string name, const std::string& path,
   if (uses_drafts) model.draft = stored->draft;
   if (model.draft != path) model.bytes += BytesOf(model.draft);
   const std::string blob = fs::path(path).filename().string();
-  if (blob.starts_with("sha256-")) model.digest = blob.substr(7);
+  if (blob.starts_with("sha256-")) {
+    model.is_stored = true;
+    model.digest = blob.substr(7);
+  }
   // Go's templates do not run here; the one in the weights does.
   if (stored->chat_template && !IsGoTemplate(*stored->chat_template)) {
     model.chat_template = *stored->chat_template;
@@ -183,7 +186,7 @@ class Catalog final : public server::ModelSource {
   Status Remove(const std::string& given) override {
     KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(given));
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(model.name));
-    if (model.digest.empty() || IsGiven(model.name)) {
+    if (!model.is_stored || IsGiven(model.name)) {
       return InvalidArgument(StrCat(Quoted(given), " is not a model that clients may remove"));
     }
     KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, cli::OpenModelStore());
@@ -212,7 +215,7 @@ class Catalog final : public server::ModelSource {
   Result<std::string> SourceOf(const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(name));
     std::error_code ignored;
-    return model.digest.empty() ? fs::absolute(model.path, ignored).string() : model.name;
+    return model.is_stored ? model.name : fs::absolute(model.path, ignored).string();
   }
 
   // Copies weights, which may take long. Names are never relative paths.
@@ -229,8 +232,7 @@ class Catalog final : public server::ModelSource {
   // What the list shows of a file. A file with just a draft head is no model.
   struct FileFacts {
     std::int64_t changed = 0;
-    std::string family{};
-    std::int64_t trained_context = 0;
+    GgufSummary summary{};
     bool is_model = false;
   };
   // Reads a file once. REQUIRES: mutex_ is held.
@@ -238,12 +240,20 @@ class Catalog final : public server::ModelSource {
     FileFacts& facts = facts_[model.path];
     if (std::exchange(facts.changed, model.created) == model.created) return facts;
     facts = {.changed = model.created};
-    auto family = cli::ReadFamily(model.path);
-    facts.is_model = family.ok();
-    if (family.ok()) facts.family = std::move(*family);
-    const auto context = cli::ReadContextLength(model.path);
-    facts.trained_context = context.ok() ? *context : 0;
+    auto summary = cli::ReadSummary(model.path);
+    facts.is_model = summary.ok();
+    if (summary.ok()) facts.summary = std::move(*summary);
     return facts;
+  }
+
+  // Adds what the file says. REQUIRES: mutex_ is held.
+  void AddFacts(ServedModel& model) {
+    const GgufSummary& summary = FactsOf(model).summary;
+    model.family = summary.family;
+    model.parameter_count = summary.parameters;
+    model.quantization = summary.quantization;
+    model.trained_context = summary.context_length;
+    if (model.digest.empty()) model.digest = summary.digest;
   }
 
   // Lists the models again if the list is older than `age`. REQUIRES: mutex_ is held.
@@ -264,9 +274,7 @@ class Catalog final : public server::ModelSource {
       models_.push_back(std::move(*model));
     }
     for (ServedModel& model : models_) {
-      const FileFacts& facts = FactsOf(model);
-      model.family = facts.family;
-      model.trained_context = facts.trained_context;
+      AddFacts(model);
       model.context = options_.context != 0 ? options_.context : OwnContext(model);
     }
     listed_ = now;

@@ -2,6 +2,7 @@
 #include <algorithm>
 #include <charconv>
 #include <cmath>
+#include <cstdio>
 #include <ctime>
 #include <optional>
 #include <string>
@@ -10,6 +11,7 @@
 #include "base/strings.h"
 #include "model/model.h"
 #include "server/answer.h"
+#include "server/infill.h"
 #include "server/request_sampling.h"
 
 namespace kvcache::server {
@@ -33,12 +35,30 @@ std::string WithoutTag(std::string_view name) {
   return std::string(name);
 }
 
+// Returns a number as Ollama writes numbers of parameters; empty: it is not known.
+std::string CountText(std::int64_t count) {
+  if (count <= 0) return {};
+  const auto value = static_cast<double>(count);
+  char text[32];
+  if (count >= 1'000'000'000) {
+    (void)std::snprintf(text, sizeof(text), "%.1fB", value / 1e9);
+  } else if (count >= 1'000'000) {
+    (void)std::snprintf(text, sizeof(text), "%.2fM", value / 1e6);
+  } else {
+    (void)std::snprintf(text, sizeof(text), "%.0fK", std::ceil(value / 1e3));
+  }
+  return text;
+}
+
 Json Details(const ServedModel& model) {
   Json families = Json::array();
   if (!model.family.empty()) families.push_back(model.family);
-  return {{"parent_model", ""},     {"format", "gguf"},
-          {"family", model.family}, {"families", std::move(families)},
-          {"parameter_size", ""},   {"quantization_level", ""}};
+  return {{"parent_model", ""},
+          {"format", "gguf"},
+          {"family", model.family},
+          {"families", std::move(families)},
+          {"parameter_size", CountText(model.parameter_count)},
+          {"quantization_level", model.quantization}};
 }
 
 Json Entry(const ServedModel& model) {
@@ -154,6 +174,7 @@ void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& 
   Json capabilities = Json::array({"completion"});
   if (context.service.calls() != CallSyntax::kNone) capabilities.push_back("tools");
   if (context.service.reasons()) capabilities.push_back("thinking");
+  if (CanInfill(context.service.engine())) capabilities.push_back("insert");
   ServedModel model = context.model;
   model.family = family;
   std::string parameters;
@@ -171,6 +192,9 @@ void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& 
                   {family + ".context_length", context.service.engine().context()}}},
                 {"capabilities", std::move(capabilities)},
                 {"modified_at", OllamaTime(model.created)}};
+  if (model.parameter_count > 0) {
+    shown["model_info"]["general.parameter_count"] = model.parameter_count;
+  }
   if (!parameters.empty()) shown["parameters"] = parameters;
   if (!model.system.empty()) shown["system"] = model.system;
   if (!model.chat_template.empty()) shown["template"] = model.chat_template;

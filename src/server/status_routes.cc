@@ -10,12 +10,20 @@ namespace kvcache::server {
 
 using Reply = std::shared_ptr<HttpReply>;
 
+namespace {
+
+// The version of Ollama whose requests and answers are those of the routes here. Its clients ask for it before
+// anything else, and refuse old ones. Later versions have log probabilities, which /api/chat has not.
+constexpr const char* kOllamaVersion = "0.12.10";
+
+}  // namespace
+
 void Health(const ServerContext&, const Reply& reply) {
   SendJson(*reply, {{"status", "ok"}});
 }
 
 void Version(const ServerContext&, const Reply& reply) {
-  SendJson(*reply, {{"version", KVCACHE_VERSION}});
+  SendJson(*reply, {{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
 }
 
 // Returns a model as clients of OpenAI and Anthropic read it, with its context by the names that llama.cpp, vLLM and

@@ -20,10 +20,27 @@ const request = {
 };
 
 test('describes the model', async () => {
-  assert.match((await client.version()).version, /^[0-9.]+$/);
+  const [major, minor, patch] = (await client.version()).version.split('.').map(Number);
+  assert.ok(major > 0 || minor > 6 || (minor === 6 && patch >= 4));
   assert.deepEqual((await client.list()).models.map((model) => model.name), ['story:latest']);
   assert.deepEqual((await client.show({model: 'story'})).capabilities, ['completion']);
   assert.equal((await client.ps()).models.length, 1);
+});
+
+test('lists have what clients show', async () => {
+  const [model] = (await client.list()).models;
+  assert.match(model.digest, /^[0-9a-f]{64}$/);
+  assert.ok(model.details.parameter_size && model.details.quantization_level && model.details.family);
+  assert.deepEqual((await client.show({model: 'story'})).details, model.details);
+});
+
+test('a last message of the assistant is continued', async () => {
+  const begun = [...request.messages, {role: 'assistant', content: 'Once upon a time'}];
+  const options = {temperature: 0, num_predict: 8};
+  const {message} = await client.chat({model: 'story', messages: begun, options});
+  const raw = await client.generate(
+      {model: 'story', prompt: `${question}Once upon a time`, raw: true, options});
+  assert.equal(message.content, raw.response);
 });
 
 test('a chat has the same text streamed and not', async () => {

@@ -1,9 +1,11 @@
 """Ollama's routes."""
 
+import hashlib
 import re
 import time
 
 from contract.client import STORY, Contract, chat, fresh_prompt
+from server_process import MODEL
 
 
 class Ollama(Contract):
@@ -14,7 +16,10 @@ class Ollama(Contract):
         self.call("DELETE", "/api/delete", {"model": "mine"})
 
     def test_what_copilot_asks_for(self):
-        self.assertRegex(self.get("/api/version").json["version"], r"^\d+(\.\d+)*$")
+        version = self.get("/api/version").json
+        self.assertRegex(version["version"], r"^\d+\.\d+\.\d+$")
+        self.assertGreaterEqual([int(part) for part in version["version"].split(".")], [0, 6, 4])
+        self.assertRegex(version["kvcache"], r"^\d+\.\d+\.\d+$")
         model = self.get("/api/tags").json["models"][0]
         self.assertTrue(model["name"] and model["modified_at"] and model["size"])
         for name in ("model", "name"):
@@ -22,6 +27,37 @@ class Ollama(Contract):
             self.assertTrue(show["model_info"])
             self.assertIn("completion", show["capabilities"])
         self.ok("/v1/chat/completions", chat("Hi", model=model["name"]))
+
+    def test_lists_describe_files(self):
+        with open(MODEL, "rb") as file:
+            digest = hashlib.sha256(file.read()).hexdigest()
+        self.ok("/api/generate", {"keep_alive": 60})
+        for path in ("/api/tags", "/api/ps"):
+            model = next(m for m in self.get(path).json["models"] if m["name"] == "story:latest")
+            self.assertEqual(model["digest"], digest)
+            self.assertEqual(len(model["digest"][:12]), 12)
+            self.assertRegex(model["details"]["parameter_size"], r"^\d+(\.\d+)?[KMB]$")
+            self.assertRegex(model["details"]["quantization_level"], r"^[A-Z0-9_]+$")
+            self.assertTrue(model["details"]["family"])
+        shown = self.ok("/api/show", {"model": "story"})
+        self.assertEqual(shown["details"], model["details"])
+        self.assertGreater(shown["model_info"]["general.parameter_count"], 1_000_000)
+
+    def test_neutral_options_are_taken(self):
+        neutral = {"top_k": 40.0, "typical_p": 1, "tfs_z": 1.0, "mirostat": 0, "num_predict": 8.0, "seed": 3,
+                   "repeat_last_n": 64, "num_ctx": 4096, "penalize_newline": True, "num_keep": 4, "top_p": 0.9}
+        plain = {"top_k": 40, "num_predict": 8, "seed": 3, "top_p": 0.9}
+        texts = {self.ok("/api/generate", {"prompt": STORY, "options": options, "stream": False})["response"]
+                 for options in (neutral, plain)}
+        self.assertEqual(len(texts), 1)
+        for most in (-1, -2, -1.0, 0):
+            options = {"num_predict": most, "stop": ["."], "temperature": 0}
+            answer = self.ok("/api/generate", {"prompt": STORY, "options": options, "stream": False})
+            self.assertTrue(answer["response"], most)
+        for options in ({"typical_p": 0.5}, {"mirostat": 2}, {"top_k": "40"}, {"num_predict": 1.5}):
+            answer = self.post("/api/generate", {"prompt": STORY, "options": options})
+            self.assertEqual(answer.status, 400, options)
+            self.assertIn(next(iter(options)), answer.json["error"])
 
     def test_tools_are_listed_only_where_they_work(self):
         tools = [{"type": "function", "function": {"name": "f", "parameters": {"type": "object"}}}]
