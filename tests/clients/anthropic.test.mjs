@@ -74,7 +74,8 @@ test('system messages among the others, and an answer that is begun', async () =
   const messages = [
     ...request.messages, {role: 'assistant', content: 'Yes.'},
     {role: 'system', content: [{type: 'text', text: 'Speak of dogs.'}]}, {role: 'user', content: 'Go on.'}];
-  const {input_tokens} = await client.messages.countTokens({model: request.model, messages});
+  const {input_tokens} = await client.messages.countTokens(
+      {model: request.model, system: request.system, messages});
   const whole = await client.messages.create({...request, messages});
   const {usage} = whole;
   assert.equal(
