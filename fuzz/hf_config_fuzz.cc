@@ -124,7 +124,7 @@ class Weights {
 };
 
 std::string MakeDirectory(const std::string& hf_class) {
-  const std::string made =
+  std::string made =
       fs::temp_directory_path() / ("kvcache-fuzz-" + hf_class + "-" + std::to_string(getpid()));
   fs::create_directories(made);
   Weights weights;

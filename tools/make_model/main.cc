@@ -2,6 +2,7 @@
 
 #include <CLI/CLI.hpp>
 #include <cstdio>
+#include <exception>
 #include <fstream>
 #include <iterator>
 #include <map>
@@ -189,5 +190,10 @@ int Main(int argc, char** argv) {
 }  // namespace kvcache::make_model
 
 int main(int argc, char** argv) {
-  return kvcache::make_model::Main(argc, argv);
+  try {
+    return kvcache::make_model::Main(argc, argv);
+  } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
+    std::fprintf(stderr, "kvcache-make-model: %s\n", error.what());
+    return 1;
+  }
 }
