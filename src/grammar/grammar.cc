@@ -11,7 +11,7 @@ namespace kvcache {
 GrammarSymbol GrammarBuilder::NewRule() {
   grammar_.rules.emplace_back();
   ++symbols_;
-  return {true, static_cast<std::int32_t>(grammar_.rules.size()) - 1};
+  return {GrammarSymbol::Kind::kRule, static_cast<std::int32_t>(grammar_.rules.size()) - 1};
 }
 
 void GrammarBuilder::Add(GrammarSymbol rule, GrammarSequence sequence) {
@@ -29,7 +29,7 @@ GrammarSymbol GrammarBuilder::Bytes(const ByteSet& set) {
   const auto found = std::find(grammar_.sets.begin(), grammar_.sets.end(), set);
   const auto index = static_cast<std::int32_t>(found - grammar_.sets.begin());
   if (found == grammar_.sets.end()) grammar_.sets.push_back(set);
-  return {false, index};
+  return {GrammarSymbol::Kind::kSet, index};
 }
 
 GrammarSymbol GrammarBuilder::Range(unsigned char first, unsigned char last) {
@@ -45,6 +45,42 @@ GrammarSequence GrammarBuilder::Literal(std::string_view text) {
     sequence.push_back(Range(byte, byte));
   }
   return sequence;
+}
+
+GrammarSymbol GrammarBuilder::Language(std::shared_ptr<const ByteLanguage> language,
+                                       std::size_t cost) {
+  symbols_ += cost;
+  bool has_strings = false;
+  if (!too_large()) {
+    const std::unique_ptr<ByteReader> reader = language->Reader();
+    has_strings = reader->start() != ByteReader::kDead;
+    gave_up_ = gave_up_ || reader->full();
+  }
+  grammar_.languages.push_back(std::move(language));
+  has_strings_.push_back(has_strings ? 1 : 0);
+  return {GrammarSymbol::Kind::kLanguage, static_cast<std::int32_t>(has_strings_.size()) - 1};
+}
+
+GrammarSymbol GrammarBuilder::Copy(const Grammar& grammar) {
+  std::vector<GrammarSymbol> sets;
+  std::vector<GrammarSymbol> rules;
+  std::vector<GrammarSymbol> languages;
+  for (const ByteSet& set : grammar.sets) sets.push_back(Bytes(set));
+  for (const auto& language : grammar.languages) languages.push_back(Language(language, 1));
+  for (std::size_t i = 0; i < grammar.rules.size(); ++i) rules.push_back(NewRule());
+  for (std::size_t i = 0; i < grammar.rules.size(); ++i) {
+    for (GrammarSequence sequence : grammar.rules[i]) {
+      for (GrammarSymbol& symbol : sequence) {
+        const auto at = static_cast<std::size_t>(symbol.index);
+        const bool is_rule = symbol.kind == GrammarSymbol::Kind::kRule;
+        symbol = is_rule                                           ? rules[at]
+                 : symbol.kind == GrammarSymbol::Kind::kLanguage ? languages[at]
+                                                                   : sets[at];
+      }
+      Add(rules[i], std::move(sequence));
+    }
+  }
+  return rules[static_cast<std::size_t>(grammar.root)];
 }
 
 GrammarSequence GrammarBuilder::Repeat(GrammarSymbol symbol, std::int64_t least,
@@ -80,12 +116,17 @@ Result<Grammar> GrammarBuilder::Finish(GrammarSymbol root) {
         StrCat("has more than ", kMostSymbols,
                " symbols when it is written out: give smaller lengths or lists"));
   }
+  if (gave_up_) {
+    return InvalidArgument("has patterns, lengths or numbers that need too many states together");
+  }
   // A rule is productive once all symbols of one of its alternatives are.
   std::vector<char> productive(grammar_.rules.size(), 0);
   const auto is_productive = [&](const GrammarSequence& sequence) {
     return std::all_of(sequence.begin(), sequence.end(), [&](const GrammarSymbol& symbol) {
-      return symbol.is_rule ? productive[static_cast<std::size_t>(symbol.index)] != 0
-                            : grammar_.sets[static_cast<std::size_t>(symbol.index)].any();
+      const auto at = static_cast<std::size_t>(symbol.index);
+      if (symbol.kind == GrammarSymbol::Kind::kRule) return productive[at] != 0;
+      if (symbol.kind == GrammarSymbol::Kind::kLanguage) return has_strings_[at] != 0;
+      return grammar_.sets[at].any();
     });
   };
   for (bool changed = true; changed;) {

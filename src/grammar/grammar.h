@@ -1,7 +1,7 @@
 // A context-free grammar over bytes, and the calls that make one.
 //
-// A rule has alternatives, an alternative is a sequence of symbols, and a symbol is a set of bytes or a rule.
-// No rule may begin with itself.
+// A rule has alternatives, an alternative is a sequence of symbols, and a symbol is a set of bytes, a rule, or a
+// language of byte strings. No rule may begin with itself.
 //
 // Thread safety: values.
 #pragma once
@@ -9,9 +9,11 @@
 #include <bitset>
 #include <cstdint>
 #include <map>
+#include <memory>
 #include <string_view>
 #include <vector>
 
+#include "grammar/byte_language.h"
 #include "kvcache/status.h"
 
 namespace kvcache {
@@ -19,8 +21,9 @@ namespace kvcache {
 using ByteSet = std::bitset<256>;
 
 struct GrammarSymbol {
-  bool is_rule = false;
-  std::int32_t index = 0;  // of the rule or of the set
+  enum class Kind : std::uint8_t { kSet, kRule, kLanguage };
+  Kind kind = Kind::kSet;
+  std::int32_t index = 0;  // among those of its kind
   friend bool operator==(const GrammarSymbol&, const GrammarSymbol&) = default;
   friend auto operator<=>(const GrammarSymbol&, const GrammarSymbol&) = default;
 };
@@ -29,6 +32,7 @@ using GrammarSequence = std::vector<GrammarSymbol>;
 struct Grammar {
   std::vector<ByteSet> sets{};
   std::vector<std::vector<GrammarSequence>> rules{};  // [rule][alternative]
+  std::vector<std::shared_ptr<const ByteLanguage>> languages{};
   std::int32_t root = 0;
 };
 
@@ -47,17 +51,23 @@ class GrammarBuilder {
   GrammarSymbol Bytes(const ByteSet& set);
   GrammarSymbol Range(unsigned char first, unsigned char last);
   GrammarSequence Literal(std::string_view text);
+  // Returns a symbol for the strings of a language. `cost`: counts as so many symbols.
+  GrammarSymbol Language(std::shared_ptr<const ByteLanguage> language, std::size_t cost);
+  // Returns a rule for the texts of another grammar.
+  GrammarSymbol Copy(const Grammar& grammar);
   // Returns `least` to `most` times a symbol; most < 0: any number.
   GrammarSequence Repeat(GrammarSymbol symbol, std::int64_t least, std::int64_t most);
 
   bool too_large() const { return symbols_ > kMostSymbols; }
   // Returns the grammar of `root`, without alternatives that no text matches. Errors: kInvalidArgument if
-  // no text matches at all, or the grammar is too large.
+  // no text matches at all, or the grammar or one of its languages is too large.
   Result<Grammar> Finish(GrammarSymbol root);
 
  private:
   Grammar grammar_;
   std::size_t symbols_ = 0;
+  std::vector<char> has_strings_;  // [language]
+  bool gave_up_ = false;           // on a language
   std::map<GrammarSymbol, GrammarSymbol> stars_;
   std::map<GrammarSymbol, std::vector<GrammarSymbol>> optionals_;  // [i]: at most i times
 };

@@ -6,6 +6,7 @@
 namespace kvcache {
 
 GrammarAutomaton::GrammarAutomaton(Grammar grammar) : grammar_(std::move(grammar)) {
+  for (const auto& language : grammar_.languages) readers_.push_back(language->Reader());
   CloseRule(grammar_.root, kEnd);
   start_ = Found();
 }
@@ -31,19 +32,33 @@ void GrammarAutomaton::Close(Place place) {
     }
     place = places_[static_cast<std::size_t>(place.parent)];
   }
-  const GrammarSequence& sequence = SequenceAt(place);
-  const GrammarSymbol symbol = sequence[static_cast<std::size_t>(place.index)];
-  if (!symbol.is_rule) {
+  const GrammarSymbol symbol = SymbolAt(place);
+  if (symbol.kind == GrammarSymbol::Kind::kSet) {
     found_.push_back(PlaceId(place));
     return;
   }
-  const bool is_last = static_cast<std::size_t>(place.index) + 1 == sequence.size();
+  if (symbol.kind == GrammarSymbol::Kind::kLanguage) {
+    place.within = readers_[static_cast<std::size_t>(symbol.index)]->start();
+    if (place.within != ByteReader::kDead) CloseLanguage(place);
+    return;
+  }
+  const bool is_last = static_cast<std::size_t>(place.index) + 1 == SequenceAt(place).size();
   std::int32_t parent = place.parent;
   if (!is_last) {
     ++place.index;
     parent = PlaceId(place);
   }
   CloseRule(symbol.index, parent);
+}
+
+void GrammarAutomaton::CloseLanguage(Place place) {
+  found_.push_back(PlaceId(place));
+  ByteReader& reader = *readers_[static_cast<std::size_t>(SymbolAt(place).index)];
+  full_ = full_ || reader.full() || found_.size() > kMostPlaces;
+  if (!reader.Accepts(place.within)) return;
+  ++place.index;
+  place.within = 0;
+  Close(place);
 }
 
 void GrammarAutomaton::CloseRule(std::int32_t rule, std::int32_t parent) {
@@ -103,6 +118,20 @@ GrammarAutomaton::State GrammarAutomaton::ForgetAllBut(State state) {
   return 0;
 }
 
+// A language may be at its only end, which no byte shows.
+bool GrammarAutomaton::IsEnd(State state) {
+  const auto at = static_cast<std::size_t>(state);
+  if (states_[at].places.empty() || !states_[at].accepts) return states_[at].places.empty();
+  if (states_[at].is_end < 0) {
+    bool goes_on = false;
+    for (int byte = 0; byte < 256 && !goes_on; ++byte) {
+      goes_on = Next(state, static_cast<unsigned char>(byte)) != kDead;
+    }
+    states_[at].is_end = goes_on || full_ ? 0 : 1;
+  }
+  return states_[at].is_end != 0;
+}
+
 GrammarAutomaton::State GrammarAutomaton::Next(State state, unsigned char byte) {
   if (state == kDead) return kDead;
   const auto at = static_cast<std::size_t>(state);
@@ -114,10 +143,16 @@ GrammarAutomaton::State GrammarAutomaton::Next(State state, unsigned char byte) 
   if (next != kUnknown) return next;
   for (std::size_t i = 0; i < states_[at].places.size(); ++i) {
     Place place = places_[static_cast<std::size_t>(states_[at].places[i])];
-    const GrammarSymbol symbol = SequenceAt(place)[static_cast<std::size_t>(place.index)];
-    if (!grammar_.sets[static_cast<std::size_t>(symbol.index)][byte]) continue;
-    ++place.index;
-    Close(place);
+    const GrammarSymbol symbol = SymbolAt(place);
+    if (symbol.kind == GrammarSymbol::Kind::kLanguage) {
+      ByteReader& reader = *readers_[static_cast<std::size_t>(symbol.index)];
+      place.within = reader.Next(place.within, byte);
+      full_ = full_ || reader.full();
+      if (place.within != ByteReader::kDead) CloseLanguage(place);
+    } else if (grammar_.sets[static_cast<std::size_t>(symbol.index)][byte]) {
+      ++place.index;
+      Close(place);
+    }
   }
   next = Found();
   if (!full_) (*states_[at].next)[byte] = next;

@@ -33,7 +33,7 @@ class GrammarAutomaton {
   // Returns whether the text may end here.
   bool Accepts(State state) const { return states_[static_cast<std::size_t>(state)].accepts; }
   // Returns whether the text must end here.
-  bool IsEnd(State state) const { return states_[static_cast<std::size_t>(state)].places.empty(); }
+  bool IsEnd(State state);
   bool full() const { return full_; }
   std::size_t size() const { return states_.size(); }  // states that are known
 
@@ -45,31 +45,39 @@ class GrammarAutomaton {
   static constexpr State kUnknown = -2;
   static constexpr std::int32_t kEnd = -1;
 
-  // A place in front of a symbol, and the place where its rule goes on.
+  // A place in front of a symbol, or within one, and the place where its rule goes on.
   struct Place {
     std::int32_t rule = 0;
     std::int32_t alternative = 0;
     std::int32_t index = 0;
     std::int32_t parent = kEnd;
+    std::int32_t within = 0;  // the state of the symbol's language
     friend auto operator<=>(const Place&, const Place&) = default;
   };
   struct StateData {
-    std::vector<std::int32_t> places{};  // ascending; each is in front of a set of bytes
+    std::vector<std::int32_t> places{};  // ascending; each is in front of bytes
     bool accepts = false;
+    std::int8_t is_end = -1;  // -1: not known
     std::unique_ptr<std::array<State, 256>> next{};
   };
 
   const GrammarSequence& SequenceAt(const Place& place) const;
+  GrammarSymbol SymbolAt(const Place& place) const {
+    return SequenceAt(place)[static_cast<std::size_t>(place.index)];
+  }
   std::int32_t PlaceId(const Place& place);
   // Puts a place of `old`, and those where its rules go on, into the places again.
   std::int32_t MovePlace(const std::vector<Place>& old, std::int32_t place);
   // Adds all places in front of bytes that follow from this one to `found_`.
   void Close(Place place);
   void CloseRule(std::int32_t rule, std::int32_t parent);
+  // Adds a place within a language, and those behind it if the language may end.
+  void CloseLanguage(Place place);
   // Returns the state of `found_`.
   State Found();
 
   Grammar grammar_;
+  std::vector<std::unique_ptr<ByteReader>> readers_;  // by language
   std::vector<Place> places_;
   std::map<Place, std::int32_t> place_ids_;
   std::vector<StateData> states_;

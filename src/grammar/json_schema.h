@@ -16,5 +16,4 @@ namespace kvcache {
 // Adds the rule of a schema to `builder`. Errors: kInvalidArgument: a keyword that is not valid or not supported,
 // with its place in the schema.
 Result<GrammarSymbol> AddJsonSchema(const nlohmann::ordered_json& schema, GrammarBuilder& builder);
-
 }  // namespace kvcache

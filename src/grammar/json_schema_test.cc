@@ -59,7 +59,9 @@ TEST(JsonSchema, Objects) {
   ExpectTexts(
       R"({"type": "object", "additionalProperties": {"type": "integer"}, "maxProperties": 2})",
       {"{}", R"({"x":1})", R"({"x":1, "y":2})"}, {R"({"x":true})", R"({"x":1,"y":2,"z":3})"});
-  ExpectTexts(R"({"required": ["k"]})", {R"({"k":[]})"}, {"{}", "1"});
+  ExpectTexts(R"({"required": ["k"]})", {R"({"k":[]})", "1"}, {"{}"});
+  ExpectTexts(R"({"type": "object", "required": ["k"]})", {R"({"k":[]})", R"({"k":1,"a":2})"},
+              {"{}", "1", R"({"a":2})"});
 }
 
 TEST(JsonSchema, Arrays) {
@@ -92,8 +94,8 @@ TEST(JsonSchema, Numbers) {
     }
   }
   ExpectTexts(R"({"type": "integer", "exclusiveMinimum": 0})", {"1", "99"}, {"0", "-1"});
-  ExpectTexts(R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.25"},
-              {"1.5", "-0.5", "1.0"});
+  ExpectTexts(R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.25", "1.0", "5e-1"},
+              {"1.5", "-0.5", "1.01", "2e0"});
   ExpectTexts(R"({"type": "number", "minimum": -2, "exclusiveMaximum": 2})",
               {"-2", "-1.75", "-0.5", "1.5", "0.1"}, {"2", "-2.5"});
 }
@@ -143,9 +145,10 @@ TEST(JsonSchema, DecimalsAndMultiples) {
               {"0.500001", "0.75", "0.7"}, {"0.5", "0.50", "0.76"});
   ExpectTexts(R"({"type": "number", "minimum": 0.5, "exclusiveMinimum": 0.5, "maximum": 3})",
               {"0.51", "3"}, {"0.5", "3.1"});
-  ExpectTexts(R"({"type": "integer", "minimum": 10, "multipleOf": 4})", {"12", "1000"},
-              {"10", "8", "0", "-4", "12.0"});
-  ExpectTexts(R"({"type": "number", "multipleOf": 10})", {"0", "-20", "500"}, {"5", "1e1", "10.0"});
+  ExpectTexts(R"({"type": "integer", "minimum": 10, "multipleOf": 4})", {"12", "1000", "12.0"},
+              {"10", "8", "0", "-4", "12.4"});
+  ExpectTexts(R"({"type": "number", "multipleOf": 10})", {"0", "-20", "500", "1e1", "10.0"},
+              {"5", "1e0", "10.1"});
 }
 
 // Schemas that hold together are one, recursive ones too.
@@ -192,7 +195,7 @@ TEST(JsonSchema, AllOf) {
        {R"({"allOf": [{"type": "string"}, {"type": "integer"}]})",
         R"({"allOf": [{"const": 1}, {"const": 2}]})",
         R"({"allOf": [{"enum": [1]}, {"enum": [2]}]})", R"({"allOf": [true, false]})",
-        R"({"allOf": [{"pattern": "^a$"}, {"pattern": "^b$"}]})",
+        R"({"allOf": [{"type": "string", "pattern": "^a$"}, {"pattern": "^b$"}]})",
         R"({"allOf": [{"type": "string"}, {"not": {}}]})"}) {
     EXPECT_FALSE(GrammarOfSchema(schema).ok()) << schema;
   }

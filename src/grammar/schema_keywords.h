@@ -1,93 +1,62 @@
-// The keywords of JSON schemas.
+// The table of the keywords of JSON schemas: one entry for each.
 //
 // Thread safety: pure functions.
 #pragma once
 
-#include <algorithm>
-#include <array>
-#include <initializer_list>
+#include <cstdint>
 #include <nlohmann/json.hpp>
-#include <span>
-#include <string>
 #include <string_view>
-#include <utility>
 
 namespace kvcache {
 
-inline constexpr std::array<std::string_view, 7> kSchemaTypes = {
-    "null", "boolean", "integer", "number", "string", "object", "array"};
-// Those that would allow fewer values and are not enforced.
-inline constexpr std::array<std::string_view, 24> kRefusedKeywords = {"not",
-                                                                      "if",
-                                                                      "then",
-                                                                      "else",
-                                                                      "uniqueItems",
-                                                                      "contains",
-                                                                      "minContains",
-                                                                      "maxContains",
-                                                                      "patternProperties",
-                                                                      "propertyNames",
-                                                                      "dependencies",
-                                                                      "dependentRequired",
-                                                                      "dependentSchemas",
-                                                                      "unevaluatedProperties",
-                                                                      "unevaluatedItems",
-                                                                      "additionalItems",
-                                                                      "$dynamicRef",
-                                                                      "$recursiveRef",
-                                                                      "$anchor",
-                                                                      "$dynamicAnchor",
-                                                                      "contentEncoding",
-                                                                      "contentMediaType",
-                                                                      "contentSchema",
-                                                                      "$vocabulary"};
-// Those that allow fewer values.
-inline constexpr std::array<std::string_view, 25> kAssertionKeywords = {"type",
-                                                                        "enum",
-                                                                        "const",
-                                                                        "anyOf",
-                                                                        "oneOf",
-                                                                        "allOf",
-                                                                        "$ref",
-                                                                        "properties",
-                                                                        "required",
-                                                                        "additionalProperties",
-                                                                        "items",
-                                                                        "prefixItems",
-                                                                        "minItems",
-                                                                        "maxItems",
-                                                                        "minLength",
-                                                                        "maxLength",
-                                                                        "pattern",
-                                                                        "format",
-                                                                        "minimum",
-                                                                        "maximum",
-                                                                        "exclusiveMinimum",
-                                                                        "exclusiveMaximum",
-                                                                        "multipleOf",
-                                                                        "minProperties",
-                                                                        "maxProperties"};
+// What the standard takes as a keyword's value.
+enum class SchemaForm : std::uint8_t {
+  kAnything,
+  kText,
+  kBool,
+  kNumber,
+  kAboveZero,
+  kCount,
+  kSchema,
+  kSchemas,   // an array of schemas, at least one
+  kNamed,     // an object of schemas
+  kNames,     // an array of texts, each once
+  kNameLists, // an object of such arrays
+  kTypes,     // a name or an array of names, each once
+  kValues,    // an array
+  kItems,     // a schema, or in old drafts an array of schemas
+};
 
-// Those that only describe, or hold what '$ref' finds from the root.
-inline constexpr std::array<std::string_view, 9> kDescriptionKeywords = {
-    "$defs", "definitions", "$schema",  "$id",    "$comment",
-    "title", "description", "examples", "default"};
+// The values that a keyword may refuse.
+enum class SchemaType : std::uint8_t { kNone, kAny, kNumber, kString, kObject, kArray };
 
-inline bool IsKeywordOf(const std::string& name, std::span<const std::string_view> names) {
-  return std::find(names.begin(), names.end(), name) != names.end();
-}
+// The keyword of several schemas that hold together.
+enum class SchemaMerge : std::uint8_t {
+  kIgnored,   // it refuses nothing
+  kEach,      // each holds
+  kGreatest,  // the greatest count holds
+  kSmallest,
+  kRefused,   // it is not enforced: a schema that has it is refused
+};
 
-// Copies what a schema says of values, without some keywords.
-inline nlohmann::ordered_json AssertionsOf(const nlohmann::ordered_json& schema,
-                                           std::initializer_list<std::string_view> without) {
-  nlohmann::ordered_json::object_t copy;
-  for (const auto& [key, value] : schema.items()) {
-    if (IsKeywordOf(key, kDescriptionKeywords) ||
-        IsKeywordOf(key, {without.begin(), without.size()}))
-      continue;
-    copy.push_back({key, value});
-  }
-  return nlohmann::ordered_json(std::move(copy));
-}
+struct SchemaKeyword {
+  std::string_view name;
+  SchemaForm form;
+  SchemaType type;
+  SchemaMerge merge;
+};
+
+// Returns the entry of a keyword; null: it is not known, and refuses nothing.
+const SchemaKeyword* FindKeyword(std::string_view name);
+
+// Returns whether a value has the form. A form's name is for messages: "a number above 0".
+bool HasForm(const nlohmann::ordered_json& value, SchemaForm form);
+std::string_view NameOf(SchemaForm form);
+
+// Returns whether a value has a type of JSON schema, such as "integer".
+bool HasSchemaType(const nlohmann::ordered_json& value, std::string_view type);
+
+// Returns whether two values are the same, whatever the order of their keys.
+bool AreSame(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
 
 }  // namespace kvcache

@@ -1,33 +1,42 @@
-// The keywords of texts and numbers in a JSON schema, and the errors of schemas.
+// The texts and numbers that JSON schemas allow, as grammar.
 //
-// Thread safety: pure functions.
+// Thread safety: one thread at a time.
 #pragma once
 
-#include <cstdint>
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
-#include "grammar/json_grammar.h"
+#include "grammar/grammar.h"
+#include "grammar/number_range.h"
+#include "grammar/schema_parts.h"
+#include "grammar/text_language.h"
 
 namespace kvcache {
 
-// Return kInvalidArgument with the place in the schema, such as "#/properties/a".
-Status SchemaError(const std::string& place, const std::string& problem);
-Status UnsupportedKeyword(const std::string& place, std::string_view keyword);
+// Makes programs of patterns and formats, once each.
+class PatternPrograms {
+ public:
+  using Program = std::shared_ptr<const PatternProgram>;
+  // Errors: kInvalidArgument with what is wrong with the pattern.
+  Result<Program> Pattern(const std::string& pattern);
+  // Returns null for a format that refuses nothing.
+  Result<Program> Format(const std::string& format);
+  // Returns the program of some texts.
+  static Result<Program> Texts(const std::vector<std::string_view>& texts);
 
-// Returns whether a value has a type of JSON schema.
-bool HasSchemaType(const nlohmann::ordered_json& value, std::string_view type);
+ private:
+  std::map<std::string, Program> programs_;
+};
 
-// Returns the count that a keyword gives; `fallback` without it. Errors: kInvalidArgument: no count up to 10,000.
-Result<std::int64_t> SchemaCount(const nlohmann::ordered_json& schema, const char* keyword,
-                                 std::int64_t fallback, const std::string& place);
-
-// Return the texts or numbers that a schema allows. Errors: kInvalidArgument.
-Result<GrammarSequence> SchemaText(const nlohmann::ordered_json& schema, const std::string& place,
-                                   GrammarBuilder& builder, JsonGrammar& json);
-Result<GrammarSymbol> SchemaNumber(const nlohmann::ordered_json& schema, bool integer,
-                                   const std::string& place, GrammarBuilder& builder,
-                                   JsonGrammar& json);
+// Reads the texts that all parts allow.
+Result<std::shared_ptr<const TextLanguage>> TextsOf(const SchemaParts& parts,
+                                                    const std::string& place,
+                                                    PatternPrograms& programs);
+// Reads the numbers that all parts allow. `whole`: integers only.
+Result<NumberRange> NumbersOf(const SchemaParts& parts, bool whole, const std::string& place);
 
 }  // namespace kvcache

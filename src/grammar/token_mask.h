@@ -89,7 +89,7 @@ class TokenMask {
   void ForgetIfMany();
 
   std::shared_ptr<const TokenTable> table_;
-  GrammarAutomaton automaton_;
+  mutable GrammarAutomaton automaton_;  // finds states when it is asked
   State state_;
   std::unordered_map<State, Bits> masks_;
   std::vector<State> path_;  // scratch

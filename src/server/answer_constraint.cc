@@ -33,23 +33,6 @@ Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
   return AnswerForm(std::make_shared<const Grammar>(std::move(*grammar)));
 }
 
-// Copies a grammar into a builder.
-GrammarSymbol Copy(const Grammar& form, GrammarBuilder& builder) {
-  std::vector<GrammarSymbol> sets;
-  std::vector<GrammarSymbol> rules;
-  for (const ByteSet& set : form.sets) sets.push_back(builder.Bytes(set));
-  for (std::size_t i = 0; i < form.rules.size(); ++i) rules.push_back(builder.NewRule());
-  for (std::size_t i = 0; i < form.rules.size(); ++i) {
-    for (GrammarSequence sequence : form.rules[i]) {
-      for (GrammarSymbol& symbol : sequence) {
-        symbol = (symbol.is_rule ? rules : sets)[static_cast<std::size_t>(symbol.index)];
-      }
-      builder.Add(rules[i], std::move(sequence));
-    }
-  }
-  return rules[static_cast<std::size_t>(form.root)];
-}
-
 // Returns the schema of the objects that a schema allows: arguments are nothing else, and {} allows any value.
 Result<Json> ObjectsOf(const Json& schema) {
   if (schema.is_null()) return Json{{"type", "object"}};
@@ -78,7 +61,7 @@ Result<GrammarSymbol> LooseArguments(const Json& schema, GrammarBuilder& builder
   const auto root = Arguments(schema, apart);
   if (!root.ok()) return json.AnyObject();
   const auto form = apart.Finish(*root);
-  return form.ok() ? Copy(*form, builder) : json.AnyObject();
+  return form.ok() ? builder.Copy(*form) : json.AnyObject();
 }
 
 // Adds a call of one tool: {"name": …, "arguments": {…}}, or with "parameters".
@@ -193,8 +176,8 @@ Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
 
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b) {
   GrammarBuilder builder;
-  const GrammarSymbol first = Copy(*a, builder);
-  return Finish(builder, builder.AnyOf({{first}, {Copy(*b, builder)}}));
+  const GrammarSymbol first = builder.Copy(*a);
+  return Finish(builder, builder.AnyOf({{first}, {builder.Copy(*b)}}));
 }
 
 Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
@@ -202,7 +185,7 @@ Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
   ByteSet spaces;
   spaces.set(' ').set('\n');
   GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
-  const GrammarSymbol root = Copy(*form, builder);
+  const GrammarSymbol root = builder.Copy(*form);
   rest.push_back(root);
   const GrammarSymbol begun = TextUpTo("</think>", builder.AnyOf({rest}), false, builder);
   if (thoughts == Thoughts::kBegun) return Finish(builder, begun);

@@ -1,0 +1,209 @@
+#include "grammar/schema_validator.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/strings.h"
+#include "grammar/number_language.h"
+#include "grammar/schema_form.h"
+#include "grammar/schema_keywords.h"
+#include "grammar/schema_parts.h"
+
+namespace kvcache {
+namespace {
+
+constexpr int kMostDepth = 200;
+constexpr std::size_t kMostSteps = 1'000'000;
+
+using Json = nlohmann::ordered_json;
+
+// Returns the first items' schemas, and that of all behind them; null: any.
+std::pair<const Json*, const Json*> ItemsOf(const Json& schema) {
+  const auto find = [&](const char* keyword) {
+    const auto found = schema.find(keyword);
+    return found == schema.end() ? nullptr : &*found;
+  };
+  const Json* const items = find("items");
+  if (items != nullptr && items->is_array()) return {items, find("additionalItems")};
+  return {find("prefixItems"), items};
+}
+
+}  // namespace
+
+Result<bool> SchemaValidator::Allows(const Json& schema, const Json& value,
+                                     const std::string& place) {
+  place_ = place;
+  depth_ = 0;
+  return Check(schema, value);
+}
+
+Result<bool> SchemaValidator::Check(const Json& schema, const Json& value) {
+  if (schema.is_boolean()) return schema.get<bool>();
+  if (++steps_ > kMostSteps) return SchemaError(place_, "has constants that are too many to check");
+  if (depth_ >= kMostDepth) return SchemaError(place_, "is nested too deep beside a constant");
+  if (!schema.is_object()) return SchemaError(place_, "must be an object or a boolean");
+  KVCACHE_RETURN_IF_ERROR(CheckSchemaForm(schema, place_));
+  if (value.is_null() && schema.value("nullable", Json(false)) == true) return true;
+  ++depth_;
+  for (const auto& [keyword, its] : schema.items()) {
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, CheckKeyword(keyword, schema, value));
+    if (allowed) continue;
+    --depth_;
+    return false;
+  }
+  --depth_;
+  if (value.is_object()) return CheckObject(schema, value);
+  if (value.is_array()) return CheckArray(schema, value);
+  if (value.is_string()) {
+    KVCACHE_ASSIGN_OR_RETURN(const auto texts, TextsOf({{&schema}}, place_, programs_));
+    return texts->Has(value.get_ref<const std::string&>());
+  }
+  if (value.is_number()) {
+    KVCACHE_ASSIGN_OR_RETURN(const NumberRange range, NumbersOf({{&schema}}, false, place_));
+    return NumberLanguage(range).Has(value.dump());
+  }
+  return true;
+}
+
+Result<bool> SchemaValidator::CheckKeyword(const std::string& keyword, const Json& schema,
+                                           const Json& value) {
+  const Json& own = schema[keyword];
+  if (keyword == "type") {
+    const Json list = own.is_array() ? own : Json::array({own});
+    return std::any_of(list.begin(), list.end(), [&](const Json& type) {
+      return HasSchemaType(value, type.get_ref<const std::string&>());
+    });
+  }
+  if (&own == given_) return true;
+  if (keyword == "const") return AreSame(own, value);
+  if (keyword == "enum") {
+    return std::any_of(own.begin(), own.end(), [&](const Json& one) { return AreSame(one, value); });
+  }
+  const SchemaKeyword* const known = FindKeyword(keyword);
+  const bool matters = known != nullptr && known->merge == SchemaMerge::kRefused &&
+                       ((known->type == SchemaType::kArray && value.is_array()) ||
+                        (known->type == SchemaType::kObject && value.is_object()) ||
+                        known->type == SchemaType::kAny);
+  if (matters) return UnsupportedKeyword(place_, keyword);
+  return CheckCombined(keyword, schema, value);
+}
+
+Result<bool> SchemaValidator::CheckCombined(const std::string& keyword, const Json& schema,
+                                            const Json& value) {
+  const Json& own = schema[keyword];
+  if (keyword == "$ref") {
+    KVCACHE_ASSIGN_OR_RETURN(const Json* const target,
+                             references_.Target(own.get<std::string>(), place_));
+    return Check(*target, value);
+  }
+  if (keyword == "not") {
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(own, value));
+    return !allowed;
+  }
+  if (keyword == "if") {
+    KVCACHE_ASSIGN_OR_RETURN(const bool holds, Check(own, value));
+    const auto branch = schema.find(holds ? "then" : "else");
+    return branch == schema.end() ? Result<bool>(true) : Check(*branch, value);
+  }
+  const bool all = keyword == "allOf";
+  if (!all && keyword != "anyOf" && keyword != "oneOf") return true;
+  const std::size_t enough = keyword == "anyOf" ? 1 : own.size();
+  KVCACHE_ASSIGN_OR_RETURN(const std::size_t count, CountOfAllowing(own, value, enough));
+  return all ? count == own.size() : keyword == "anyOf" ? count > 0 : count == 1;
+}
+
+Result<std::size_t> SchemaValidator::CountOfAllowing(const Json& schemas, const Json& value,
+                                                     std::size_t enough) {
+  std::size_t count = 0;
+  for (std::size_t i = 0; i < schemas.size() && count < enough; ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(schemas[i], value));
+    count += allowed ? 1 : 0;
+  }
+  return count;
+}
+
+Result<bool> SchemaValidator::Matches(const std::string& pattern, const std::string& text) {
+  auto program = programs_.Pattern(pattern);
+  if (!program.ok()) {
+    return SchemaError(place_, StrCat("has a 'patternProperties' ", Quoted(pattern), " that ",
+                                      program.status().message()));
+  }
+  return TextLanguage({{*std::move(program)}}, {}).Has(text);
+}
+
+Result<bool> SchemaValidator::CheckMember(const Json& schema, const std::string& name,
+                                          const Json& value) {
+  bool is_known = false;
+  if (schema.contains("properties") && schema["properties"].contains(name)) {
+    is_known = true;
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(schema["properties"][name], value));
+    if (!allowed) return false;
+  }
+  if (schema.contains("patternProperties")) {
+    for (const auto& [pattern, its] : schema["patternProperties"].items()) {
+      KVCACHE_ASSIGN_OR_RETURN(const bool matches, Matches(pattern, name));
+      if (!matches) continue;
+      is_known = true;
+      KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(its, value));
+      if (!allowed) return false;
+    }
+  }
+  if (schema.contains("propertyNames")) {
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(schema["propertyNames"], Json(name)));
+    if (!allowed) return false;
+  }
+  if (is_known || !schema.contains("additionalProperties")) return true;
+  return Check(schema["additionalProperties"], value);
+}
+
+Result<bool> SchemaValidator::CheckObject(const Json& schema, const Json& value) {
+  const auto count = static_cast<double>(value.size());
+  if (schema.contains("minProperties") && count < schema["minProperties"]) return false;
+  if (schema.contains("maxProperties") && count > schema["maxProperties"]) return false;
+  const auto has_all = [&](const Json& names) {
+    return std::all_of(names.begin(), names.end(), [&](const Json& name) {
+      return value.contains(name.get_ref<const std::string&>());
+    });
+  };
+  if (schema.contains("required") && !has_all(schema["required"])) return false;
+  static const Json kNone = Json::object();
+  const auto dependent = [&](const char* keyword) -> const Json& {
+    return schema.contains(keyword) ? schema[keyword] : kNone;
+  };
+  for (const auto& [name, names] : dependent("dependentRequired").items()) {
+    if (value.contains(name) && !has_all(names)) return false;
+  }
+  for (const auto& [name, its] : dependent("dependentSchemas").items()) {
+    if (!value.contains(name)) continue;
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(its, value));
+    if (!allowed) return false;
+  }
+  for (const auto& [name, member] : value.items()) {
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, CheckMember(schema, name, member));
+    if (!allowed) return false;
+  }
+  return true;
+}
+
+Result<bool> SchemaValidator::CheckArray(const Json& schema, const Json& value) {
+  const auto count = static_cast<double>(value.size());
+  if (schema.contains("minItems") && count < schema["minItems"]) return false;
+  if (schema.contains("maxItems") && count > schema["maxItems"]) return false;
+  if (schema.value("uniqueItems", Json(false)) == true) {
+    for (std::size_t i = 0; i < value.size(); ++i) {
+      for (std::size_t j = 0; j < i; ++j) {
+        if (AreSame(value[i], value[j])) return false;
+      }
+    }
+  }
+  const auto [first, rest] = ItemsOf(schema);
+  for (std::size_t i = 0; i < value.size(); ++i) {
+    const bool is_first = first != nullptr && i < first->size();
+    if (!is_first && rest == nullptr) continue;
+    KVCACHE_ASSIGN_OR_RETURN(const bool allowed, Check(is_first ? (*first)[i] : *rest, value[i]));
+    if (!allowed) return false;
+  }
+  return true;
+}
+
+}  // namespace kvcache
