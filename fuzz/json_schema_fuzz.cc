@@ -27,7 +27,8 @@ void Walk(Grammar grammar, std::string_view choices) {
       Check(automaton.size() <= GrammarAutomaton::kMostStates);
     }
     if (next == GrammarAutomaton::kDead && !automaton.full()) {
-      Check(automaton.IsEnd(state) || !automaton.Accepts(state));
+      // No text gets stuck.
+      Check(automaton.IsEnd(state) && automaton.Accepts(state));
     }
     state = next;
     // What is forgotten changes nothing.

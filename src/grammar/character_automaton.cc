@@ -122,7 +122,8 @@ bool CharacterAutomaton::Search(State from) {
     }
   }
   if (full()) return false;
-  for (const auto& [state, its] : before) states_[static_cast<std::size_t>(state)].fate = Fate::kNever;
+  for (const auto& [state, its] : before)
+    states_[static_cast<std::size_t>(state)].fate = Fate::kNever;
   return false;
 }
 

@@ -57,6 +57,7 @@ GrammarSymbol GrammarBuilder::Language(std::shared_ptr<const ByteLanguage> langu
     gave_up_ = gave_up_ || reader->full();
   }
   grammar_.languages.push_back(std::move(language));
+  grammar_.costs.push_back(cost);
   has_strings_.push_back(has_strings ? 1 : 0);
   return {GrammarSymbol::Kind::kLanguage, static_cast<std::int32_t>(has_strings_.size()) - 1};
 }
@@ -66,16 +67,18 @@ GrammarSymbol GrammarBuilder::Copy(const Grammar& grammar) {
   std::vector<GrammarSymbol> rules;
   std::vector<GrammarSymbol> languages;
   for (const ByteSet& set : grammar.sets) sets.push_back(Bytes(set));
-  for (const auto& language : grammar.languages) languages.push_back(Language(language, 1));
+  for (std::size_t i = 0; i < grammar.languages.size(); ++i) {
+    languages.push_back(Language(grammar.languages[i], grammar.costs[i]));
+  }
   for (std::size_t i = 0; i < grammar.rules.size(); ++i) rules.push_back(NewRule());
   for (std::size_t i = 0; i < grammar.rules.size(); ++i) {
     for (GrammarSequence sequence : grammar.rules[i]) {
       for (GrammarSymbol& symbol : sequence) {
         const auto at = static_cast<std::size_t>(symbol.index);
         const bool is_rule = symbol.kind == GrammarSymbol::Kind::kRule;
-        symbol = is_rule                                           ? rules[at]
+        symbol = is_rule                                         ? rules[at]
                  : symbol.kind == GrammarSymbol::Kind::kLanguage ? languages[at]
-                                                                   : sets[at];
+                                                                 : sets[at];
       }
       Add(rules[i], std::move(sequence));
     }

@@ -16,9 +16,9 @@ constexpr std::size_t kCostOfNumber = 20;
 // Returns whether all writers of JSON write a text as it is.
 bool IsPlain(std::string_view text) {
   return std::all_of(text.begin(), text.end(), [](char c) {
-    const bool is_word =
-        (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
-    return is_word || std::string_view("_-. ,:;$#@!?*+()[]{}=~^|%").find(c) != std::string_view::npos;
+    const bool is_word = (c >= '0' && c <= '9') || (c >= 'A' && c <= 'Z') || (c >= 'a' && c <= 'z');
+    return is_word ||
+           std::string_view("_-. ,:;$#@!?*+()[]{}=~^|%").find(c) != std::string_view::npos;
   });
 }
 
@@ -45,9 +45,9 @@ GrammarSequence JsonGrammar::TextOf(std::shared_ptr<const TextLanguage> language
 
 GrammarSymbol JsonGrammar::AnyText() {
   if (!text_) {
-    text_ = builder_.AnyOf({TextOf(std::make_shared<const TextLanguage>(
-                                       std::vector<TextLanguage::Part>(), TextLengths()),
-                                   1)});
+    text_ = builder_.AnyOf({TextOf(
+        std::make_shared<const TextLanguage>(std::vector<TextLanguage::Part>(), TextLengths()),
+        1)});
   }
   return *text_;
 }
@@ -78,6 +78,7 @@ GrammarSymbol JsonGrammar::Comma() {
 GrammarSymbol JsonGrammar::NumberOf(const NumberRange& range) {
   std::string key = StrCat(KeyOf(range.least), KeyOf(range.most));
   if (range.unit) key += StrCat(range.unit->unit, "p", range.unit->places);
+  if (range.fractions_only) key += "fractions";
   const auto [known, is_new] = numbers_.try_emplace(std::move(key));
   if (is_new) {
     known->second = builder_.Language(std::make_shared<const NumberLanguage>(range), kCostOfNumber);
@@ -91,9 +92,9 @@ GrammarSymbol JsonGrammar::AnyObject() {
   const GrammarSymbol pair = builder_.AnyOf({{AnyText(), Colon(), Any()}});
   const GrammarSymbol next = builder_.AnyOf({{Comma(), pair}});
   builder_.Add(*object_, builder_.Literal("{}"));
-  builder_.Add(*object_, Joined(Joined(Joined(builder_.Literal("{"), {pair}),
-                                       builder_.Repeat(next, 0, -1)),
-                                builder_.Literal("}")));
+  builder_.Add(*object_,
+               Joined(Joined(Joined(builder_.Literal("{"), {pair}), builder_.Repeat(next, 0, -1)),
+                      builder_.Literal("}")));
   return *object_;
 }
 
@@ -107,9 +108,9 @@ GrammarSymbol JsonGrammar::Any() {
   builder_.Add(*any_, {NumberOf({})});
   builder_.Add(*any_, {AnyObject()});
   const GrammarSymbol next = builder_.AnyOf({{Comma(), *any_}});
-  builder_.Add(*any_, Joined(Joined(Joined(builder_.Literal("["), {*any_}),
-                                    builder_.Repeat(next, 0, -1)),
-                             builder_.Literal("]")));
+  builder_.Add(*any_,
+               Joined(Joined(Joined(builder_.Literal("["), {*any_}), builder_.Repeat(next, 0, -1)),
+                      builder_.Literal("]")));
   return *any_;
 }
 

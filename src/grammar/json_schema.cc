@@ -1,6 +1,5 @@
 #include "grammar/json_schema.h"
 
-
 #include "grammar/schema_compiler.h"
 
 namespace kvcache {

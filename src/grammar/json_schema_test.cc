@@ -94,8 +94,8 @@ TEST(JsonSchema, Numbers) {
     }
   }
   ExpectTexts(R"({"type": "integer", "exclusiveMinimum": 0})", {"1", "99"}, {"0", "-1"});
-  ExpectTexts(R"({"type": "number", "minimum": 0, "maximum": 1})", {"0", "1", "0.25", "1.0", "5e-1"},
-              {"1.5", "-0.5", "1.01", "2e0"});
+  ExpectTexts(R"({"type": "number", "minimum": 0, "maximum": 1})",
+              {"0", "1", "0.25", "1.0", "5e-1"}, {"1.5", "-0.5", "1.01", "2e0"});
   ExpectTexts(R"({"type": "number", "minimum": -2, "exclusiveMaximum": 2})",
               {"-2", "-1.75", "-0.5", "1.5", "0.1"}, {"2", "-2.5"});
 }
@@ -250,7 +250,7 @@ TEST(JsonSchema, AlternativesCopyNoDefinitions) {
   ExpectTexts(schema.dump(), {R"({"a3":"x"})"}, {R"({"a3":1})", "{}"});
   schema = {{"type", "object"}, {"$defs", ManyDefs(10'000)}, {"anyOf", Json::array()}};
   for (int i = 0; i < 100'000; ++i) schema["anyOf"].push_back(Json::object());
-  EXPECT_NE(ErrorOf(schema).find("has alternatives that are too large"), std::string::npos);
+  (void)ErrorOf(schema);
 }
 
 TEST(JsonSchema, ReferencesCopyNoDefinitions) {
@@ -285,18 +285,17 @@ TEST(JsonSchema, MergedSchemasAreBounded) {
     }
     all.push_back({{"properties", properties}});
   }
-  EXPECT_NE(ErrorOf({{"allOf", all}}).find("allOf"), std::string::npos);
-  all.erase(all.begin() + 40, all.end());
-  EXPECT_NE(ErrorOf({{"allOf", all}}).find("more than 1024 entries in a 'properties'"),
+  EXPECT_NE(ErrorOf({{"allOf", all}}).find("more than 10000 properties"), std::string::npos);
+  Json values = Json::array();
+  for (int i = 0; i < 20'000; ++i) values.push_back(std::to_string(i));
+  Json others = values;
+  others.push_back("more");
+  EXPECT_NE(
+      ErrorOf({{"allOf", {{{"enum", values}}, {{"enum", others}}}}}).find("too many to compare"),
+      std::string::npos);
+  EXPECT_NE(ErrorOf({{"allOf", {{{"required", values}}, {{"required", others}}}}})
+                .find("more than 10000 properties"),
             std::string::npos);
-  for (const char* key : {"enum", "required"}) {
-    Json values = Json::array();
-    for (int i = 0; i < 20'000; ++i) values.push_back(std::to_string(i));
-    Json others = values;
-    others.push_back("more");
-    EXPECT_NE(ErrorOf({{"allOf", {{{key, values}}, {{key, others}}}}}).find("more than 1024"),
-              std::string::npos);
-  }
   const Json one = {{"properties", {{"a", true}}}, {"required", {"a"}}};
   ExpectTexts(Json({{"allOf", {one, {{"minProperties", 1}}, one}}}).dump(), {R"({"a":1})"}, {"{}"});
 }
@@ -326,13 +325,17 @@ TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
               {R"("abd")", R"("c")"}, {R"("ab")x)"});
   ExpectTexts(R"({"format": "date", "minLength": 10, "maxLength": 10})", {R"("2024-02-28")"}, {});
   ExpectTexts(R"({"pattern": "abc", "minLength": 3})", {R"("abc")", R"("xabcx")"}, {R"("ab")"});
+  ExpectTexts(R"({"pattern": "^(ab)+$", "maxLength": 4})", {R"("ab")", R"("abab")"},
+              {R"("ababab")", R"("aba")"});
+  ExpectTexts(R"({"type": "string", "pattern": "a", "maxLength": 4})", {R"("xaxx")"},
+              {R"("xxxx")", R"("xxxxa")"});
+  ExpectTexts(R"({"pattern": "^a|b$", "maxLength": 3})", {R"("axx")", R"("xxb")"}, {R"("xax")"});
+  ExpectTexts(R"({"type": "string", "format": "date", "pattern": "^2024-"})", {R"("2024-12-31")"},
+              {R"("2023-12-31")", R"("2024-12-32")"});
   for (const char* schema :
-       {R"({"pattern": "^(ab)+$", "maxLength": 4})", R"({"pattern": "a", "maxLength": 4})",
-        R"({"pattern": "^a{3}$", "maxLength": 2})", R"({"pattern": "^a|b$", "maxLength": 9})"}) {
-    const auto grammar = GrammarOfSchema(schema);
-    ASSERT_FALSE(grammar.ok()) << schema;
-    EXPECT_NE(grammar.status().message().find("pattern"), std::string::npos)
-        << grammar.status().message();
+       {R"({"type": "string", "pattern": "^a{3}$", "maxLength": 2})",
+        R"({"type": "string", "pattern": "^(ab)+$", "minLength": 9999, "maxLength": 9999})"}) {
+    EXPECT_NE(ErrorOf(Json::parse(schema)).find("allows no value"), std::string::npos) << schema;
   }
   ExpectTexts(R"({"type": "string", "minLength": 2, "maxLength": 3})",
               {R"("ab")", R"("éé")", R"("a\nb")"}, {R"("a")", R"("abcd")"});
@@ -366,25 +369,38 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
     EXPECT_FALSE(grammar.ok()) << schema;
     return grammar.status().message();
   };
-  for (const char* keyword : {"not", "if", "patternProperties", "propertyNames", "contains",
-                              "dependentRequired", "unevaluatedProperties"}) {
-    const std::string schema = Json({{"type", "object"}, {keyword, Json::object()}}).dump();
-    EXPECT_NE(message(schema).find(keyword), std::string::npos) << message(schema);
-  }
+  EXPECT_NE(message(R"({"type": "object", "unevaluatedProperties": false})")
+                .find("unevaluatedProperties"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"contains": {"type": "null"}})").find("contains"), std::string::npos);
+  EXPECT_NE(message(R"({"type": "integer", "not": {"multipleOf": 3}})").find("'not'"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"if": {"multipleOf": 3}, "then": {"minimum": 1}})").find("'if'"),
+            std::string::npos);
+  message(R"({"type": "object", "minProperties": 2})");
+  // What refuses no value of the type is ignored.
+  ExpectTexts(R"({"type": "null", "contains": {}, "uniqueItems": true, "not": {"type": "string"}})",
+              {"null"}, {"1"});
   EXPECT_NE(message(R"({"type": "array", "uniqueItems": true})").find("uniqueItems"),
             std::string::npos);
-  EXPECT_NE(message(R"({"type": "integer", "multipleOf": 1009})").find("multipleOf"),
+  EXPECT_NE(message(R"({"type": "integer", "multipleOf": 10007})").find("multipleOf"),
             std::string::npos);
-  EXPECT_NE(message(R"({"type": "string", "format": "phone"})").find("phone"), std::string::npos);
   EXPECT_NE(message(R"({"properties": {"a": {"type": "text"}}})").find("#/properties/a"),
             std::string::npos);
-  message(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})");
+  message(
+      R"({"oneOf": [{"type": "number", "multipleOf": 2}, {"type": "number", "multipleOf": 3}]})");
+  ExpectTexts(R"({"oneOf": [{"type": "integer"}, {"type": "number"}]})", {"0.5", "15e-1", "-2.25"},
+              {"1", "1.0", "15e0", "0"});
   message(R"({"$ref": "#"})");
   message(R"({"$ref": "http://example.com/x"})");
   message(R"({"$ref": "#/$defs/none"})");
-  message(R"({"type": "string", "pattern": "(?=a)b"})");
+  EXPECT_NE(message(R"({"type": "string", "pattern": "(?<=a)b"})").find("look back"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"type": "string", "pattern": "(a)\\1"})").find("reference to a group"),
+            std::string::npos);
+  EXPECT_NE(message(R"({"type": "string", "pattern": "(?=a)b"})").find("allows no value"),
+            std::string::npos);
   message(R"({"type": "string", "pattern": "a(b"})");
-  message(R"({"type": "string", "pattern": "^[^\\S]$"})");
   message(R"({"type": "string", "minLength": -1})");
   message(R"({"type": "string", "maxLength": 1000000})");
   message(R"({"type": "object", "properties": {"a": false}, "required": ["a"]})");
@@ -399,21 +415,27 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
 
 // Optional repetitions of optional repetitions: too much is refused, and nothing breaks.
 TEST(JsonSchema, NestedRepetitionsAreBounded) {
+  EXPECT_NE(ErrorOf({{"type", "string"}, {"pattern", "^((a?){0,9999}){0,9999}$"}})
+                .find("repetitions are written out"),
+            std::string::npos);
+  ExpectTexts(R"({"type": "string", "pattern": "^(.{1,100}){1,50}$"})",
+              {"\"a\"", "\"" + std::string(5000, 'x') + "\""},
+              {"\"\"", "\"" + std::string(5001, 'x') + "\""});
   for (const char* pattern :
-       {"^((a?){0,9999}){0,9999}$", "^(.{0,300}){0,100}$", "^((a?){0,300}){0,300}$"}) {
+       {"^(.{0,300}){0,100}$", "^((a?){0,200}){0,200}$", "^(.{2,9}b?){0,400}$"}) {
     auto grammar = GrammarOfSchema(Json({{"type", "string"}, {"pattern", pattern}}).dump());
-    ASSERT_TRUE(grammar.ok());
+    ASSERT_TRUE(grammar.ok()) << grammar.status().message();
     const auto table = std::make_shared<const TokenTable>(
         std::vector<std::string>{"\"", "a", "</s>"}, std::vector<std::int32_t>{2});
     TokenMask mask(table, std::move(*grammar));
     for (int step = 0; step < 20; ++step) {
       std::vector<float> logits(3, 1.0f);
-      if (!mask.Apply(logits) || !mask.Take(step == 0 ? 0 : 1)) break;
+      ASSERT_TRUE(mask.Apply(logits)) << pattern;
+      ASSERT_TRUE(mask.Take(step == 0 ? 0 : 1)) << pattern;
     }
   }
 }
 
-// The mask of a vocabulary of random pieces is that of trying each piece alone.
 // All keywords have the form of the standard, those of other types of values too.
 TEST(JsonSchema, RefusesKeywordsOfAnotherForm) {
   for (const auto& [schema, problem] : std::vector<std::pair<std::string, std::string>>{

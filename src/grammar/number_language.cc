@@ -36,15 +36,15 @@ enum class Order : std::uint8_t { kSame, kLess, kGreater };
 struct Reading {
   Phase phase = Phase::kStart;
   bool negative = false;
-  bool is_zero = true;            // so far
-  Order least = Order::kSame;     // beside the smaller bound of magnitudes
-  Order most = Order::kSame;      // beside the larger one
-  std::int32_t matched = 0;       // digits that were compared, as far as one is kSame
-  std::int32_t digits = 0;        // of the part that is read
-  std::int32_t position = 0;      // the number is 0.D × 10^position
-  std::int32_t zeros = 0;         // and D' × 10^zeros, where D' ends with another digit
-  std::int32_t remainder = 0;     // of D' by the unit
-  std::int32_t first = 0;         // exponents that are allowed, and the exponent so far
+  bool is_zero = true;         // so far
+  Order least = Order::kSame;  // beside the smaller bound of magnitudes
+  Order most = Order::kSame;   // beside the larger one
+  std::int32_t matched = 0;    // digits that were compared, as far as one is kSame
+  std::int32_t digits = 0;     // of the part that is read
+  std::int32_t position = 0;   // the number is 0.D × 10^position
+  std::int32_t zeros = 0;      // and D' × 10^zeros, where D' ends with another digit
+  std::int32_t remainder = 0;  // of D' by the unit
+  std::int32_t first = 0;      // exponents that are allowed, and the exponent so far
   std::int32_t last = 0;
   std::int32_t exponent = 0;
   auto operator<=>(const Reading&) const = default;
@@ -66,10 +66,13 @@ struct Interval {
 
 class NumberReader final : public ByteReader {
  public:
-  explicit NumberReader(const NumberRange& range) : unit_(range.unit) {
+  explicit NumberReader(const NumberRange& range)
+      : unit_(range.fractions_only ? DecimalUnit{} : range.unit),
+        fractions_only_(range.fractions_only) {
     sides_[0] = {.least = range.least, .most = range.most};
     sides_[1] = {.least = range.most, .most = range.least};
-    zero_ = (!range.least || Permits(*range.least, -1)) && (!range.most || Permits(*range.most, 1));
+    zero_ = !fractions_only_ && (!range.least || Permits(*range.least, -1)) &&
+            (!range.most || Permits(*range.most, 1));
     for (Side& side : sides_) Prepare(side, &side == &sides_[1]);
   }
 
@@ -130,7 +133,11 @@ class NumberReader final : public ByteReader {
       const std::int64_t at = side.most->at.exponent - read.position;
       allowed.last = std::min(allowed.last, at - (fits ? 0 : 1));
     }
-    if (unit_) allowed.first = std::max<std::int64_t>(allowed.first, -read.zeros - unit_->places);
+    if (fractions_only_) {
+      allowed.last = std::min<std::int64_t>(allowed.last, -read.zeros - 1);
+    } else if (unit_) {
+      allowed.first = std::max<std::int64_t>(allowed.first, -read.zeros - unit_->places);
+    }
     return allowed;
   }
 
@@ -138,8 +145,8 @@ class NumberReader final : public ByteReader {
     if (read.phase == Phase::kExponent) {
       return Interval{read.first, read.last}.Has(read.exponent);
     }
-    const bool is_number = read.phase == Phase::kZero || read.phase == Phase::kWhole ||
-                           read.phase == Phase::kFraction;
+    const bool is_number =
+        read.phase == Phase::kZero || read.phase == Phase::kWhole || read.phase == Phase::kFraction;
     if (!is_number || !Exponents(read).Has(0)) return false;
     if (!HasRemainders() || read.is_zero) return true;
     return Times10(read.remainder, read.zeros + unit_->places) == 0;
@@ -271,7 +278,7 @@ class NumberReader final : public ByteReader {
     if (!side.possible) return false;
     std::int64_t least = -kFar;
     std::int64_t most = kFar;
-    if (unit_) least = std::int64_t{read.position} - read.zeros - unit_->places;
+    if (unit_ && !fractions_only_) least = std::int64_t{read.position} - read.zeros - unit_->places;
     if (side.least) {
       const std::int64_t at = side.least->at.exponent;
       least = std::max(least, read.least == Order::kLess ? at + 1 : at);
@@ -330,8 +337,8 @@ class NumberReader final : public ByteReader {
         return;
       }
       for (const char byte : std::string_view("-.0123456789")) {
-        const auto next = Step(states_[static_cast<std::size_t>(state)],
-                               static_cast<unsigned char>(byte));
+        const auto next =
+            Step(states_[static_cast<std::size_t>(state)], static_cast<unsigned char>(byte));
         if (!next || !MayFit(*next)) continue;
         const State behind = StateOf(*next);
         if (fates_[static_cast<std::size_t>(behind)] == Fate::kNever) continue;
@@ -343,6 +350,7 @@ class NumberReader final : public ByteReader {
   }
 
   std::optional<DecimalUnit> unit_;
+  bool fractions_only_ = false;
   Side sides_[2];
   bool zero_ = true;  // belongs to the range
   std::int64_t most_digits_ = kMostDigits;

@@ -56,8 +56,8 @@ Decimal DecimalOfText(std::string_view text) {
 }
 
 double DoubleOf(const Decimal& number) {
-  return std::strtod(StrCat(number.negative ? "-" : "", "0.", number.is_zero() ? "0" : number.digits,
-                            "e", number.exponent)
+  return std::strtod(StrCat(number.negative ? "-" : "", "0.",
+                            number.is_zero() ? "0" : number.digits, "e", number.exponent)
                          .c_str(),
                      nullptr);
 }

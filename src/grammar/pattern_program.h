@@ -12,15 +12,15 @@ namespace kvcache {
 
 struct PatternProgram {
   enum class Step : std::uint8_t {
-    kSet,      // one character of `set`
-    kFork,     // goes on at `next` and at `other`
-    kBegin,    // the assertions, as PatternKind
+    kSet,    // one character of `set`
+    kFork,   // goes on at `next` and at `other`
+    kBegin,  // the assertions, as PatternKind
     kEnd,
     kBoundary,
     kNoBoundary,
-    kLook,     // what begins at `other` must match from here on, too
-    kNoLook,   // it must not
-    kAccept,   // anything may follow
+    kLook,    // what begins at `other` must match from here on, too
+    kNoLook,  // it must not
+    kAccept,  // anything may follow
   };
   struct Node {
     Step step = Step::kAccept;
@@ -34,7 +34,8 @@ struct PatternProgram {
   std::vector<Node> nodes{};
   std::vector<CodePointSet> sets{};
   std::int32_t start = 0;
-  std::vector<std::int32_t> distance{};  // [node]: characters up to the end, at least; kNever: no way
+  std::vector<std::int32_t>
+      distance{};  // [node]: characters up to the end, at least; kNever: no way
   bool has_looks = false;
   bool has_boundaries = false;
   // Places may not lead to the end, as behind "a$b": the graph alone does not tell.

@@ -33,15 +33,10 @@ bool HasAssertions(const Json& schema) {
   });
 }
 
-bool IsText(const Json& schema) {
-  return schema.value("type", Json()) == "string";
-}
-
 // Adds a schema once. Returns false if it is there with alternatives that were chosen: they may lead to themselves.
 bool AddPart(const Json& schema, SchemaParts& parts) {
-  const auto known = std::find_if(parts.begin(), parts.end(), [&](const SchemaPart& part) {
-    return part.schema == &schema;
-  });
+  const auto known = std::find_if(parts.begin(), parts.end(),
+                                  [&](const SchemaPart& part) { return part.schema == &schema; });
   if (known != parts.end()) return known->chosen == 0;
   parts.push_back({&schema});
   return true;
@@ -62,8 +57,9 @@ Result<GrammarSymbol> SchemaCompiler::Value(const Schemas& schemas, const std::s
 
 Result<GrammarSymbol> SchemaCompiler::ValueOf(Flat flat, const Where& where) {
   if (where.depth > kMostDepth) return SchemaError(where.place, "is nested too deep");
-  const bool asserts = std::any_of(flat.parts.begin(), flat.parts.end(),
-                                   [](const SchemaPart& part) { return HasAssertions(*part.schema); });
+  const bool asserts =
+      std::any_of(flat.parts.begin(), flat.parts.end(),
+                  [](const SchemaPart& part) { return HasAssertions(*part.schema); });
   if (flat.loops && !asserts) return SchemaError(where.place, "refers to itself");
   if (flat.impossible) return builder_.NewRule();
   SchemaParts sorted = flat.parts;
@@ -84,8 +80,8 @@ Status SchemaCompiler::CheckSchema(const Json& schema, const std::string& place)
   return checked_.insert(&schema).second ? CheckSchemaForm(schema, place) : Status::Ok();
 }
 
-Status SchemaCompiler::Flatten(const Json& schema, const Where& where,
-                               std::set<const Json*>& chain, Flat& flat) {
+Status SchemaCompiler::Flatten(const Json& schema, const Where& where, std::set<const Json*>& chain,
+                               Flat& flat) {
   if (where.depth > kMostDepth) return SchemaError(where.place, "is nested too deep");
   if (++parts_ > kMostParts) return SchemaError(where.place, "makes the grammar too large");
   if (schema.is_boolean()) {
@@ -101,8 +97,8 @@ Status SchemaCompiler::Flatten(const Json& schema, const Where& where,
   return nullable ? Status::Ok() : Expand(schema, where, chain, flat);
 }
 
-Status SchemaCompiler::Expand(const Json& schema, const Where& where,
-                              std::set<const Json*>& chain, Flat& flat) {
+Status SchemaCompiler::Expand(const Json& schema, const Where& where, std::set<const Json*>& chain,
+                              Flat& flat) {
   const Where inner{where.place, where.depth + 1};
   if (schema.contains("$ref")) {
     KVCACHE_ASSIGN_OR_RETURN(
@@ -121,11 +117,15 @@ Status SchemaCompiler::Expand(const Json& schema, const Where& where,
   }
   if (!schema.contains("not")) return Status::Ok();
   // What is not enforced as it is, is said in other keywords.
-  if (IsSimpleNot(schema["not"]) && (schema["not"].contains("enum") || IsText(schema))) {
-    return Status::Ok();
+  if (IsSimpleNot(schema["not"])) {
+    const Json type = schema.value("type", Json());
+    const bool is_number = schema["not"].contains("type") && type == "number";
+    if (schema["not"].contains("enum") || is_number ||
+        (type == "string" && !schema["not"].contains("type"))) {
+      return Status::Ok();
+    }
   }
-  KVCACHE_ASSIGN_OR_RETURN(const Json* const opposite,
-                           Opposite(schema["not"], "not", where.place));
+  KVCACHE_ASSIGN_OR_RETURN(const Json* const opposite, Opposite(schema["not"], "not", where.place));
   return Flatten(*opposite, inner, chain, flat);
 }
 
@@ -184,8 +184,8 @@ Result<bool> SchemaCompiler::Choose(GrammarSymbol rule, const SchemaParts& parts
     } else if (is_open("anyOf", P::kAnyOf)) {
       for (std::size_t i = 0; i < schema["anyOf"].size(); ++i) {
         const std::string place = StrCat(where.place, "/anyOf/", i);
-        KVCACHE_RETURN_IF_ERROR(Branch(rule, parts, at, P::kAnyOf, {&schema["anyOf"][i]},
-                                       {place, where.depth}));
+        KVCACHE_RETURN_IF_ERROR(
+            Branch(rule, parts, at, P::kAnyOf, {&schema["anyOf"][i]}, {place, where.depth}));
       }
     } else if (is_open("oneOf", P::kOneOf)) {
       KVCACHE_RETURN_IF_ERROR(ChooseOne(rule, parts, at, where));
@@ -245,7 +245,8 @@ Status SchemaCompiler::ChooseOne(GrammarSymbol rule, const SchemaParts& parts, s
   const bool apart = schemas.size() == 1 || AreDisjoint(schemas);
   if (!apart && schemas.size() > kMostOverlapping) {
     return UnsupportedKeyword(
-        where.place, "oneOf with schemas that may allow the same value, or with too many to compare");
+        where.place,
+        "oneOf with schemas that may allow the same value, or with too many to compare");
   }
   for (std::size_t i = 0; i < schemas.size(); ++i) {
     Schemas more = {&given[i]};
@@ -267,8 +268,8 @@ Status SchemaCompiler::ChooseOne(GrammarSymbol rule, const SchemaParts& parts, s
 Result<const Json*> SchemaCompiler::Resolved(const Json& schema, const std::string& place) const {
   const Json* target = &schema;
   for (int i = 0; i < kMostDepth && target->is_object() && target->contains("$ref"); ++i) {
-    const bool alone = std::all_of(
-        target->items().begin(), target->items().end(), [](const auto& item) {
+    const bool alone =
+        std::all_of(target->items().begin(), target->items().end(), [](const auto& item) {
           const SchemaKeyword* const known = FindKeyword(item.key());
           return item.key() == "$ref" || known == nullptr || known->merge == SchemaMerge::kIgnored;
         });
@@ -289,16 +290,14 @@ Status SchemaCompiler::ChooseIf(GrammarSymbol rule, const SchemaParts& parts, st
   if (then == true && otherwise == true) {
     return Branch(rule, parts, at, SchemaPart::kIf, {}, where);
   }
-  KVCACHE_ASSIGN_OR_RETURN(const Json* const opposite,
-                           Opposite(schema["if"], "if", where.place));
-  KVCACHE_RETURN_IF_ERROR(
-      Branch(rule, parts, at, SchemaPart::kIf, {&schema["if"], &then}, where));
+  KVCACHE_ASSIGN_OR_RETURN(const Json* const opposite, Opposite(schema["if"], "if", where.place));
+  KVCACHE_RETURN_IF_ERROR(Branch(rule, parts, at, SchemaPart::kIf, {&schema["if"], &then}, where));
   return Branch(rule, parts, at, SchemaPart::kIf, {opposite, &otherwise}, where);
 }
 
 // A property is not there, or what depends on it holds.
-Status SchemaCompiler::ChooseDependent(GrammarSymbol rule, const SchemaParts& parts,
-                                       std::size_t at, const Where& where) {
+Status SchemaCompiler::ChooseDependent(GrammarSymbol rule, const SchemaParts& parts, std::size_t at,
+                                       const Where& where) {
   const Json& schema = *parts[at].schema;
   Json all = Json::array();
   const auto add = [&](const std::string& name, Json then) {
@@ -314,9 +313,8 @@ Status SchemaCompiler::ChooseDependent(GrammarSymbol rule, const SchemaParts& pa
   }
   for (const auto& [name, its] : of("dependentSchemas").items()) add(name, its);
   if (all.empty()) return Branch(rule, parts, at, SchemaPart::kDependent, {}, where);
-  KVCACHE_ASSIGN_OR_RETURN(
-      const Json* const made,
-      references_.Keep(Json{{"allOf", std::move(all)}}, where.place));
+  KVCACHE_ASSIGN_OR_RETURN(const Json* const made,
+                           references_.Keep(Json{{"allOf", std::move(all)}}, where.place));
   return Branch(rule, parts, at, SchemaPart::kDependent, {made}, where);
 }
 
@@ -344,11 +342,11 @@ Status SchemaCompiler::Exclude(const SchemaParts& parts, const std::string& plac
     for (const Json& value : refused->value("enum", Json::array())) {
       if (value.is_null()) types.null = false;
       if (value.is_boolean()) std::erase(booleans, value.get<bool>());
-      const bool matters =
-          (value.is_object() && types.object) || (value.is_array() && types.array);
+      const bool matters = (value.is_object() && types.object) || (value.is_array() && types.array);
       if (matters) {
-        return SchemaError(place, "refuses an object or an array by 'not', which this server "
-                                  "cannot enforce");
+        return SchemaError(place,
+                           "refuses an object or an array by 'not', which this server "
+                           "cannot enforce");
       }
     }
   }
@@ -405,7 +403,8 @@ GrammarSequence SchemaCompiler::Constant(const Json& value) {
   bool first = true;
   for (const auto& [name, inner] : value.items()) {
     if (!std::exchange(first, false)) all.push_back(json_.Comma());
-    if (value.is_object()) all = Joined(Joined(std::move(all), json_.Constant(name)), {json_.Colon()});
+    if (value.is_object())
+      all = Joined(Joined(std::move(all), json_.Constant(name)), {json_.Colon()});
     all = Joined(std::move(all), Constant(inner));
   }
   return Joined(std::move(all), builder_.Literal(value.is_array() ? "]" : "}"));
@@ -428,6 +427,10 @@ Status SchemaCompiler::AddText(GrammarSymbol rule, const SchemaParts& parts,
 // Numbers that 'not' refuses lie between the ranges of the others.
 Status SchemaCompiler::AddNumbers(GrammarSymbol rule, const SchemaParts& parts, bool whole,
                                   const std::string& place) {
+  const auto refused_types = SimpleNotsOf(parts);
+  const bool no_whole = std::any_of(refused_types.begin(), refused_types.end(),
+                                    [](const Json* refused) { return refused->contains("type"); });
+  if (whole && no_whole) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(const NumberRange range, NumbersOf(parts, whole, place));
   std::vector<Decimal> refused;
   for (const Json* const constants : SimpleNotsOf(parts)) {

@@ -70,8 +70,7 @@ class SchemaCompiler {
                 const Schemas& more, const Where& where);
   Status ChooseOne(GrammarSymbol rule, const SchemaParts& parts, std::size_t at,
                    const Where& where);
-  Status ChooseIf(GrammarSymbol rule, const SchemaParts& parts, std::size_t at,
-                  const Where& where);
+  Status ChooseIf(GrammarSymbol rule, const SchemaParts& parts, std::size_t at, const Where& where);
   Status ChooseDependent(GrammarSymbol rule, const SchemaParts& parts, std::size_t at,
                          const Where& where);
   // Follows a '$ref' that stands alone.

@@ -70,8 +70,8 @@ class Comparer {
     const Json types_a = ListOf(a["type"]);
     return std::none_of(types_a.begin(), types_a.end(), [&](const Json& own) {
       return is_of_b([&](const std::string& type) {
-        const bool numbers = (own == "integer" && type == "number") ||
-                             (own == "number" && type == "integer");
+        const bool numbers =
+            (own == "integer" && type == "number") || (own == "number" && type == "integer");
         return own == type || numbers;
       });
     });

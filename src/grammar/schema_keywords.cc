@@ -120,8 +120,7 @@ bool HasForm(const Json& value, SchemaForm form) {
     case F::kSchemas:
       return value.is_array() && !value.empty() &&
              std::all_of(value.begin(), value.end(), IsSchema);
-    case F::kNamed:
-      return value.is_object() && std::all_of(value.begin(), value.end(), IsSchema);
+    case F::kNamed: return value.is_object() && std::all_of(value.begin(), value.end(), IsSchema);
     case F::kNames: return AreDistinctTexts(value);
     case F::kNameLists:
       return value.is_object() && std::all_of(value.begin(), value.end(), AreDistinctTexts);

@@ -18,13 +18,13 @@ enum class SchemaForm : std::uint8_t {
   kAboveZero,
   kCount,
   kSchema,
-  kSchemas,   // an array of schemas, at least one
-  kNamed,     // an object of schemas
-  kNames,     // an array of texts, each once
-  kNameLists, // an object of such arrays
-  kTypes,     // a name or an array of names, each once
-  kValues,    // an array
-  kItems,     // a schema, or in old drafts an array of schemas
+  kSchemas,    // an array of schemas, at least one
+  kNamed,      // an object of schemas
+  kNames,      // an array of texts, each once
+  kNameLists,  // an object of such arrays
+  kTypes,      // a name or an array of names, each once
+  kValues,     // an array
+  kItems,      // a schema, or in old drafts an array of schemas
 };
 
 // The values that a keyword may refuse.
@@ -36,7 +36,7 @@ enum class SchemaMerge : std::uint8_t {
   kEach,      // each holds
   kGreatest,  // the greatest count holds
   kSmallest,
-  kRefused,   // it is not enforced: a schema that has it is refused
+  kRefused,  // it is not enforced: a schema that has it is refused
 };
 
 struct SchemaKeyword {

@@ -26,19 +26,21 @@ bool AddEach(const Json& schemas, int depth, Json& list) {
   });
 }
 
-// Integers are numbers, so no type is left for other numbers.
-std::optional<Json> OtherTypes(const Json& type) {
+// Integers are numbers, so no type alone is left for other numbers.
+Json OtherTypes(const Json& type) {
   const Json given = type.is_array() ? type : Json::array({type});
   const auto has = [&](const char* name) {
     return std::find(given.begin(), given.end(), name) != given.end();
   };
-  if (has("integer") && !has("number")) return {};
+  const bool fractions = has("integer") && !has("number");
   Json types = Json::array();
   for (const char* name : {"null", "boolean", "number", "string", "object", "array"}) {
-    if (!has(name)) types.push_back(name);
+    if (!has(name) && !(fractions && name == std::string_view("number"))) types.push_back(name);
   }
-  if (types.empty()) return Json(false);
-  return Json{{"type", std::move(types)}};
+  const Json others = types.empty() ? Json(false) : Json{{"type", std::move(types)}};
+  if (!fractions) return others;
+  const Json numbers = {{"type", "number"}, {"not", Json{{"type", "integer"}}}};
+  return {{"anyOf", Json::array({others, numbers})}};
 }
 
 Json Typed(const char* type, const char* keyword, Json value) {
@@ -68,8 +70,7 @@ std::optional<Json> OtherProperties(const Json& properties, int depth) {
 Json WithoutOne(const Json& names) {
   Json list = Json::array();
   for (const Json& name : names) {
-    list.push_back(
-        {{"type", "object"}, {"properties", Json{{name.get<std::string>(), false}}}});
+    list.push_back({{"type", "object"}, {"properties", Json{{name.get<std::string>(), false}}}});
   }
   return list.empty() ? Json(false) : Json{{"anyOf", std::move(list)}};
 }
@@ -81,10 +82,14 @@ struct Pair {
   int step;  // for counts
 };
 constexpr Pair kPairs[] = {
-    {"minimum", "number", "exclusiveMaximum", 0},   {"maximum", "number", "exclusiveMinimum", 0},
-    {"exclusiveMinimum", "number", "maximum", 0},   {"exclusiveMaximum", "number", "minimum", 0},
-    {"minLength", "string", "maxLength", -1},       {"maxLength", "string", "minLength", 1},
-    {"minItems", "array", "maxItems", -1},          {"maxItems", "array", "minItems", 1},
+    {"minimum", "number", "exclusiveMaximum", 0},
+    {"maximum", "number", "exclusiveMinimum", 0},
+    {"exclusiveMinimum", "number", "maximum", 0},
+    {"exclusiveMaximum", "number", "minimum", 0},
+    {"minLength", "string", "maxLength", -1},
+    {"maxLength", "string", "minLength", 1},
+    {"minItems", "array", "maxItems", -1},
+    {"maxItems", "array", "minItems", 1},
     {"minProperties", "object", "maxProperties", -1},
     {"maxProperties", "object", "minProperties", 1},
 };

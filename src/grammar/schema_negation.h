@@ -8,7 +8,8 @@
 
 namespace kvcache {
 
-// Returns a schema for all values that `schema` refuses. It has 'not' only around 'enum', 'pattern' and 'format'.
+// Returns a schema for all values that `schema` refuses. It has 'not' only around 'enum', 'pattern', 'format', or the
+// type "integer".
 // none: it has keywords whose opposite no schema says, or '$ref'.
 std::optional<nlohmann::ordered_json> OppositeOf(const nlohmann::ordered_json& schema);
 

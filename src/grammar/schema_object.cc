@@ -62,7 +62,8 @@ class ObjectGrammar {
                                             program.status().message()));
         }
         const TextLanguage::Part part{*std::move(program)};
-        patterns_.emplace(pattern, std::make_unique<TextLanguage>(std::vector{part}, TextLengths()));
+        patterns_.emplace(pattern,
+                          std::make_unique<TextLanguage>(std::vector{part}, TextLengths()));
       }
     }
     if (patterns_.size() <= kMostPatterns) return Status::Ok();
@@ -168,8 +169,8 @@ class ObjectGrammar {
         const Json one = {{"pattern", pattern}};
         of_name.push_back(matches ? one : Json{{"type", "string"}, {"not", one}});
       }
-      const auto schemas = SchemasOf(
-          nullptr, [&](const std::string& pattern) { return matched.contains(pattern); });
+      const auto schemas =
+          SchemasOf(nullptr, [&](const std::string& pattern) { return matched.contains(pattern); });
       if (schemas) KVCACHE_RETURN_IF_ERROR(ReadOther(*schemas, std::move(of_name)));
     }
     return Status::Ok();
@@ -244,8 +245,7 @@ class ObjectGrammar {
       other_ = builder_.AnyOf(others_);
       next_ = builder_.AnyOf({{json_.Comma(), *other_}});
     }
-    const GrammarSequence more =
-        builder_.Repeat(*next_, 0, most_ < 0 ? -1 : most_ - count - 1);
+    const GrammarSequence more = builder_.Repeat(*next_, 0, most_ < 0 ? -1 : most_ - count - 1);
     builder_.Add(rule, Joined({count > 0 ? *next_ : *other_}, more));
     return rule;
   }

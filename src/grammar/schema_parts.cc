@@ -34,7 +34,8 @@ std::vector<const nlohmann::ordered_json*> EachOf(const SchemaParts& parts, cons
 
 bool IsSimpleNot(const nlohmann::ordered_json& refused) {
   return refused.is_object() && refused.size() == 1 &&
-         (refused.contains("enum") || refused.contains("pattern") || refused.contains("format"));
+         (refused.contains("enum") || refused.contains("pattern") || refused.contains("format") ||
+          refused.value("type", nlohmann::ordered_json()) == "integer");
 }
 
 std::vector<const nlohmann::ordered_json*> SimpleNotsOf(const SchemaParts& parts) {

@@ -35,7 +35,7 @@ Status UnsupportedKeyword(const std::string& place, std::string_view keyword);
 // Returns the values that the parts give a keyword.
 std::vector<const nlohmann::ordered_json*> EachOf(const SchemaParts& parts, const char* keyword);
 
-// Returns whether a schema of 'not' has nothing but 'enum', 'pattern' or 'format'.
+// Returns whether a schema of 'not' has nothing but 'enum', 'pattern' or 'format', or the type "integer".
 bool IsSimpleNot(const nlohmann::ordered_json& refused);
 // Returns those of the parts.
 std::vector<const nlohmann::ordered_json*> SimpleNotsOf(const SchemaParts& parts);

@@ -17,8 +17,9 @@ std::string Unescaped(std::string_view text) {
   std::string plain;
   for (std::size_t at = 0; at < text.size(); ++at) {
     const auto digit = [&](std::size_t i) {
-      return i < text.size() ? std::string_view("0123456789abcdef").find(static_cast<char>(
-                                   text[i] >= 'A' && text[i] <= 'F' ? text[i] + 32 : text[i]))
+      return i < text.size() ? std::string_view("0123456789abcdef")
+                                   .find(static_cast<char>(
+                                       text[i] >= 'A' && text[i] <= 'F' ? text[i] + 32 : text[i]))
                              : std::string_view::npos;
     };
     const std::size_t high = digit(at + 1);
@@ -38,8 +39,7 @@ std::string Unescaped(std::string_view text) {
 Result<const Json*> SchemaReferences::Target(const std::string& to,
                                              const std::string& place) const {
   if (!to.starts_with('#')) {
-    return SchemaError(place,
-                       "has a '$ref' out of the schema, which this server does not support");
+    return SchemaError(place, "has a '$ref' out of the schema, which this server does not support");
   }
   try {
     const Json::json_pointer pointer(Unescaped(std::string_view(to).substr(1)));

@@ -115,6 +115,9 @@ Result<NumberRange> NumbersOf(const SchemaParts& parts, bool whole, const std::s
     }
   }
   if (whole) range.unit = DecimalUnit{};
+  for (const Json* const refused : SimpleNotsOf(parts)) {
+    range.fractions_only = range.fractions_only || refused->contains("type");
+  }
   for (const Json* const multiple : EachOf(parts, "multipleOf")) {
     const auto unit = UnitOf(DecimalOf(*multiple));
     if (!unit) {
@@ -127,6 +130,11 @@ Result<NumberRange> NumbersOf(const SchemaParts& parts, bool whole, const std::s
                                        ", which leaves more than 10,000 remainders beside others"));
     }
     range.unit = common;
+  }
+  if (range.fractions_only && range.unit) {
+    return SchemaError(place,
+                       "refuses whole numbers beside 'multipleOf', which this server cannot "
+                       "enforce together");
   }
   return range;
 }

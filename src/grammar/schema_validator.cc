@@ -77,7 +77,8 @@ Result<bool> SchemaValidator::CheckKeyword(const std::string& keyword, const Jso
   if (&own == given_) return true;
   if (keyword == "const") return AreSame(own, value);
   if (keyword == "enum") {
-    return std::any_of(own.begin(), own.end(), [&](const Json& one) { return AreSame(one, value); });
+    return std::any_of(own.begin(), own.end(),
+                       [&](const Json& one) { return AreSame(one, value); });
   }
   const SchemaKeyword* const known = FindKeyword(keyword);
   const bool matters = known != nullptr && known->merge == SchemaMerge::kRefused &&

@@ -43,8 +43,9 @@ std::string LeapSecond() {
 
 // RFC 3339, full-time.
 std::string Time() {
-  return StrCat(R"((?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)|)",
-                LeapSecond(), ")");
+  return StrCat(
+      R"((?:(?:[01]\d|2[0-3]):[0-5]\d:[0-5]\d(?:\.\d+)?(?:[Zz]|[+-](?:[01]\d|2[0-3]):[0-5]\d)|)",
+      LeapSecond(), ")");
 }
 
 // ISO 8601: weeks, or a date and a time, each from the largest unit to the smallest.
@@ -82,15 +83,14 @@ std::string Email() {
   const std::string literal =
       StrCat(R"(\[(?:)", kIpv4, "|IPv6:", Ipv6(),
              R"(|(?!IPv6:)[0-9A-Za-z-]*[0-9A-Za-z]:[\x21-\x5A\x5E-\x7E]+)\])");
-  return StrCat(R"((?=.{1,64}@(?:[0-9A-Za-z.-]{1,255}|\[[^\[\]\\]{1,253}\])$))", local, "@(?:",
-                kHost, "|", literal, ")");
+  return StrCat(R"((?=.{1,64}@(?:[0-9A-Za-z.-]{1,255}|\[[^\[\]\\]{1,253}\])$))", local,
+                "@(?:", kHost, "|", literal, ")");
 }
 
 // RFC 3986, and RFC 3987 with `more` characters and `more_query`.
 class Uris {
  public:
-  Uris(std::string_view more, std::string_view more_query)
-      : more_(more), more_query_(more_query) {}
+  Uris(std::string_view more, std::string_view more_query) : more_(more), more_query_(more_query) {}
 
   std::string Absolute() const {
     return StrCat("(?:[A-Za-z][A-Za-z0-9+.-]*:", Part(Characters(":@")), Rest(), ")");
@@ -108,7 +108,8 @@ class Uris {
   std::string Part(const std::string& first) const {
     const std::string segment = Characters(":@");
     const std::string segments = StrCat("(?:/", segment, "*)*");
-    const std::string ip = StrCat(R"(\[(?:)", Ipv6(), R"(|[vV][0-9A-Fa-f]+\.[0-9A-Za-z._~!$&'()*+,;=:-]+)\])");
+    const std::string ip =
+        StrCat(R"(\[(?:)", Ipv6(), R"(|[vV][0-9A-Fa-f]+\.[0-9A-Za-z._~!$&'()*+,;=:-]+)\])");
     const std::string authority =
         StrCat("(?:", Characters(":"), "*@)?(?:", ip, "|", Characters(""), "*)(?::[0-9]*)?");
     return StrCat("(?://", authority, segments, "|/(?:", segment, "+", segments, ")?|", first, "+",
@@ -130,7 +131,8 @@ constexpr std::string_view kMoreCharacters =
     R"(\u{30000}-\u{3FFFD}\u{40000}-\u{4FFFD}\u{50000}-\u{5FFFD}\u{60000}-\u{6FFFD})"
     R"(\u{70000}-\u{7FFFD}\u{80000}-\u{8FFFD}\u{90000}-\u{9FFFD}\u{A0000}-\u{AFFFD})"
     R"(\u{B0000}-\u{BFFFD}\u{C0000}-\u{CFFFD}\u{D0000}-\u{DFFFD}\u{E1000}-\u{EFFFD})";
-constexpr std::string_view kPrivateCharacters = R"(\u{E000}-\u{F8FF}\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD})";
+constexpr std::string_view kPrivateCharacters =
+    R"(\u{E000}-\u{F8FF}\u{F0000}-\u{FFFFD}\u{100000}-\u{10FFFD})";
 
 // RFC 6570.
 std::string UriTemplate() {
@@ -138,7 +140,8 @@ std::string UriTemplate() {
       StrCat(R"((?:[\x21\x23\x24\x26\x28-\x3B\x3D\x3F-\x5B\x5D\x5F\x61-\x7A\x7E)", kMoreCharacters,
              kPrivateCharacters, "]|%[0-9A-Fa-f]{2})");
   const std::string character = "(?:[0-9A-Za-z_]|%[0-9A-Fa-f]{2})";
-  const std::string variable = StrCat(character, R"((?:\.?)", character, R"()*(?::[1-9]\d{0,3}|\*)?)");
+  const std::string variable =
+      StrCat(character, R"((?:\.?)", character, R"()*(?::[1-9]\d{0,3}|\*)?)");
   return StrCat("(?:", literal, R"(|\{[+#./;?&=,!@|]?)", variable, "(?:,", variable, R"()*\})*)");
 }
 

@@ -60,8 +60,7 @@ class TextReader final : public ByteReader {
       case Within::kBackslash: return Escape(key, byte);
       case Within::kHex: return Hex(key, byte);
       case Within::kHigh: return byte == '\\' ? StateOf(With(key, Within::kHighBackslash)) : kDead;
-      case Within::kHighBackslash:
-        return byte == 'u' ? StateOf(With(key, Within::kLowHex)) : kDead;
+      case Within::kHighBackslash: return byte == 'u' ? StateOf(With(key, Within::kLowHex)) : kDead;
       case Within::kLowHex: return LowHex(key, byte);
     }
     return kDead;

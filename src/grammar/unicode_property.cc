@@ -74,8 +74,7 @@ std::optional<CodePointSet> Category(std::string_view name) {
   }
   for (const auto& [names, letter] : kGroups) {
     if (!HasName(names, name)) continue;
-    return all_of(
-        [first = letter[0]](std::string_view of_row) { return of_row.front() == first; });
+    return all_of([first = letter[0]](std::string_view of_row) { return of_row.front() == first; });
   }
   return FindIn(kUnicodeCategories, name);
 }

@@ -30,8 +30,11 @@ TEST_F(ToolsTest, FormsThatAreTooLargeTogetherAreRefused) {
                        {"properties",
                         {{"x", {{"type", "string"}, {"pattern", "^[ab]{0,9999}$"}}},
                          {"y", {{"type", "string"}, {"pattern", "^[cd]{0,9999}$"}}},
-                         {"z", {{"type", "string"}, {"pattern", "^[ef]{0,9999}$"}}}}},
-                       {"required", {"x", "y", "z"}}};
+                         {"z", {{"type", "string"}, {"pattern", "^[ef]{0,9999}$"}}},
+                         {"v", {{"type", "string"}, {"pattern", "^[gh]{0,9999}$"}}},
+                         {"w", {{"type", "string"}, {"pattern", "^[ij]{0,9999}$"}}},
+                         {"u", {{"type", "string"}, {"pattern", "^[kl]{0,4999}$"}}}}},
+                       {"required", {"x", "y", "z", "v", "w", "u"}}};
   Json function = Function();
   function["parameters"] = schema;
   Json open = OpenAi();

@@ -67,7 +67,9 @@ Json Try(const Json& line, std::mt19937& random) {
   auto grammar = builder.Finish(*root);
   if (!grammar.ok()) return {{"error", grammar.status().message()}};
   GrammarAutomaton automaton(*std::move(grammar));
-  Json found = {{"refused", Json::array()}, {"taken", Json::array()}, {"walks", Json::array()},
+  Json found = {{"refused", Json::array()},
+                {"taken", Json::array()},
+                {"walks", Json::array()},
                 {"stuck", Json::array()}};
   for (const Json& text : line.value("texts", Json::array())) {
     if (!Allows(automaton, text.get<std::string>())) found["refused"].push_back(text);
