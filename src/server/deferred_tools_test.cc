@@ -33,7 +33,8 @@ class DeferredToolsTest : public ServerTest {
                  {"input_schema",
                   {{"type", "object"},
                    {"properties", {{"city", {{"enum", Json::array({"Paris"})}}}}},
-                   {"required", Json::array({"city"})}}}};
+                   {"required", Json::array({"city"})},
+                   {"additionalProperties", false}}}};
     if (deferred) tool["defer_loading"] = true;
     return tool;
   }
@@ -95,7 +96,7 @@ TEST_F(DeferredToolsTest, AReferenceWritesTheDefinitionWhereItStands) {
   const std::string definition =
       "\n<functions>\n"
       R"(<function>{"description":"Does its work","name":"get_weather","parameters":)"
-      R"({"type":"object","properties":{"city":{"enum":["Paris"]}},"required":["city"]}}</function>)"
+      R"({"type":"object","properties":{"city":{"enum":["Paris"]}},"required":["city"],"additionalProperties":false}}</function>)"
       "\n</functions>\n";
   const std::vector<Json> tools = {Tool("search"), Tool("get_weather", true)};
   EXPECT_EQ(Count(Called(Json::array({Reference("get_weather")})), tools),
@@ -126,7 +127,7 @@ TEST_F(DeferredToolsTest, WhatMayBeCalledFollowsTheConversation) {
   const Json any = {{"type", "any"}};
   const Json only = {{"type", "tool"}, {"name", "get_weather"}};
   const auto calls = [](const std::string& name) { return std::vector<std::string>{name}; };
-  EXPECT_EQ(Forced(Json::array({User("Hi")}), tools, any).front(), "search");
+  EXPECT_EQ(Forced(Json::array({User("Hi")}), tools, any).at(0), "search");
   const Json loaded = Called(Json::array({Reference("get_weather")}));
   EXPECT_EQ(Forced(loaded, tools, only), calls("get_weather"));
   Json removed = loaded;

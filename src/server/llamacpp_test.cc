@@ -138,8 +138,10 @@ TEST_F(ServerTest, LlamaCppsOptionsHaveAnEffect) {
     EXPECT_NE(answer.body.find(name), std::string::npos) << answer.body;
   }
   body = Ask("Once upon a time", 60);
-  body["json_schema"] = {
-      {"type", "object"}, {"properties", {{"a", {{"type", "boolean"}}}}}, {"required", {"a"}}};
+  body["json_schema"] = {{"type", "object"},
+                         {"properties", {{"a", {{"type", "boolean"}}}}},
+                         {"required", {"a"}},
+                         {"additionalProperties", false}};
   const Json formed = Post("/completion", body).json();
   EXPECT_TRUE(Json::parse(formed["content"].get<std::string>())["a"].is_boolean()) << formed;
 }

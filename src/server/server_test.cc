@@ -18,7 +18,7 @@ namespace {
 TEST_F(ServerTest, OperatorsRoutes) {
   EXPECT_EQ(Get("/health").json(), Json({{"status", "ok"}}));
   EXPECT_EQ(Get("/health", "HEAD").body, "");
-  EXPECT_EQ(Get("/api/version").json()["version"], "0.1.0");
+  EXPECT_EQ(Get("/api/version").json(), Json({{"version", "0.12.10"}, {"kvcache", "0.1.0"}}));
   EXPECT_EQ(Get("/v1/models").json()["data"][0]["id"], "story");
   EXPECT_EQ(Get("/v1/models/story").json()["id"], "story");
   EXPECT_EQ(Get("/v1/models/other").status, 404);

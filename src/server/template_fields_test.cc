@@ -170,7 +170,8 @@ TEST_F(TemplateTest, PromptsAreShownWithTheVariablesOfTheirRequests) {
 TEST_F(ServerTest, AFormHoldsForTheWholeAnswer) {
   const Json schema = {{"type", "object"},
                        {"properties", {{"name", {{"type", "string"}, {"maxLength", 5}}}}},
-                       {"required", {"name"}}};
+                       {"required", {"name"}},
+                       {"additionalProperties", false}};
   Json body = {{"messages", Turns(R"({"name": "M)")},
                {"max_tokens", 40},
                {"temperature", 0},
