@@ -13,14 +13,15 @@ cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 STEPS='
 first-text    900  base     build from nothing and generate a text, as a newcomer does
 test         2400  base     build and run the tests
-format        120  base     the format of C++ files
+format        300  base     the format of C++ files
 text          120  base     layers, links, spelling
 lint-changed  900  base     clang-tidy on what the last commits changed
 release      2400  release  build, install and use what people run
 targets      1500  release  all benchmarks; the kernels of every instruction set; a quick benchmark
 lint         1800  image    clang-tidy on all sources
 container    2400  image    the instructions of deploy/Containerfile
-asan-ubsan   2400  address  tests with the address and undefined-behaviour sanitizers
+asan-libraries 2400 address  tests of the libraries with the address and undefined-behaviour sanitizers
+asan-programs  2400 programs the same for the server, the command line and the import
 tsan         1200  threads  tests with the thread sanitizer
 fuzz         1200  threads  all fuzzers, for some seconds each
 slow         2700  slow     agents from npm, the contract of the server, load: tests that take minutes
@@ -34,7 +35,7 @@ groups() { awk 'NF && $3 != "base" && !seen[$3]++ { print $3 }' <<< "$STEPS"; }
 limit_of() { awk -v step="$1" '$1 == step { print $2 }' <<< "$STEPS"; }
 usage() {
   sed -n '2,/^set -u/ { /^#/ s/^# \?//p }' "${BASH_SOURCE[0]}"
-  awk 'NF { printf "  %-13s %4d s  %-8s %s\n", $1, $2, $3, substr($0, index($0, $4)) }' <<< "$STEPS"
+  awk 'NF { printf "  %-14s %4d s  %-8s %s\n", $1, $2, $3, substr($0, index($0, $4)) }' <<< "$STEPS"
 }
 
 require_step() {
@@ -89,12 +90,12 @@ failed=() report=()
 for step in $chosen; do
   [[ $without != *" $step "* ]] || continue
   start=$SECONDS log=$logs/$step.log limit=$(limit_of "$step")
-  printf 'check: %-13s' "$step"
+  printf 'check: %-14s' "$step"
   timeout --kill-after=10 "$limit" ./dev check-step "$step" > "$log" 2>&1
   status=$?
   result=ok
   [[ $status == 0 ]] || { result="FAILED ($status)"; failed+=("$step"); }
-  report+=("$(printf '%-13s %4d s of %4d  %s' "$step" $((SECONDS - start)) "$limit" "$result")")
+  report+=("$(printf '%-14s %4d s of %4d  %s' "$step" $((SECONDS - start)) "$limit" "$result")")
   printf '%4d s  %s\n' $((SECONDS - start)) "$result"
   [[ $status == 0 ]] || { failures "$log"; tail -n 80 "$log"; echo "check: all of it is in $log"; }
 done
