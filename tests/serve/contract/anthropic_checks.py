@@ -27,7 +27,7 @@ class Anthropic(Contract):
             self.refused({**body, "system": marked}, "ttl")
         for field, values in {"max_tokens": ["5", 0, 1.5, True], "messages": ["x", [], [1], [{"role": "system"}]],
                               "system": [1, {}], "stop_sequences": ["x", [1]], "temperature": ["1", -1, True],
-                              "top_k": ["x", -1], "top_p": [2], "thinking": ["x", {"type": "y"}], "tools": ["x", [1]]
+                              "top_k": ["x", -2], "top_p": [2], "thinking": ["x", {"type": "y"}], "tools": ["x", [1]]
                               }.items():
             for value in values:
                 self.refused({**body, field: value})
