@@ -29,8 +29,9 @@ namespace {
 using nlohmann::json;
 
 struct FuzzedRoute {
-  std::string_view path;
+  std::string_view path;  // ID: that of the last response that was stored
   std::string_view body;  // of a right request
+  std::string_view method = "POST";
 };
 
 constexpr std::string_view kChat =
@@ -61,81 +62,131 @@ constexpr std::array kRoutes = {
     FuzzedRoute{"/api/copy", R"({"source":"m","destination":"n"})"},
     FuzzedRoute{"/api/embed", R"({"model":"m","input":"hi"})"},
     FuzzedRoute{"/chat/completions", kChat},
+    FuzzedRoute{"/completions", kPrompt},
+    FuzzedRoute{"/v1/responses/ID/input_items?limit=2", "{}", "GET"},
+    FuzzedRoute{"/v1/responses/ID?stream=true", "{}", "GET"},
+    FuzzedRoute{"/v1/responses/ID/cancel", "{}"},
+    FuzzedRoute{"/v1/responses/ID", "{}", "DELETE"},
+    FuzzedRoute{"/state/prefix?id=1", "{}", "GET"},
+    FuzzedRoute{"/v1/models/m", "{}", "GET"},
 };
 
 // Some of the names that requests have, on any route.
-constexpr std::array<std::string_view, 72> kKeys = {"model",
-                                                    "messages",
-                                                    "role",
-                                                    "content",
-                                                    "type",
-                                                    "text",
-                                                    "stream",
-                                                    "stream_options",
-                                                    "include_usage",
-                                                    "max_tokens",
-                                                    "max_completion_tokens",
-                                                    "max_output_tokens",
-                                                    "temperature",
-                                                    "top_p",
-                                                    "top_k",
-                                                    "min_p",
-                                                    "seed",
-                                                    "stop",
-                                                    "stop_sequences",
-                                                    "n",
-                                                    "best_of",
-                                                    "logprobs",
-                                                    "top_logprobs",
-                                                    "echo",
-                                                    "suffix",
-                                                    "logit_bias",
-                                                    "presence_penalty",
-                                                    "frequency_penalty",
-                                                    "response_format",
-                                                    "json_schema",
-                                                    "schema",
-                                                    "strict",
-                                                    "name",
-                                                    "description",
-                                                    "parameters",
-                                                    "input_schema",
-                                                    "tools",
-                                                    "tool_choice",
-                                                    "function",
-                                                    "arguments",
-                                                    "tool_calls",
-                                                    "tool_call_id",
-                                                    "tool_use_id",
-                                                    "tool_result",
-                                                    "tool_use",
-                                                    "id",
-                                                    "input",
-                                                    "instructions",
-                                                    "reasoning",
-                                                    "reasoning_effort",
-                                                    "effort",
-                                                    "thinking",
-                                                    "think",
-                                                    "budget_tokens",
-                                                    "verbosity",
-                                                    "previous_response_id",
-                                                    "store",
-                                                    "metadata",
-                                                    "user",
-                                                    "system",
-                                                    "options",
-                                                    "num_predict",
-                                                    "num_ctx",
-                                                    "keep_alive",
-                                                    "format",
-                                                    "images",
-                                                    "image_url",
-                                                    "grammar",
-                                                    "prompt",
-                                                    "chat_template_kwargs",
-                                                    "continue_final_message",
-                                                    "allowed_tools"};
+constexpr std::array<std::string_view, 115> kKeys = {"model",
+                                                     "messages",
+                                                     "role",
+                                                     "content",
+                                                     "type",
+                                                     "text",
+                                                     "stream",
+                                                     "stream_options",
+                                                     "include_usage",
+                                                     "max_tokens",
+                                                     "max_completion_tokens",
+                                                     "max_output_tokens",
+                                                     "temperature",
+                                                     "top_p",
+                                                     "top_k",
+                                                     "min_p",
+                                                     "typical_p",
+                                                     "seed",
+                                                     "stop",
+                                                     "stop_sequences",
+                                                     "n",
+                                                     "best_of",
+                                                     "n_predict",
+                                                     "n_probs",
+                                                     "logprobs",
+                                                     "top_logprobs",
+                                                     "echo",
+                                                     "suffix",
+                                                     "logit_bias",
+                                                     "presence_penalty",
+                                                     "frequency_penalty",
+                                                     "repeat_penalty",
+                                                     "repeat_last_n",
+                                                     "response_format",
+                                                     "json_schema",
+                                                     "schema",
+                                                     "strict",
+                                                     "name",
+                                                     "description",
+                                                     "parameters",
+                                                     "input_schema",
+                                                     "tools",
+                                                     "tool_choice",
+                                                     "function",
+                                                     "functions",
+                                                     "function_call",
+                                                     "arguments",
+                                                     "tool_calls",
+                                                     "tool_call_id",
+                                                     "tool_use_id",
+                                                     "tool_result",
+                                                     "tool_use",
+                                                     "tool_reference",
+                                                     "tool_addition",
+                                                     "tool_removal",
+                                                     "id",
+                                                     "input",
+                                                     "instructions",
+                                                     "reasoning",
+                                                     "reasoning_content",
+                                                     "reasoning_effort",
+                                                     "effort",
+                                                     "thinking",
+                                                     "think",
+                                                     "budget_tokens",
+                                                     "verbosity",
+                                                     "previous_response_id",
+                                                     "store",
+                                                     "metadata",
+                                                     "user",
+                                                     "system",
+                                                     "options",
+                                                     "num_predict",
+                                                     "num_ctx",
+                                                     "keep_alive",
+                                                     "format",
+                                                     "images",
+                                                     "image_url",
+                                                     "source",
+                                                     "grammar",
+                                                     "guided_json",
+                                                     "guided_regex",
+                                                     "guided_choice",
+                                                     "guided_grammar",
+                                                     "structured_outputs",
+                                                     "structural_tag",
+                                                     "regex",
+                                                     "choice",
+                                                     "prompt",
+                                                     "chat_template_kwargs",
+                                                     "continue_final_message",
+                                                     "add_generation_prompt",
+                                                     "allowed_tools",
+                                                     "mode",
+                                                     "samplers",
+                                                     "ignore_eos",
+                                                     "min_tokens",
+                                                     "stop_token_ids",
+                                                     "input_prefix",
+                                                     "input_suffix",
+                                                     "input_extra",
+                                                     "filename",
+                                                     "call_id",
+                                                     "output",
+                                                     "summary",
+                                                     "encrypted_content",
+                                                     "include",
+                                                     "truncation",
+                                                     "cache_control",
+                                                     "betas",
+                                                     "context",
+                                                     "template",
+                                                     "raw",
+                                                     "limit",
+                                                     "order"};
 
 // Has tools, calls of the syntax that answers are read in, and thoughts.
 constexpr const char* kTemplate =
@@ -156,6 +207,8 @@ class FuzzedServer {
     request.shape.vocab = 300;
     request.shape.context = 96;
     request.chat_template = kTemplate;
+    request.control_tokens = {"<|im_start|>", "<|im_end|>", "<|fim_prefix|>", "<|fim_suffix|>",
+                              "<|fim_middle|>"};
     Check(make_model::MakeModel(request, path).ok());
     auto engine = Engine::Open(path, {.threads = 1, .context = 96, .max_sequences = 4});
     Check(engine.ok());
@@ -166,7 +219,9 @@ class FuzzedServer {
     std::filesystem::remove(path);
   }
 
-  std::string Ask(std::string_view path, std::string_view body) const {
+  std::string Ask(const FuzzedRoute& route, std::string_view body) {
+    std::string path(route.path);
+    if (const std::size_t at = path.find("ID"); at != path.npos) path.replace(at, 2, last_id_);
     const int descriptor = socket(AF_INET, SOCK_STREAM | SOCK_CLOEXEC, 0);
     sockaddr_in address{};
     address.sin_family = AF_INET;
@@ -174,7 +229,7 @@ class FuzzedServer {
     address.sin_addr.s_addr = htonl(INADDR_LOOPBACK);
     Check(connect(descriptor, reinterpret_cast<sockaddr*>(&address), sizeof(address)) == 0);
     const std::string request =
-        StrCat("POST ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
+        StrCat(route.method, " ", path, " HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
                "Content-Length: ", body.size(), "\r\n\r\n", body);
     (void)send(descriptor, request.data(), request.size(), MSG_NOSIGNAL);
     std::string answer;
@@ -184,12 +239,15 @@ class FuzzedServer {
       if (size > 0) answer.append(bytes, static_cast<std::size_t>(size));
     }
     (void)close(descriptor);
+    const std::size_t id = answer.find("\"resp_");
+    if (id != answer.npos) last_id_ = answer.substr(id + 1, answer.find('"', id + 1) - id - 1);
     return answer;
   }
 
  private:
   std::unique_ptr<Engine> engine_;
   std::unique_ptr<Server> server_;
+  std::string last_id_ = "resp_1";
 };
 
 void CheckAnswer(const std::string& answer, std::string_view body) {
@@ -218,7 +276,7 @@ extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {
   using namespace kvcache;
   using namespace kvcache::server;
-  static const FuzzedServer server;
+  static FuzzedServer server;
   std::string_view text(reinterpret_cast<const char*>(bytes), size);
   const FuzzedRoute& route = kRoutes[TakeByte(&text) % kRoutes.size()];
   const nlohmann::json changes = nlohmann::json::parse(text, nullptr, false);
@@ -228,6 +286,6 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
     request.merge_patch(changes);
     body = request.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
   }
-  CheckAnswer(server.Ask(route.path, body), body);
+  CheckAnswer(server.Ask(route, body), body);
   return 0;
 }
