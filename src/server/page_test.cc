@@ -162,7 +162,6 @@ TEST_F(PageTest, ClientsThatLeaveAreCancelled) {
     Json body = Completion("Once upon a time");
     body["stream"] = true;
     body["max_tokens"] = 450;
-    body["ignore_eos"] = true;
     const std::string text = body.dump();
     EXPECT_TRUE(client.Write(StrCat("POST /v1/completions HTTP/1.1\r\nHost: localhost\r\n",
                                     "Content-Length: ", text.size(), "\r\n\r\n", text)));

@@ -246,7 +246,8 @@ TEST_F(ToolsTest, ForcedCallsFollowTheirSchemas) {
   const Json strict = Post("/v1/chat/completions", open).json()["choices"][0];
   EXPECT_EQ(strict["message"]["content"], kText) << strict;
   EXPECT_EQ(strict["message"]["tool_calls"][0]["function"]["arguments"], kArguments.dump());
-  open["tools"][1]["function"]["parameters"]["properties"]["city"]["not"] = Json::object();
+  // A reference to a group is no regular language.
+  open["tools"][1]["function"]["parameters"]["properties"]["city"]["pattern"] = R"((a)\1)";
   EXPECT_EQ(Post("/v1/chat/completions", open).json()["error"]["param"], "tools");
 }
 

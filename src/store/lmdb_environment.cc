@@ -25,8 +25,8 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostOpenings = 4;       // of files that are damaged
-constexpr std::int64_t kMapShare = 4;  // of the address space that is left: one part in four
+constexpr int kMostOpenings = 4;          // of files that are damaged
+constexpr std::int64_t kOthersShare = 4;  // of the address space: one part in four is for others
 
 // The environments of this process, by directory.
 struct Registry {
@@ -243,7 +243,10 @@ bool LmdbEnvironment::Grow(std::int64_t most_bytes) {
   const std::unique_lock alone(map_lock_);
   if (env_ == nullptr || map_bytes_ >= most_bytes) return false;
   std::int64_t more = std::min(map_bytes_.load(), most_bytes - map_bytes_);
-  if (const auto left = AddressSpaceLeft()) more = std::min(more, *left / kMapShare);
+  if (const auto left = AddressSpaceLeft()) {
+    // Many small steps, too, leave what others need.
+    more = std::min(more, *left - (map_bytes_ + *left) / kOthersShare);
+  }
   const std::int64_t bytes = (map_bytes_ + more) / static_cast<std::int64_t>(page_bytes_) *
                              static_cast<std::int64_t>(page_bytes_);
   return bytes > map_bytes_ && SetMapBytes(bytes) == 0;
