@@ -63,11 +63,13 @@ class ChildProcess {
     (void)waitpid(process_, &status, 0);
     status_ = status;
   }
-  // Returns its exit status; 1000 and the signal that ended it; -1 if it takes longer.
+  // Returns its exit status; 1000 and the signal that ended it; -1 if it takes longer. Looks once at least.
   int WaitFor(std::chrono::seconds most) {
     const auto end = std::chrono::steady_clock::now() + most;
-    for (int status = 0; !status_ && std::chrono::steady_clock::now() < end;) {
+    while (!status_) {
+      int status = 0;
       if (waitpid(process_, &status, WNOHANG) == process_) status_ = status;
+      if (std::chrono::steady_clock::now() >= end) break;
       std::this_thread::sleep_for(std::chrono::milliseconds(1));
     }
     if (!status_) return -1;

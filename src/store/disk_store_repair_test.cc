@@ -265,8 +265,11 @@ TEST_F(DiskStoreRepair, LeavesTheCopyOfACollectionThatRuns) {
 // While one process reads the meta pages, another one commits twice: they have another state then.
 TEST_F(DiskStoreRepair, CommitsOfAnotherProcessAreNoDamage) {
   const SharedWithChildren<std::atomic<int>> asked, done;
+  const SharedWithChildren<std::atomic<bool>> is_open;
   ChildProcess writer([&] {
     const auto store = Open(directory_.path());
+    if (store == nullptr) return 1;
+    *is_open = true;
     for (;;) {
       while (*done == *asked) std::this_thread::yield();
       for (int i = 0; i < 2; ++i) (void)store->Put(TestId(500), TestPayload(500, 1000)).ok();
@@ -274,6 +277,9 @@ TEST_F(DiskStoreRepair, CommitsOfAnotherProcessAreNoDamage) {
     }
     return 0;
   });
+  const auto is_gone = [&] { return writer.WaitFor(std::chrono::seconds(0)) != -1; };
+  while (!*is_open && !is_gone()) std::this_thread::yield();
+  ASSERT_TRUE(*is_open);
   int reads = 0;
   std::unique_ptr<Store> store;
   const bool is_watched = WithSlowCalls(
@@ -281,7 +287,7 @@ TEST_F(DiskStoreRepair, CommitsOfAnotherProcessAreNoDamage) {
       [&] {
         if (++reads > 12) return;
         ++*asked;
-        while (*done < *asked) std::this_thread::yield();
+        while (*done < *asked && !is_gone()) std::this_thread::yield();
       },
       [&] { store = Open(directory_.path()); });
   if (!is_watched) GTEST_SKIP() << "the system does not tell of calls";
