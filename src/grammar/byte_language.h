@@ -3,6 +3,7 @@
 // Thread safety: a language is a constant; a reader is used by one thread at a time.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <memory>
 
@@ -23,6 +24,8 @@ class ByteReader {
   virtual bool Accepts(State state) = 0;
   // Returns whether some answer was given up, because it took too many states.
   virtual bool full() const = 0;
+  // Returns how many states were looked at so far, as a measure of the time and memory that they took.
+  virtual std::size_t work() const = 0;
 };
 
 class ByteLanguage {

@@ -7,6 +7,11 @@
 #include <utility>
 
 namespace kvcache {
+namespace {
+
+constexpr std::size_t kBytesOfState = 100;  // of a pattern that is as much work as one state
+
+}  // namespace
 
 CharacterAutomaton::CharacterAutomaton(const TextLanguage& language) : language_(language) {
   for (const TextLanguage::Part& part : language.parts()) {
@@ -21,6 +26,12 @@ CharacterAutomaton::CharacterAutomaton(const TextLanguage& language) : language_
 bool CharacterAutomaton::full() const {
   return full_ || std::any_of(matchers_.begin(), matchers_.end(),
                               [](const PatternMatcher& matcher) { return matcher.full(); });
+}
+
+std::size_t CharacterAutomaton::work() const {
+  std::size_t work = states_.size() + looked_at_;
+  for (const PatternMatcher& matcher : matchers_) work += matcher.bytes() / kBytesOfState;
+  return work;
 }
 
 CharacterAutomaton::State CharacterAutomaton::start() {

@@ -17,7 +17,7 @@ class CharacterAutomaton {
   using State = std::int32_t;
   static constexpr State kDead = -1;
   // Beyond so many states that are looked at, or found, every step is dead and full() is true.
-  static constexpr std::size_t kMostStates = 400'000;
+  static constexpr std::size_t kMostStates = 200'000;
 
   // REQUIRES: the language outlives the automaton.
   explicit CharacterAutomaton(const TextLanguage& language);
@@ -27,6 +27,7 @@ class CharacterAutomaton {
   State Next(State state, std::int32_t of_class);
   bool Accepts(State state);
   bool full() const;
+  std::size_t work() const;
 
  private:
   static constexpr State kUnknown = -2;

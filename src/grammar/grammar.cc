@@ -51,10 +51,11 @@ GrammarSymbol GrammarBuilder::Language(std::shared_ptr<const ByteLanguage> langu
                                        std::size_t cost) {
   symbols_ += cost;
   bool has_strings = false;
-  if (!too_large()) {
+  if (!too_large() && !gave_up_) {
     const std::unique_ptr<ByteReader> reader = language->Reader();
     has_strings = reader->start() != ByteReader::kDead;
-    gave_up_ = gave_up_ || reader->full();
+    work_ += 10 + reader->work();
+    gave_up_ = reader->full() || work_ > kMostWork;
   }
   grammar_.languages.push_back(std::move(language));
   grammar_.costs.push_back(cost);

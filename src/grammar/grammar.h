@@ -41,6 +41,8 @@ class GrammarBuilder {
  public:
   // The most symbols of all rules together.
   static constexpr std::size_t kMostSymbols = 200'000;
+  // The most work that it may take to find whether languages have strings, all together.
+  static constexpr std::size_t kMostWork = 1'000'000;
 
   // Returns a rule without alternatives: it matches nothing.
   GrammarSymbol NewRule();
@@ -68,7 +70,8 @@ class GrammarBuilder {
   Grammar grammar_;
   std::size_t symbols_ = 0;
   std::vector<char> has_strings_;  // [language]
-  bool gave_up_ = false;           // on a language
+  std::size_t work_ = 0;           // on languages
+  bool gave_up_ = false;           // on one of them
   std::map<GrammarSymbol, GrammarSymbol> stars_;
   std::map<GrammarSymbol, std::vector<GrammarSymbol>> optionals_;  // [i]: at most i times
 };

@@ -79,6 +79,7 @@ class NumberReader final : public ByteReader {
   State start() override { return Live(Reading{}); }
   bool Accepts(State state) override { return MayEnd(states_[static_cast<std::size_t>(state)]); }
   bool full() const override { return full_; }
+  std::size_t work() const override { return states_.size(); }
   State Next(State state, unsigned char byte) override {
     const auto next = Step(states_[static_cast<std::size_t>(state)], byte);
     return next ? Live(*next) : kDead;

@@ -62,6 +62,7 @@ class PatternMatcher {
     return states_[static_cast<std::size_t>(state)].distance;
   }
   bool full() const { return full_; }
+  std::size_t bytes() const { return bytes_; }
   const PatternProgram& program() const { return *program_; }
 
  private:

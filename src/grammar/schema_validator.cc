@@ -54,15 +54,21 @@ Result<bool> SchemaValidator::Check(const Json& schema, const Json& value) {
   --depth_;
   if (value.is_object()) return CheckObject(schema, value);
   if (value.is_array()) return CheckArray(schema, value);
-  if (value.is_string()) {
-    KVCACHE_ASSIGN_OR_RETURN(const auto texts, TextsOf({{&schema}}, place_, programs_));
-    return texts->Has(value.get_ref<const std::string&>());
-  }
+  if (value.is_string()) return AllowsText(schema, value.get_ref<const std::string&>());
   if (value.is_number()) {
     KVCACHE_ASSIGN_OR_RETURN(const NumberRange range, NumbersOf({{&schema}}, false, place_));
     return NumberLanguage(range).Has(value.dump());
   }
   return true;
+}
+
+Result<bool> SchemaValidator::AllowsText(const Json& schema, const std::string& text) {
+  auto& texts = texts_[&schema];
+  if (texts == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(texts, TextsOf({{&schema}}, place_, programs_));
+  }
+  steps_ += 1 + text.size();
+  return texts->Has(text);
 }
 
 Result<bool> SchemaValidator::CheckKeyword(const std::string& keyword, const Json& schema,

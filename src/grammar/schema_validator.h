@@ -3,6 +3,8 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <map>
+#include <memory>
 #include <nlohmann/json.hpp>
 #include <string>
 
@@ -35,11 +37,13 @@ class SchemaValidator {
   // Returns how many of the schemas allow the value, up to `enough`.
   Result<std::size_t> CountOfAllowing(const Json& schemas, const Json& value, std::size_t enough);
   Result<bool> Matches(const std::string& pattern, const std::string& text);
+  Result<bool> AllowsText(const Json& schema, const std::string& text);
 
   const SchemaReferences& references_;
   PatternPrograms& programs_;
   std::string place_;
   const Json* given_ = nullptr;
+  std::map<const Json*, std::shared_ptr<const TextLanguage>> texts_;
   int depth_ = 0;
   std::size_t steps_ = 0;
 };

@@ -50,6 +50,7 @@ class TextReader final : public ByteReader {
     return key.within == Within::kNothing && characters_.Accepts(key.at);
   }
   bool full() const override { return full_ || characters_.full(); }
+  std::size_t work() const override { return states_.size() + characters_.work(); }
 
   State Next(State state, unsigned char byte) override {
     const Key key = states_[static_cast<std::size_t>(state)];
@@ -67,7 +68,7 @@ class TextReader final : public ByteReader {
   }
 
  private:
-  static constexpr std::size_t kMostStates = 1'000'000;
+  static constexpr std::size_t kMostStates = 500'000;
   enum class Within : std::uint8_t {
     kNothing,        // between characters
     kTail,           // `left` more bytes of UTF-8, whatever they are; then the state is `at`
