@@ -133,15 +133,17 @@ class Placement {
   void AddToTurn(Json message, Json* next) {
     const std::string text = message["content"].get<std::string>();
     Json* const last = placed_.empty() ? nullptr : &placed_.back();
-    if (last != nullptr && IsTextOf(*last, "user")) {
+    const auto is = [](const Json* other, const char* role) {
+      return other != nullptr && IsTextOf(*other, role);
+    };
+    const bool joins_result = is(last, "tool") && !places_.user_after_result;
+    if (is(last, "user")) {
       AppendText(*last, text);
       joins_ = true;
-    } else if (next != nullptr && IsTextOf(*next, "user")) {
+    } else if (is(next, "user") || (is(next, "tool") && !joins_result)) {
       PrependText(*next, text);
-    } else if (last != nullptr && IsTextOf(*last, "tool") && !places_.user_after_result) {
+    } else if (joins_result) {
       AppendText(*last, text);
-    } else if (next != nullptr && IsTextOf(*next, "tool")) {
-      PrependText(*next, text);
     } else {
       placed_.push_back(std::move(message));
     }

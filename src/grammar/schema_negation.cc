@@ -21,8 +21,9 @@ std::optional<Json> Opposite(const Json& schema, int depth);
 bool AddEach(const Json& schemas, int depth, Json& list) {
   return std::all_of(schemas.begin(), schemas.end(), [&](const Json& one) {
     auto opposite = Opposite(one, depth + 1);
-    if (opposite) list.push_back(*std::move(opposite));
-    return opposite.has_value();
+    if (!opposite) return false;
+    list.push_back(*std::move(opposite));
+    return true;
   });
 }
 
@@ -37,7 +38,7 @@ Json OtherTypes(const Json& type) {
   for (const char* name : {"null", "boolean", "number", "string", "object", "array"}) {
     if (!has(name) && !(fractions && name == std::string_view("number"))) types.push_back(name);
   }
-  const Json others = types.empty() ? Json(false) : Json{{"type", std::move(types)}};
+  Json others = types.empty() ? Json(false) : Json{{"type", std::move(types)}};
   if (!fractions) return others;
   const Json numbers = {{"type", "number"}, {"not", Json{{"type", "integer"}}}};
   return {{"anyOf", Json::array({others, numbers})}};
