@@ -74,5 +74,5 @@ done 3< <(instructions)
 rm -rf "${roots[build]:?}/src"  # the last stage has to do without the sources
 printf '==== the container answers\n'
 /usr/bin/python3 "$REPOSITORY/tools/check/installed.py" serve -- \
-  env -i HOME=/data PATH=/usr/local/bin:/usr/bin:/bin chroot --userspec="$user" "$root" \
+  env -i HOME=/data PATH=/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin chroot --userspec="$user" "$root" \
   sh -c "export $settings; exec $entry --port 0"
