@@ -35,6 +35,9 @@ std::size_t CharacterAutomaton::work() const {
 }
 
 CharacterAutomaton::State CharacterAutomaton::start() {
+  // Lengths alone need no search, so nothing else would find that they allow no text.
+  const TextLengths lengths = language_.lengths();
+  if (lengths.most >= 0 && lengths.least > lengths.most) return kDead;
   std::vector<std::int32_t> parts;
   for (const PatternMatcher& matcher : matchers_) parts.push_back(matcher.start());
   const State state = StateOf(std::move(parts), 0);

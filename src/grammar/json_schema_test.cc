@@ -334,6 +334,10 @@ TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
               {R"("2023-12-31")", R"("2024-12-32")"});
   for (const char* schema :
        {R"({"type": "string", "pattern": "^a{3}$", "maxLength": 2})",
+        R"({"type": "string", "minLength": 2, "maxLength": 0})",
+        R"({"allOf": [{"type": "string", "minLength": 5}, {"maxLength": 4}]})",
+        R"({"type": "array", "items": {"type": "null"}, "minItems": 2, "maxItems": 1})",
+        R"({"type": "integer", "minimum": 2, "maximum": 1})",
         R"({"type": "string", "pattern": "^(ab)+$", "minLength": 9999, "maxLength": 9999})"}) {
     EXPECT_NE(ErrorOf(Json::parse(schema)).find("allows no value"), std::string::npos) << schema;
   }
