@@ -1,31 +1,15 @@
 // Tools of Anthropic's API that a conversation loads, adds and removes, with a model that calls "get_weather".
-#include <filesystem>
 #include <string>
 #include <vector>
 
-#include "server/server_testing.h"
-#include "support/scripted_model.h"
+#include "server/tools_testing.h"
 
 namespace kvcache::server {
 namespace {
 
-class DeferredToolsTest : public ServerTest {
+class DeferredToolsTest : public ScriptedServerTest {
  protected:
-  void SetUp() override {
-    path_ = testing::TempDir() + "deferred." + std::to_string(getpid()) + ".gguf";
-    const Status written = ScriptedModel::Write(path_);
-    ASSERT_TRUE(written.ok()) << written.message();
-    auto engine = Engine::Open(path_, {.threads = 1, .context = 2048, .max_sequences = 2});
-    ASSERT_TRUE(engine.ok()) << engine.status().message();
-    scripted_ = std::move(*engine);
-    auto server = Server::Start(*scripted_, {.name = "scripted"}, {});
-    ASSERT_TRUE(server.ok()) << server.status().message();
-    server_ = std::move(*server);
-  }
-  void TearDown() override {
-    server_.reset();
-    std::filesystem::remove(path_);
-  }
+  DeferredToolsTest() : ScriptedServerTest(2048) {}
 
   static Json Tool(const std::string& name, bool deferred = false) {
     Json tool = {{"name", name},
@@ -81,9 +65,6 @@ class DeferredToolsTest : public ServerTest {
     }
     return names;
   }
-
-  std::string path_;
-  std::unique_ptr<Engine> scripted_;
 };
 
 TEST_F(DeferredToolsTest, APromptHasNoneThatNothingRefersTo) {

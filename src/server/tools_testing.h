@@ -14,13 +14,15 @@ inline const std::string kThoughts = "The user wants the weather.";
 inline const std::string kText = "Let me look.";
 inline const Json kArguments = {{"city", "Paris"}};
 
-class ToolsTest : public ServerTest {
+// A server whose model, "scripted", calls get_weather.
+class ScriptedServerTest : public ServerTest {
  protected:
+  explicit ScriptedServerTest(int context = 1024) : context_(context) {}
   void SetUp() override {
     path_ = testing::TempDir() + "scripted." + std::to_string(getpid()) + ".gguf";
     const Status written = ScriptedModel::Write(path_);
     ASSERT_TRUE(written.ok()) << written.message();
-    auto engine = Engine::Open(path_, {.threads = 1, .context = 1024, .max_sequences = 2});
+    auto engine = Engine::Open(path_, {.threads = 1, .context = context_, .max_sequences = 2});
     ASSERT_TRUE(engine.ok()) << engine.status().message();
     scripted_ = std::move(*engine);
     auto server = Server::Start(*scripted_, {.name = "scripted"}, {});
@@ -32,6 +34,13 @@ class ToolsTest : public ServerTest {
     std::filesystem::remove(path_);
   }
 
+  const int context_;
+  std::string path_;
+  std::unique_ptr<Engine> scripted_;
+};
+
+class ToolsTest : public ScriptedServerTest {
+ protected:
   static Json Function() {
     return {{"name", "get_weather"},
             {"description", "Weather"},
@@ -56,9 +65,6 @@ class ToolsTest : public ServerTest {
                                          {"description", function["description"]},
                                          {"input_schema", function["parameters"]}})})}};
   }
-
-  std::string path_;
-  std::unique_ptr<Engine> scripted_;
 };
 
 }  // namespace kvcache::server
