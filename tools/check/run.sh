@@ -4,8 +4,8 @@
 #   usage: ./dev check [--turn [GROUP]] [--only STEP]… [--without STEP]…
 #
 # Without --turn, all steps run. With it, the steps of the base run, and one group of the others: the one
-# that the commit's hash chooses, or GROUP. So a change is checked within 45 minutes on two idle cores, and
-# every group has its turn within a few changes.
+# that the commit's hash chooses, or GROUP. So every group has its turn within a few changes. The aim is at most 45
+# minutes for the base and any group, on two idle cores.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
 
