@@ -7,6 +7,49 @@
 #include "base/strings.h"
 
 namespace kvcache {
+namespace {
+
+// Takes away alternatives that no text matches. `has_strings`: of each language. Returns false if the root matches
+// nothing.
+template <typename HasStrings>
+bool Trim(Grammar& grammar, HasStrings&& has_strings) {
+  // A rule is productive once all symbols of one of its alternatives are.
+  std::vector<char> productive(grammar.rules.size(), 0);
+  const auto is_productive = [&](const GrammarSequence& sequence) {
+    return std::all_of(sequence.begin(), sequence.end(), [&](const GrammarSymbol& symbol) {
+      const auto at = static_cast<std::size_t>(symbol.index);
+      if (symbol.kind == GrammarSymbol::Kind::kRule) return productive[at] != 0;
+      if (symbol.kind == GrammarSymbol::Kind::kLanguage) return has_strings(at);
+      return grammar.sets[at].any();
+    });
+  };
+  for (bool changed = true; changed;) {
+    changed = false;
+    for (std::size_t i = grammar.rules.size(); i-- > 0;) {
+      const auto& rule = grammar.rules[i];
+      if (productive[i] != 0 || std::none_of(rule.begin(), rule.end(), is_productive)) continue;
+      productive[i] = 1;
+      changed = true;
+    }
+  }
+  for (auto& rule : grammar.rules) {
+    std::erase_if(rule, [&](const GrammarSequence& sequence) { return !is_productive(sequence); });
+  }
+  return productive[static_cast<std::size_t>(grammar.root)] != 0;
+}
+
+}  // namespace
+
+std::optional<Grammar> WantedPart(const Grammar& grammar) {
+  if (grammar.unwanted.empty()) return {};
+  Grammar wanted = grammar;
+  for (const std::int32_t rule : std::exchange(wanted.unwanted, {})) {
+    wanted.rules[static_cast<std::size_t>(rule)].clear();
+  }
+  // A language without strings is in no alternative of a finished grammar.
+  if (!Trim(wanted, [](std::size_t) { return true; })) return {};
+  return wanted;
+}
 
 GrammarSymbol GrammarBuilder::NewRule() {
   grammar_.rules.emplace_back();
@@ -72,6 +115,9 @@ GrammarSymbol GrammarBuilder::Copy(const Grammar& grammar) {
     languages.push_back(Language(grammar.languages[i], grammar.costs[i]));
   }
   for (std::size_t i = 0; i < grammar.rules.size(); ++i) rules.push_back(NewRule());
+  for (const std::int32_t rule : grammar.unwanted) {
+    MarkUnwanted(rules[static_cast<std::size_t>(rule)]);
+  }
   for (std::size_t i = 0; i < grammar.rules.size(); ++i) {
     for (GrammarSequence sequence : grammar.rules[i]) {
       for (GrammarSymbol& symbol : sequence) {
@@ -123,32 +169,10 @@ Result<Grammar> GrammarBuilder::Finish(GrammarSymbol root) {
   if (gave_up_) {
     return InvalidArgument("has patterns, lengths or numbers that need too many states together");
   }
-  // A rule is productive once all symbols of one of its alternatives are.
-  std::vector<char> productive(grammar_.rules.size(), 0);
-  const auto is_productive = [&](const GrammarSequence& sequence) {
-    return std::all_of(sequence.begin(), sequence.end(), [&](const GrammarSymbol& symbol) {
-      const auto at = static_cast<std::size_t>(symbol.index);
-      if (symbol.kind == GrammarSymbol::Kind::kRule) return productive[at] != 0;
-      if (symbol.kind == GrammarSymbol::Kind::kLanguage) return has_strings_[at] != 0;
-      return grammar_.sets[at].any();
-    });
-  };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t i = grammar_.rules.size(); i-- > 0;) {
-      const auto& rule = grammar_.rules[i];
-      if (productive[i] != 0 || std::none_of(rule.begin(), rule.end(), is_productive)) continue;
-      productive[i] = 1;
-      changed = true;
-    }
-  }
-  if (productive[static_cast<std::size_t>(root.index)] == 0) {
+  grammar_.root = root.index;
+  if (!Trim(grammar_, [this](std::size_t language) { return has_strings_[language] != 0; })) {
     return InvalidArgument("allows no value");
   }
-  for (auto& rule : grammar_.rules) {
-    std::erase_if(rule, [&](const GrammarSequence& sequence) { return !is_productive(sequence); });
-  }
-  grammar_.root = root.index;
   return std::move(grammar_);
 }
 

@@ -3,6 +3,8 @@
 // A rule has alternatives, an alternative is a sequence of symbols, and a symbol is a set of bytes, a rule, or a
 // language of byte strings. No rule may begin with itself.
 //
+// A rule may be unwanted: its texts are allowed, but nobody asked for them.
+//
 // Thread safety: values.
 #pragma once
 
@@ -10,6 +12,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <optional>
 #include <string_view>
 #include <vector>
 
@@ -34,8 +37,12 @@ struct Grammar {
   std::vector<std::vector<GrammarSequence>> rules{};  // [rule][alternative]
   std::vector<std::shared_ptr<const ByteLanguage>> languages{};
   std::vector<std::size_t> costs{};  // of the languages, in symbols
+  std::vector<std::int32_t> unwanted{};  // rules
   std::int32_t root = 0;
 };
+
+// Returns the grammar of the texts without unwanted rules; none: no rule is unwanted, or no text is without.
+std::optional<Grammar> WantedPart(const Grammar& grammar);
 
 class GrammarBuilder {
  public:
@@ -50,6 +57,9 @@ class GrammarBuilder {
   void Add(GrammarSymbol rule, GrammarSequence sequence);
   // Returns a rule with these alternatives.
   GrammarSymbol AnyOf(std::vector<GrammarSequence> alternatives);
+
+  // Says that the texts of a rule are unwanted. REQUIRES: `rule` is a rule.
+  void MarkUnwanted(GrammarSymbol rule) { grammar_.unwanted.push_back(rule.index); }
 
   GrammarSymbol Bytes(const ByteSet& set);
   GrammarSymbol Range(unsigned char first, unsigned char last);

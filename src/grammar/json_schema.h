@@ -1,8 +1,8 @@
 // Turns a JSON schema into the grammar of texts that it allows.
 //
-// Every text of the grammar is a value that the schema allows. Not every such value has a text: properties
-// come in the order of the schema, each at most once, and objects with `properties` have no others.
-// docs/design/grammar.md lists the keywords.
+// Every text of the grammar is a value that the schema allows, and every such value has a text. Properties come in
+// the order of the schema, then the others. Others that the schema neither names nor forbids are unwanted
+// (WantedPart), if it names any. schema_keywords.cc lists the keywords.
 //
 // Thread safety: pure functions.
 #pragma once

@@ -115,7 +115,9 @@ class ObjectGrammar {
     };
     for (const SchemaPart& part : parts_) {
       auto& of_part = properties_.emplace_back();
+      if (part.schema->contains("patternProperties")) names_properties_ = true;
       if (!part.schema->contains("properties")) continue;
+      names_properties_ = true;
       for (const auto& [name, schema] : (*part.schema)["properties"].items()) {
         take(name);
         of_part.emplace(name, &schema);
@@ -188,7 +190,10 @@ class ObjectGrammar {
     of_names.push_back(name);
     KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol key,
                              compiler_.Value(of_names, place_ + "/propertyNames", depth_));
-    others_.push_back({key, json_.Colon(), value});
+    const GrammarSymbol other = builder_.AnyOf({{key, json_.Colon(), value}});
+    // The schemas name properties, and none of them speaks of this one.
+    if (schemas.empty() && names_properties_) builder_.MarkUnwanted(other);
+    others_.push_back({other});
     return Status::Ok();
   }
 
@@ -260,6 +265,7 @@ class ObjectGrammar {
   std::int64_t most_ = -1;  // any number
   std::int64_t top_ = 1;    // counts from here on are one
   bool impossible_ = false;
+  bool names_properties_ = false;
   std::map<std::string, std::unique_ptr<TextLanguage>> patterns_;
   std::vector<std::map<std::string, const Json*>> properties_;  // by part
   std::vector<std::string> named_;

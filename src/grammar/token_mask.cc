@@ -122,6 +122,26 @@ bool TokenMask::Apply(std::span<float> logits) {
   return any;
 }
 
+bool TokenMask::Lower(std::span<float> logits, float by) {
+  if (state_ == GrammarAutomaton::kDead) return false;
+  ForgetIfMany();
+  const Bits& mask = MaskOf(state_);
+  if (automaton_.full()) return false;
+  const auto is_allowed = [&](std::size_t token) {
+    return token / 64 < mask.size() && (mask[token / 64] >> token % 64 & 1) != 0;
+  };
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  bool any = false;
+  for (std::size_t i = 0; i < logits.size() && !any; ++i) {
+    any = is_allowed(i) && logits[i] != kNever;
+  }
+  if (!any) return false;
+  for (std::size_t i = 0; i < logits.size(); ++i) {
+    if (!is_allowed(i)) logits[i] -= by;
+  }
+  return true;
+}
+
 bool TokenMask::Begin(std::string_view text) {
   for (const char c : text) {
     if (state_ == GrammarAutomaton::kDead) return false;

@@ -68,6 +68,8 @@ class TokenMask {
   bool Begin(std::string_view text);
   // Makes the logits of tokens that are not allowed minus infinity. Returns false if no token is allowed.
   bool Apply(std::span<float> logits);
+  // Lowers the logits of tokens that are not allowed. Returns false and changes nothing if no other token has a chance.
+  bool Lower(std::span<float> logits, float by);
   // Takes a token that was drawn. Returns false if it was not allowed.
   bool Take(std::int32_t token);
   // Returns whether the text must end: no token but one that ends it is allowed.

@@ -2,6 +2,7 @@
 
 #include <gtest/gtest.h>
 
+#include <limits>
 #include <memory>
 #include <nlohmann/json.hpp>
 #include <random>
@@ -46,6 +47,36 @@ TEST(TokenMask, LongTextsTakeNoMoreMemory) {
   EXPECT_EQ(allowed(mask), "2");
   ASSERT_TRUE(mask.Take(2));
   EXPECT_TRUE(mask.complete());
+}
+
+// Unwanted tokens stay below the wanted ones, and nothing is lowered where no wanted one is left.
+TEST(TokenMask, LowersWhatIsUnwanted) {
+  const auto table = std::make_shared<const TokenTable>(
+      std::vector<std::string>{"</s>", "{", "}", "\"a\"", ":1", ",", "\"b\""},
+      std::vector<std::int32_t>{0});
+  const Grammar open = *GrammarOfSchema(R"({"type": "object", "properties": {"a": {"const": 1}}})");
+  TokenMask mask(table, *WantedPart(open));
+  const auto lowered = [&mask](std::vector<float> logits) {
+    const std::vector<float> before = logits;
+    const bool any = mask.Lower(logits, 2.0F);
+    EXPECT_TRUE(any || logits == before);
+    std::string tokens;
+    for (std::size_t i = 0; i < logits.size(); ++i) {
+      if (logits[i] < before[i]) tokens += std::to_string(i);
+    }
+    return any ? tokens : "none";
+  };
+  const std::vector<float> equal(7, 1.0F);
+  EXPECT_EQ(lowered(equal), "023456");
+  ASSERT_TRUE(mask.Take(1));
+  EXPECT_EQ(lowered(equal), "01456");
+  constexpr float kNever = -std::numeric_limits<float>::infinity();
+  EXPECT_EQ(lowered({1, 1, kNever, kNever, 1, 1, 1}), "none");
+  ASSERT_TRUE(mask.Take(3));
+  ASSERT_TRUE(mask.Take(4));
+  EXPECT_EQ(lowered(equal), "013456");
+  EXPECT_FALSE(mask.Take(5));
+  EXPECT_EQ(lowered(equal), "none");
 }
 
 TEST(TokenMask, AllowsWhatTheAutomatonAllows) {

@@ -1,6 +1,7 @@
 #include "server/answer_constraint.h"
 
 #include <algorithm>
+#include <optional>
 #include <string_view>
 #include <utility>
 
@@ -8,22 +9,41 @@
 #include "engine/engine_impl.h"
 #include "grammar/json_grammar.h"
 #include "grammar/json_schema.h"
+#include "grammar/schema_keywords.h"
 
 namespace kvcache::server {
 namespace {
 
+// An unwanted token must be so much likelier than the wanted ones: e to this power. A bias of 100 is enough.
+constexpr float kReluctance = 80.0F;
+
+// Follows a form. A model that does not know when an object is complete would add properties for ever. So unwanted
+// text has to be much likelier than the rest, until it is begun.
 class MaskConstraint final : public TokenConstraint {
  public:
-  MaskConstraint(std::shared_ptr<const TokenTable> table, const Grammar& form)
-      : mask_(std::move(table), form) {}
+  MaskConstraint(const std::shared_ptr<const TokenTable>& table, const Grammar& form)
+      : allowed_(table, form) {
+    if (auto wanted = WantedPart(form)) wanted_.emplace(table, *std::move(wanted));
+  }
 
-  bool Begin(std::string_view text) { return mask_.Begin(text); }
-  bool Apply(std::span<float> logits) override { return mask_.Apply(logits); }
-  bool Take(std::int32_t token) override { return mask_.Take(token); }
-  bool complete() const override { return mask_.complete(); }
+  bool Begin(std::string_view text) {
+    if (wanted_ && !wanted_->Begin(text)) wanted_.reset();
+    return allowed_.Begin(text);
+  }
+  bool Apply(std::span<float> logits) override {
+    if (!allowed_.Apply(logits)) return false;
+    if (wanted_ && !wanted_->Lower(logits, kReluctance)) wanted_.reset();
+    return true;
+  }
+  bool Take(std::int32_t token) override {
+    if (wanted_ && !wanted_->Take(token)) wanted_.reset();
+    return allowed_.Take(token);
+  }
+  bool complete() const override { return allowed_.complete(); }
 
  private:
-  TokenMask mask_;
+  TokenMask allowed_;
+  std::optional<TokenMask> wanted_;  // none: an unwanted text was begun, or there is none
 };
 
 Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
@@ -33,9 +53,18 @@ Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
   return AnswerForm(std::make_shared<const Grammar>(std::move(*grammar)));
 }
 
-// Returns the schema of the objects that a schema allows: arguments are nothing else, and {} allows any value.
+// Returns whether a schema says nothing of what an object has.
+bool IsOfNoParameters(const Json& schema) {
+  return std::all_of(schema.items().begin(), schema.items().end(), [](const auto& item) {
+    const SchemaKeyword* const known = FindKeyword(item.key());
+    return item.key() == "type" || known == nullptr || known->merge == SchemaMerge::kIgnored;
+  });
+}
+
+// Returns the schema of the objects that a schema allows: arguments are nothing else, and {} allows any value. A tool
+// whose schema says nothing of parameters wants none.
 Result<Json> ObjectsOf(const Json& schema) {
-  if (schema.is_null()) return Json{{"type", "object"}};
+  if (schema.is_null()) return Json{{"type", "object"}, {"properties", Json::object()}};
   const Json type = schema.value("type", Json("object"));
   const bool listed =
       type.is_array() && std::find(type.begin(), type.end(), "object") != type.end();
@@ -45,6 +74,7 @@ Result<Json> ObjectsOf(const Json& schema) {
   }
   Json objects = schema;
   objects["type"] = "object";
+  if (IsOfNoParameters(objects)) objects["properties"] = Json::object();
   return objects;
 }
 
@@ -209,10 +239,10 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
   return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));
 }
 
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(std::shared_ptr<const TokenTable> table,
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(const std::shared_ptr<const TokenTable>& table,
                                                         const Grammar& form,
                                                         std::string_view begun) {
-  auto constraint = std::make_shared<MaskConstraint>(std::move(table), form);
+  auto constraint = std::make_shared<MaskConstraint>(table, form);
   if (constraint->Begin(begun)) return std::shared_ptr<TokenConstraint>(std::move(constraint));
   return Status(StatusCode::kInvalidArgument,
                 StrCat("no answer of the form that is asked for begins with the last message, ",

@@ -49,7 +49,7 @@ Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
 // Returns a constraint for the rest of one text that begins with `begun`. Errors: kInvalidArgument if no text
 // of the form begins so.
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(std::shared_ptr<const TokenTable> table,
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(const std::shared_ptr<const TokenTable>& table,
                                                         const Grammar& form,
                                                         std::string_view begun);
 

@@ -45,6 +45,7 @@ TEST_F(ToolsTest, ToolsKeepTheirKeys) {
 
 // {} and what has no type allow any value; arguments are always an object.
 TEST_F(ToolsTest, ForcedCallsHaveAnObject) {
+  const Json any = {{"$ref", "#/$defs/x"}, {"$defs", {{"x", Json::object()}}}};
   const Json schemas = {
       Json::object(),
       nullptr,
@@ -52,7 +53,7 @@ TEST_F(ToolsTest, ForcedCallsHaveAnObject) {
       {{"properties", {{"a", {{"type", "boolean"}}}}}},
       {{"type", {"object", "null"}}, {"additionalProperties", false}},
       {{"anyOf", {{{"type", "object"}, {"maxProperties", 0}}, {{"type", "null"}}}}},
-      {{"$ref", "#/$defs/x"}, {"$defs", {{"x", Json::object()}}}},
+      any,
       {{"enum", {1, {{"a", 2}}}}}};
   const Json named = {{"type", "function"}, {"function", {{"name", "get_weather"}}}};
   const auto check = [](const Json& call, const Json& schema) {
@@ -61,6 +62,7 @@ TEST_F(ToolsTest, ForcedCallsHaveAnObject) {
     EXPECT_TRUE(arguments.is_object()) << schema << call;
   };
   for (const Json& schema : schemas) {
+    const bool may_go_on = schema == any;
     Json open = OpenAi();
     open["temperature"] = 1;
     open["max_tokens"] = 900;
@@ -76,15 +78,15 @@ TEST_F(ToolsTest, ForcedCallsHaveAnObject) {
       open["tool_choice"] = seed % 2 == 0 ? Json("required") : named;
       open["seed"] = response["seed"] = seed;
       const Json choice = Post("/v1/chat/completions", open).json()["choices"][0];
-      if (choice["finish_reason"] != "length") check(choice["message"]["tool_calls"][0], schema);
+      if (choice["finish_reason"] != "length" || !may_go_on) check(choice["message"]["tool_calls"][0], schema);
       response["tool_choice"] =
           seed % 2 == 0 ? Json("required") : Json({{"type", "function"}, {"name", "get_weather"}});
       const Json whole = Post("/v1/responses", response).json();
-      if (whole["status"] == "completed") check(whole["output"][0], schema);
+      if (whole["status"] == "completed" || !may_go_on) check(whole["output"][0], schema);
       anthropic["tool_choice"] = seed % 2 == 0 ? Json({{"type", "any"}})
                                                : Json({{"type", "tool"}, {"name", "get_weather"}});
       const Json message = Post("/v1/messages", anthropic).json();
-      if (message["stop_reason"] == "max_tokens") continue;
+      if (message["stop_reason"] == "max_tokens" && may_go_on) continue;
       EXPECT_TRUE(message["content"][0]["input"].is_object()) << schema << message;
     }
   }

@@ -121,10 +121,10 @@ class Schemas(Contract):
             self.assertEqual(self.post("/v1/chat/completions", chat("Hi", response_format=form)).status, 400, form)
 
     def test_enums_and_booleans_end_by_themselves(self):
-        schema = {"type": "object", "required": ["color", "big", "kind"], "additionalProperties": False,
+        schema = {"type": "object", "required": ["color", "big", "kind"],
                   "properties": {"color": {"enum": ["red", "green"]}, "big": {"type": "boolean"},
                                  "kind": {"type": "string", "enum": ["ball", "kite", "boat"]}}}
-        for seed in range(10):
+        for seed in range(100):
             path, body = self.ask(schema, False, "chat")
             choice = self.ok(path, {**body, "seed": seed})["choices"][0]
             self.assertEqual(choice["finish_reason"], "stop")
