@@ -36,7 +36,7 @@ struct Grammar {
   std::vector<ByteSet> sets{};
   std::vector<std::vector<GrammarSequence>> rules{};  // [rule][alternative]
   std::vector<std::shared_ptr<const ByteLanguage>> languages{};
-  std::vector<std::size_t> costs{};  // of the languages, in symbols
+  std::vector<std::size_t> costs{};      // of the languages, in symbols
   std::vector<std::int32_t> unwanted{};  // rules
   std::int32_t root = 0;
 };

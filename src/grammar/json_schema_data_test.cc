@@ -16,16 +16,12 @@ using Json = nlohmann::ordered_json;
 
 void ExpectTexts(const std::string& schema, const std::vector<std::string>& allowed,
                  const std::vector<std::string>& others) {
-  auto grammar = GrammarOfSchema(schema);
+  const auto grammar = GrammarOfSchema(schema);
   ASSERT_TRUE(grammar.ok()) << schema << ": " << grammar.status().message();
-  GrammarAutomaton automaton(*std::move(grammar));
-  const auto allows = [&](const std::string& text) {
-    GrammarAutomaton::State state = automaton.start();
-    for (const char c : text) state = automaton.Next(state, static_cast<unsigned char>(c));
-    return state != GrammarAutomaton::kDead && automaton.Accepts(state);
-  };
-  for (const std::string& text : allowed) EXPECT_TRUE(allows(text)) << schema << " " << text;
-  for (const std::string& text : others) EXPECT_FALSE(allows(text)) << schema << " " << text;
+  for (const std::string& text : allowed)
+    EXPECT_TRUE(Matches(*grammar, text)) << schema << " " << text;
+  for (const std::string& text : others)
+    EXPECT_FALSE(Matches(*grammar, text)) << schema << " " << text;
 }
 
 TEST(JsonSchemaData, NumbersOfAnySize) {
@@ -109,6 +105,58 @@ TEST(JsonSchemaData, ObjectsOfAnyProperties) {
               {"\"a\"", "{}", "[]"});
   ExpectTexts(R"({"type": ["string", "integer"], "not": {"enum": ["a", 3]}})",
               {"\"b\"", "2", "4", "\"aa\""}, {"\"a\"", "3", "3.0", R"("\u0061")"});
+}
+
+// Properties that a schema neither names nor forbids are allowed and unwanted.
+TEST(JsonSchemaData, PropertiesThatNobodyAskedFor) {
+  struct Case {
+    const char* schema;
+    std::vector<std::string> wanted, unwanted;
+  };
+  const std::vector<Case> cases = {
+      {R"({"type": "object", "properties": {"a": {"const": 1}}})",
+       {R"({})", R"({"a":1})"},
+       {R"({"b":1})", R"({"a":1,"b":{}})"}},
+      {R"({"properties": {"a": {"const": 1}}, "required": ["b"]})",
+       {R"({"b":[]})", R"({"a":1,"b":2})", "3"},
+       {R"({"b":1,"c":1})"}},
+      {R"({"type": "object", "properties": {}})", {"{}"}, {R"({"b":1})"}},
+      {R"({"type": "array", "items": {"type": "object", "properties": {"a": {"type": "object"}}}})",
+       {R"([{"a":{"x":{"y":1}}},{}])"},
+       {R"([{},{"b":1}])"}},
+      {R"({"type": "object", "patternProperties": {"^a": {"const": 1}}})",
+       {R"({"ab":1,"ac":1})"},
+       {R"({"b":1})"}},
+      {R"({"allOf": [{"type": "object", "properties": {"a": {"const": 1}}},
+                     {"properties": {"b": {"const": 2}}}]})",
+       {R"({"a":1,"b":2})"},
+       {R"({"a":1,"c":2})"}}};
+  for (const Case& each : cases) {
+    const auto grammar = GrammarOfSchema(each.schema);
+    ASSERT_TRUE(grammar.ok()) << each.schema;
+    const auto wanted = WantedPart(*grammar);
+    ASSERT_TRUE(wanted.has_value()) << each.schema;
+    for (const std::string& text : each.wanted) {
+      EXPECT_TRUE(Matches(*wanted, text) && Matches(*grammar, text)) << each.schema << text;
+    }
+    for (const std::string& text : each.unwanted) {
+      EXPECT_TRUE(!Matches(*wanted, text) && Matches(*grammar, text)) << each.schema << text;
+    }
+    // A copy, and what holds the copy, knows it too.
+    GrammarBuilder builder;
+    const GrammarSymbol copy = builder.Copy(*grammar);
+    const auto more = builder.Finish(builder.AnyOf({Joined(builder.Literal("x"), {copy})}));
+    EXPECT_TRUE(Matches(*WantedPart(*more), "x" + each.wanted[0])) << each.schema;
+    EXPECT_FALSE(Matches(*WantedPart(*more), "x" + each.unwanted[0])) << each.schema;
+  }
+  for (const char* const schema :
+       {R"({"type": "object"})", R"({"type": "object", "propertyNames": {"maxLength": 3}})",
+        R"({"properties": {"a": {}}, "additionalProperties": true})",
+        R"({"properties": {"a": {}}, "additionalProperties": {"type": "null"}})",
+        R"({"properties": {"a": {}}, "additionalProperties": false})", R"({"minProperties": 1})",
+        R"({"type": "object", "properties": {"a": false}, "minProperties": 1})"}) {
+    EXPECT_FALSE(WantedPart(*GrammarOfSchema(schema)).has_value()) << schema;
+  }
 }
 
 // What clients' libraries write.

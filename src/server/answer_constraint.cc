@@ -239,9 +239,8 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
   return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));
 }
 
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(const std::shared_ptr<const TokenTable>& table,
-                                                        const Grammar& form,
-                                                        std::string_view begun) {
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
+    const std::shared_ptr<const TokenTable>& table, const Grammar& form, std::string_view begun) {
   auto constraint = std::make_shared<MaskConstraint>(table, form);
   if (constraint->Begin(begun)) return std::shared_ptr<TokenConstraint>(std::move(constraint));
   return Status(StatusCode::kInvalidArgument,

@@ -49,9 +49,8 @@ Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
 // Returns a constraint for the rest of one text that begins with `begun`. Errors: kInvalidArgument if no text
 // of the form begins so.
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(const std::shared_ptr<const TokenTable>& table,
-                                                        const Grammar& form,
-                                                        std::string_view begun);
+Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
+    const std::shared_ptr<const TokenTable>& table, const Grammar& form, std::string_view begun);
 
 // Read the form that a request asks for. The first error is kept in `fields`.
 AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format

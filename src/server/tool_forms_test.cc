@@ -78,7 +78,8 @@ TEST_F(ToolsTest, ForcedCallsHaveAnObject) {
       open["tool_choice"] = seed % 2 == 0 ? Json("required") : named;
       open["seed"] = response["seed"] = seed;
       const Json choice = Post("/v1/chat/completions", open).json()["choices"][0];
-      if (choice["finish_reason"] != "length" || !may_go_on) check(choice["message"]["tool_calls"][0], schema);
+      if (choice["finish_reason"] != "length" || !may_go_on)
+        check(choice["message"]["tool_calls"][0], schema);
       response["tool_choice"] =
           seed % 2 == 0 ? Json("required") : Json({{"type", "function"}, {"name", "get_weather"}});
       const Json whole = Post("/v1/responses", response).json();
