@@ -49,7 +49,7 @@ Grammar GrammarOf(const char* schema) {
 }
 
 TokenMask MaskOf(const std::shared_ptr<const TokenTable>& table, const char* schema) {
-  return TokenMask(table, GrammarOf(schema));
+  return TokenMask(table, std::make_shared<const Grammar>(GrammarOf(schema)));
 }
 
 // Returns whether the mask behind `text` allows each token that goes on there, and no other.

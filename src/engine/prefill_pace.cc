@@ -17,6 +17,9 @@ constexpr double kNewestExcess = 0.25;
 constexpr double kMargin = 6.0;   // times the excess
 constexpr int kRefresh = 32;      // passes with prompts between two without
 constexpr int kRefreshOther = 8;  // the same, if there are many more rows or many fewer
+constexpr int kRefreshSoon = 2;   // the same, if the last time without was not the expected one
+constexpr double kSteady = 1.5;   // times the expected time, or by it
+constexpr double kLeastSeconds = 1e-6;  // of a pass; a coarse clock may show none
 
 }  // namespace
 
@@ -43,6 +46,7 @@ PrefillPace::PrefillPace(double step_seconds, Position most_tokens)
 void PrefillPace::Count(int rows, const PrefillWork& work, double seconds) {
   prompt_passes_ += work.tokens() > 0 ? 1 : 0;
   if (rows < 1) return;
+  seconds = std::max(seconds, kLeastSeconds);
   if (work.tokens() == 0) return CountRows(rows, seconds);
   ++passes_since_;
   CountAdded(work, std::max(seconds - RowSeconds(rows), 0.0));
@@ -52,20 +56,24 @@ void PrefillPace::Count(int rows, const PrefillWork& work, double seconds) {
 bool PrefillPace::MeasuresRows(int rows) const {
   if (rows < 1) return false;
   const bool other = rows > 2 * last_rows_ || 2 * rows < last_rows_;
-  return !costs_of_rows_.known() || passes_since_ >= (other ? kRefreshOther : kRefresh);
+  const int refresh = !rows_are_steady_ ? kRefreshSoon : other ? kRefreshOther : kRefresh;
+  return !costs_of_rows_.known() || passes_since_ >= refresh;
 }
 
 double PrefillPace::RowSeconds(int rows) const {
   return costs_of_rows_.known() ? pace_of_rows_ * costs_of_rows_.Seconds(rows) : 0.0;
 }
 
-// PassCosts changes by little with each pass. What it lacks is in the pace.
+// PassCosts changes by little with each pass. What it lacks is in the pace. A pass that was faster than expected was not
+// disturbed, so its time is taken as it is.
 void PrefillPace::CountRows(int rows, double seconds) {
   if (costs_of_rows_.known()) {
     const double usual = RowSeconds(rows);
     const double ratio = std::min(seconds / usual, kMostRatio);
+    rows_are_steady_ = ratio < kSteady && ratio > 1.0 / kSteady;
     costs_of_rows_.Count(rows, seconds);
-    pace_of_rows_ = usual * (1.0 + kNewest * (ratio - 1.0)) / costs_of_rows_.Seconds(rows);
+    const double weight = ratio < 1.0 ? 1.0 : kNewest;
+    pace_of_rows_ = usual * (1.0 + weight * (ratio - 1.0)) / costs_of_rows_.Seconds(rows);
   } else {
     costs_of_rows_.Count(rows, seconds);
   }

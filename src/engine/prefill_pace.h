@@ -87,9 +87,10 @@ class PrefillPace {
   double excess_;             // mean of max(0, measured / expected - 1)
   Position last_tokens_ = 0;  // of prompts beside rows, in the last pass that had any
   PassCosts costs_of_rows_;
-  double pace_of_rows_ = 1.0;  // times costs_of_rows_, to follow within a few passes
-  int last_rows_ = 0;          // in the last pass without a prompt
-  int passes_since_ = 0;       // that pass, with rows and a prompt
+  double pace_of_rows_ = 1.0;     // times costs_of_rows_, to follow within a few passes
+  bool rows_are_steady_ = false;  // the last pass without a prompt took about the expected time
+  int last_rows_ = 0;             // in the last pass without a prompt
+  int passes_since_ = 0;          // that pass, with rows and a prompt
   std::int64_t prompt_passes_ = 0;
 };
 

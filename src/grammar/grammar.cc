@@ -13,27 +13,44 @@ namespace {
 // nothing.
 template <typename HasStrings>
 bool Trim(Grammar& grammar, HasStrings&& has_strings) {
-  // A rule is productive once all symbols of one of its alternatives are.
-  std::vector<char> productive(grammar.rules.size(), 0);
-  const auto is_productive = [&](const GrammarSequence& sequence) {
-    return std::all_of(sequence.begin(), sequence.end(), [&](const GrammarSymbol& symbol) {
-      const auto at = static_cast<std::size_t>(symbol.index);
-      if (symbol.kind == GrammarSymbol::Kind::kRule) return productive[at] != 0;
-      if (symbol.kind == GrammarSymbol::Kind::kLanguage) return has_strings(at);
-      return grammar.sets[at].any();
-    });
+  // A rule is productive once all symbols of one of its alternatives are. Each alternative counts those that are not.
+  struct Alternative {
+    std::size_t rule = 0;
+    std::size_t missing = 0;
   };
-  for (bool changed = true; changed;) {
-    changed = false;
-    for (std::size_t i = grammar.rules.size(); i-- > 0;) {
-      const auto& rule = grammar.rules[i];
-      if (productive[i] != 0 || std::none_of(rule.begin(), rule.end(), is_productive)) continue;
-      productive[i] = 1;
-      changed = true;
+  std::vector<Alternative> alternatives;
+  std::vector<std::vector<std::size_t>> uses(
+      grammar.rules.size());  // alternatives that have a rule
+  std::vector<char> productive(grammar.rules.size(), 0);
+  std::vector<std::size_t> found;
+  const auto find = [&](std::size_t rule) {
+    if (productive[rule] == 0) found.push_back(rule);
+    productive[rule] = 1;
+  };
+  for (std::size_t rule = 0; rule < grammar.rules.size(); ++rule) {
+    for (const GrammarSequence& sequence : grammar.rules[rule]) {
+      Alternative alternative{.rule = rule};
+      for (const GrammarSymbol& symbol : sequence) {
+        const auto at = static_cast<std::size_t>(symbol.index);
+        const bool is_rule = symbol.kind == GrammarSymbol::Kind::kRule;
+        const bool is_set = symbol.kind == GrammarSymbol::Kind::kSet;
+        if (is_rule) uses[at].push_back(alternatives.size());
+        if (is_rule || !(is_set ? grammar.sets[at].any() : has_strings(at))) ++alternative.missing;
+      }
+      if (alternative.missing == 0) find(rule);
+      alternatives.push_back(alternative);
     }
   }
+  while (!found.empty()) {
+    const std::size_t rule = found.back();
+    found.pop_back();
+    for (const std::size_t use : uses[rule]) {
+      if (--alternatives[use].missing == 0) find(alternatives[use].rule);
+    }
+  }
+  std::size_t next = 0;
   for (auto& rule : grammar.rules) {
-    std::erase_if(rule, [&](const GrammarSequence& sequence) { return !is_productive(sequence); });
+    std::erase_if(rule, [&](const GrammarSequence&) { return alternatives[next++].missing > 0; });
   }
   return productive[static_cast<std::size_t>(grammar.root)] != 0;
 }

@@ -5,15 +5,16 @@
 
 namespace kvcache {
 
-GrammarAutomaton::GrammarAutomaton(Grammar grammar) : grammar_(std::move(grammar)) {
-  for (const auto& language : grammar_.languages) readers_.push_back(language->Reader());
-  CloseRule(grammar_.root, kEnd);
+GrammarAutomaton::GrammarAutomaton(std::shared_ptr<const Grammar> grammar)
+    : grammar_(std::move(grammar)) {
+  for (const auto& language : grammar_->languages) readers_.push_back(language->Reader());
+  CloseRule(grammar_->root, kEnd);
   start_ = Found();
 }
 
 const GrammarSequence& GrammarAutomaton::SequenceAt(const Place& place) const {
   return grammar_
-      .rules[static_cast<std::size_t>(place.rule)][static_cast<std::size_t>(place.alternative)];
+      ->rules[static_cast<std::size_t>(place.rule)][static_cast<std::size_t>(place.alternative)];
 }
 
 std::int32_t GrammarAutomaton::PlaceId(const Place& place) {
@@ -65,7 +66,7 @@ void GrammarAutomaton::CloseRule(std::int32_t rule, std::int32_t parent) {
   if (full_ || !seen_.try_emplace({rule, parent}, true).second) return;
   // This bounds the depth of the recursion, too.
   full_ = seen_.size() > kMostRules || found_.size() > kMostPlaces;
-  const auto count = grammar_.rules[static_cast<std::size_t>(rule)].size();
+  const auto count = grammar_->rules[static_cast<std::size_t>(rule)].size();
   for (std::size_t i = 0; i < count; ++i) Close({rule, static_cast<std::int32_t>(i), 0, parent});
 }
 
@@ -149,7 +150,7 @@ GrammarAutomaton::State GrammarAutomaton::Next(State state, unsigned char byte) 
       place.within = reader.Next(place.within, byte);
       full_ = full_ || reader.full();
       if (place.within != ByteReader::kDead) CloseLanguage(place);
-    } else if (grammar_.sets[static_cast<std::size_t>(symbol.index)][byte]) {
+    } else if (grammar_->sets[static_cast<std::size_t>(symbol.index)][byte]) {
       ++place.index;
       Close(place);
     }

@@ -10,6 +10,7 @@
 #include <cstdint>
 #include <map>
 #include <memory>
+#include <utility>
 #include <vector>
 
 #include "grammar/grammar.h"
@@ -26,7 +27,9 @@ class GrammarAutomaton {
   static constexpr std::size_t kMostPlaces = 2'048;
   static constexpr std::size_t kMostRules = 8'192;
 
-  explicit GrammarAutomaton(Grammar grammar);
+  explicit GrammarAutomaton(std::shared_ptr<const Grammar> grammar);
+  explicit GrammarAutomaton(Grammar grammar)
+      : GrammarAutomaton(std::make_shared<const Grammar>(std::move(grammar))) {}
 
   State start() const { return start_; }
   State Next(State state, unsigned char byte);
@@ -76,7 +79,7 @@ class GrammarAutomaton {
   // Returns the state of `found_`.
   State Found();
 
-  Grammar grammar_;
+  std::shared_ptr<const Grammar> grammar_;
   std::vector<std::unique_ptr<ByteReader>> readers_;  // by language
   std::vector<Place> places_;
   std::map<Place, std::int32_t> place_ids_;

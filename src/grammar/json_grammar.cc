@@ -79,6 +79,7 @@ GrammarSymbol JsonGrammar::NumberOf(const NumberRange& range) {
   std::string key = StrCat(KeyOf(range.least), KeyOf(range.most));
   if (range.unit) key += StrCat(range.unit->unit, "p", range.unit->places);
   if (range.fractions_only) key += "fractions";
+  if (range.digits_only) key += "digits";
   const auto [known, is_new] = numbers_.try_emplace(std::move(key));
   if (is_new) {
     known->second = builder_.Language(std::make_shared<const NumberLanguage>(range), kCostOfNumber);

@@ -428,7 +428,7 @@ TEST(JsonSchema, NestedRepetitionsAreBounded) {
     ASSERT_TRUE(grammar.ok()) << grammar.status().message();
     const auto table = std::make_shared<const TokenTable>(
         std::vector<std::string>{"\"", "a", "</s>"}, std::vector<std::int32_t>{2});
-    TokenMask mask(table, std::move(*grammar));
+    TokenMask mask(table, std::make_shared<const Grammar>(std::move(*grammar)));
     for (int step = 0; step < 20; ++step) {
       std::vector<float> logits(3, 1.0f);
       ASSERT_TRUE(mask.Apply(logits)) << pattern;

@@ -68,7 +68,8 @@ class NumberReader final : public ByteReader {
  public:
   explicit NumberReader(const NumberRange& range)
       : unit_(range.fractions_only ? DecimalUnit{} : range.unit),
-        fractions_only_(range.fractions_only) {
+        fractions_only_(range.fractions_only),
+        digits_only_(range.digits_only) {
     sides_[0] = {.least = range.least, .most = range.most};
     sides_[1] = {.least = range.most, .most = range.least};
     zero_ = !fractions_only_ && (!range.least || Permits(*range.least, -1)) &&
@@ -170,6 +171,7 @@ class NumberReader final : public ByteReader {
       next.negative = true;
       return next;
     }
+    if (digits_only_) return {};
     const bool has_whole = read.phase == Phase::kZero || read.phase == Phase::kWhole;
     if (byte == '.' && has_whole) {
       next.phase = Phase::kPoint;
@@ -288,7 +290,7 @@ class NumberReader final : public ByteReader {
       const std::int64_t at = side.most->at.exponent;
       most = read.most == Order::kGreater ? at - 1 : at;
     }
-    if (HasRemainders()) {  // without an exponent
+    if (HasRemainders() || digits_only_) {  // without an exponent
       least = std::max<std::int64_t>(least, read.position);
       if (read.phase != Phase::kWhole) most = std::min<std::int64_t>(most, read.position);
     }
@@ -352,6 +354,7 @@ class NumberReader final : public ByteReader {
 
   std::optional<DecimalUnit> unit_;
   bool fractions_only_ = false;
+  bool digits_only_ = false;
   Side sides_[2];
   bool zero_ = true;  // belongs to the range
   std::int64_t most_digits_ = kMostDigits;

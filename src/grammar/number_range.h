@@ -46,6 +46,7 @@ struct NumberRange {
   std::optional<NumberBound> most{};
   std::optional<DecimalUnit> unit{};  // a whole number: {1, 0}
   bool fractions_only = false;        // without whole numbers. REQUIRES: no unit
+  bool digits_only = false;           // without points and exponents
 
   // Returns the range of those numbers that readers with doubles also find in it: they read a number close to an
   // exclusive bound as the bound, and one of 310 digits as none.

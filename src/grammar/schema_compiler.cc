@@ -396,7 +396,9 @@ GrammarSequence SchemaCompiler::Constant(const Json& value) {
     std::string whole = text(value);
     if (whole.ends_with(".0")) whole.resize(whole.size() - 2);
     if (whole.find('e') != whole.npos) return builder_.Literal(whole);
-    return {builder_.AnyOf({builder_.Literal(whole), builder_.Literal(whole + ".0")})};
+    const GrammarSymbol with_point = builder_.AnyOf({builder_.Literal(whole + ".0")});
+    builder_.MarkUnwanted(with_point);
+    return {builder_.AnyOf({builder_.Literal(whole), {with_point}})};
   }
   if (!value.is_structured()) return builder_.Literal(text(value));
   GrammarSequence all = builder_.Literal(value.is_array() ? "[" : "{");
@@ -424,6 +426,18 @@ Status SchemaCompiler::AddText(GrammarSymbol rule, const SchemaParts& parts,
   return Status::Ok();
 }
 
+// Programs read 5.0 and 1e3 as whole numbers, and many of them refuse to. A model that writes a point would have to go on
+// with an exponent.
+void SchemaCompiler::AddNumber(GrammarSymbol rule, NumberRange range) {
+  const GrammarSymbol number = json_.NumberOf(range);
+  if (!range.unit || range.unit->places > 0) return builder_.Add(rule, {number});
+  range.digits_only = true;
+  builder_.Add(rule, {json_.NumberOf(range)});
+  const GrammarSymbol any = builder_.AnyOf({{number}});
+  builder_.MarkUnwanted(any);
+  builder_.Add(rule, {any});
+}
+
 // Numbers that 'not' refuses lie between the ranges of the others.
 Status SchemaCompiler::AddNumbers(GrammarSymbol rule, const SchemaParts& parts, bool whole,
                                   const std::string& place) {
@@ -447,7 +461,7 @@ Status SchemaCompiler::AddNumbers(GrammarSymbol rule, const SchemaParts& parts, 
       between.AtMost({refused[i], true});
       left.AtLeast({refused[i], true});
     }
-    builder_.Add(rule, {json_.NumberOf(between)});
+    AddNumber(rule, between);
   }
   return Status::Ok();
 }

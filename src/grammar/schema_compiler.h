@@ -85,6 +85,7 @@ class SchemaCompiler {
   // Takes away what 'not' refuses by constants.
   static Status Exclude(const SchemaParts& parts, const std::string& place, Types& types,
                         std::vector<bool>& booleans);
+  void AddNumber(GrammarSymbol rule, NumberRange range);
   Status AddNumbers(GrammarSymbol rule, const SchemaParts& parts, bool whole,
                     const std::string& place);
   Status AddText(GrammarSymbol rule, const SchemaParts& parts, const std::string& place);

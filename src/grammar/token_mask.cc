@@ -47,7 +47,8 @@ bool TokenTable::IsEnd(std::int32_t token) const {
   return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
 }
 
-TokenMask::TokenMask(std::shared_ptr<const TokenTable> table, Grammar grammar)
+TokenMask::TokenMask(std::shared_ptr<const TokenTable> table,
+                     std::shared_ptr<const Grammar> grammar)
     : table_(std::move(table)), automaton_(std::move(grammar)), state_(automaton_.start()) {}
 
 bool TokenMask::PlainStays(State state) {

@@ -62,7 +62,7 @@ class TokenTable {
 
 class TokenMask {
  public:
-  TokenMask(std::shared_ptr<const TokenTable> table, Grammar grammar);
+  TokenMask(std::shared_ptr<const TokenTable> table, std::shared_ptr<const Grammar> grammar);
 
   // Takes the beginning of the text, before all tokens. Returns false if no text begins so.
   bool Begin(std::string_view text);

@@ -17,6 +17,10 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
+std::shared_ptr<const Grammar> SharedGrammarOf(const std::string& schema) {
+  return std::make_shared<const Grammar>(*GrammarOfSchema(schema));
+}
+
 // A long text forgets the states behind it, and its length is counted to the end.
 TEST(TokenMask, LongTextsTakeNoMoreMemory) {
   const auto table = std::make_shared<const TokenTable>(
@@ -31,7 +35,7 @@ TEST(TokenMask, LongTextsTakeNoMoreMemory) {
     return tokens;
   };
   TokenMask mask(table,
-                 *GrammarOfSchema(R"({"type": "string", "minLength": 9998, "maxLength": 10000})"));
+                 SharedGrammarOf(R"({"type": "string", "minLength": 9998, "maxLength": 10000})"));
   ASSERT_EQ(allowed(mask), "2");
   ASSERT_TRUE(mask.Take(2));
   for (int length = 0; length < 9998; length += 2) {
@@ -55,7 +59,7 @@ TEST(TokenMask, LowersWhatIsUnwanted) {
       std::vector<std::string>{"</s>", "{", "}", "\"a\"", ":1", ",", "\"b\""},
       std::vector<std::int32_t>{0});
   const Grammar open = *GrammarOfSchema(R"({"type": "object", "properties": {"a": {"const": 1}}})");
-  TokenMask mask(table, *WantedPart(open));
+  TokenMask mask(table, std::make_shared<const Grammar>(*WantedPart(open)));
   const auto lowered = [&mask](std::vector<float> logits) {
     const std::vector<float> before = logits;
     const bool any = mask.Lower(logits, 2.0F);
@@ -94,7 +98,7 @@ TEST(TokenMask, AllowsWhatTheAutomatonAllows) {
   const std::string schema = R"({"type": "object", "properties": {"a": {"type": "boolean"},
       "b": {"type": "array", "items": {"type": "integer", "minimum": 0, "maximum": 321}}}})";
   for (int round = 0; round < 20; ++round) {
-    TokenMask mask(table, *GrammarOfSchema(schema));
+    TokenMask mask(table, SharedGrammarOf(schema));
     std::string text;
     for (int step = 0; step < 60 && !mask.complete(); ++step) {
       std::vector<float> logits(pieces.size(), 1.0f);

@@ -21,9 +21,9 @@ constexpr float kReluctance = 80.0F;
 // text has to be much likelier than the rest, until it is begun.
 class MaskConstraint final : public TokenConstraint {
  public:
-  MaskConstraint(const std::shared_ptr<const TokenTable>& table, const Grammar& form)
-      : allowed_(table, form) {
-    if (auto wanted = WantedPart(form)) wanted_.emplace(table, *std::move(wanted));
+  MaskConstraint(const std::shared_ptr<const TokenTable>& table, const Form& form)
+      : allowed_(table, form.allowed) {
+    if (form.wanted != nullptr) wanted_.emplace(table, form.wanted);
   }
 
   bool Begin(std::string_view text) {
@@ -50,7 +50,12 @@ Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
   auto grammar = builder.Finish(root);
   if (!grammar.ok())
     return Status(grammar.status().code(), "the schema " + grammar.status().message());
-  return AnswerForm(std::make_shared<const Grammar>(std::move(*grammar)));
+  Form form;
+  if (auto wanted = WantedPart(*grammar)) {
+    form.wanted = std::make_shared<const Grammar>(*std::move(wanted));
+  }
+  form.allowed = std::make_shared<const Grammar>(*std::move(grammar));
+  return AnswerForm(std::make_shared<const Form>(std::move(form)));
 }
 
 // Returns whether a schema says nothing of what an object has.
@@ -206,8 +211,8 @@ Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
 
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b) {
   GrammarBuilder builder;
-  const GrammarSymbol first = builder.Copy(*a);
-  return Finish(builder, builder.AnyOf({{first}, {builder.Copy(*b)}}));
+  const GrammarSymbol first = builder.Copy(*a->allowed);
+  return Finish(builder, builder.AnyOf({{first}, {builder.Copy(*b->allowed)}}));
 }
 
 Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
@@ -215,11 +220,20 @@ Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
   ByteSet spaces;
   spaces.set(' ').set('\n');
   GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
-  const GrammarSymbol root = builder.Copy(*form);
+  const GrammarSymbol root = builder.Copy(*form->allowed);
   rest.push_back(root);
   const GrammarSymbol begun = TextUpTo("</think>", builder.AnyOf({rest}), false, builder);
   if (thoughts == Thoughts::kBegun) return Finish(builder, begun);
   return Finish(builder, builder.AnyOf({{root}, Joined(builder.Literal("<think>"), {begun})}));
+}
+
+Result<AnswerForm> FormsAfterThoughts::Of(const AnswerForm& form, Thoughts thoughts) {
+  const std::lock_guard lock(mutex_);
+  if (form_ == form && thoughts_ == thoughts) return after_;
+  KVCACHE_ASSIGN_OR_RETURN(after_, AfterThoughts(form, thoughts));
+  form_ = form;
+  thoughts_ = thoughts;
+  return after_;
 }
 
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
@@ -240,7 +254,7 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
 }
 
 Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
-    const std::shared_ptr<const TokenTable>& table, const Grammar& form, std::string_view begun) {
+    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun) {
   auto constraint = std::make_shared<MaskConstraint>(table, form);
   if (constraint->Begin(begun)) return std::shared_ptr<TokenConstraint>(std::move(constraint));
   return Status(StatusCode::kInvalidArgument,

@@ -6,6 +6,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -18,8 +19,14 @@
 
 namespace kvcache::server {
 
-// The form of an answer; null: any text.
-using AnswerForm = std::shared_ptr<const Grammar>;
+// Which texts an answer may be.
+struct Form {
+  std::shared_ptr<const Grammar> allowed{};
+  std::shared_ptr<const Grammar>
+      wanted{};  // WantedPart of `allowed`; null: none is less wanted than others
+};
+// The form of an answer, which all choices share; null: any text.
+using AnswerForm = std::shared_ptr<const Form>;
 
 // The calls that an answer must be, or may have.
 struct CallRule {
@@ -44,13 +51,23 @@ Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
 // kInvalidArgument if it is too large.
 enum class Thoughts : std::uint8_t { kBegun, kMayBegin };
 Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
+// The same, and remembers the last one: choices of a request ask one after another. Thread safety: any thread.
+class FormsAfterThoughts {
+ public:
+  Result<AnswerForm> Of(const AnswerForm& form, Thoughts thoughts);
+
+ private:
+  std::mutex mutex_;
+  AnswerForm form_, after_;
+  Thoughts thoughts_{};
+};
 
 // Returns the texts of a model's tokens for masks.
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
 // Returns a constraint for the rest of one text that begins with `begun`. Errors: kInvalidArgument if no text
 // of the form begins so.
 Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
-    const std::shared_ptr<const TokenTable>& table, const Grammar& form, std::string_view begun);
+    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun);
 
 // Read the form that a request asks for. The first error is kept in `fields`.
 AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format

@@ -138,6 +138,24 @@ TEST_F(AnswerFormTest, OpenObjectsEnd) {
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 400);
 }
 
+// A whole number is written in digits, though 5.0 and 5e0 are whole, too.
+TEST_F(AnswerFormTest, WholeNumbersAreDigits) {
+  Json body = Chat("Say something", 300);
+  body["temperature"] = 1;
+  for (const char* const schema :
+       {R"({"type": "integer", "minimum": 0, "maximum": 100})", R"({"enum": [1, 20, 300]})",
+        R"({"type": "number", "multipleOf": 5, "minimum": -20, "maximum": 20})"}) {
+    body["response_format"] = ResponseFormat(Json::parse(schema));
+    for (int seed = 0; seed < 30; ++seed) {
+      body["seed"] = seed;
+      const Json choice = Post("/v1/chat/completions", body).json()["choices"][0];
+      const std::string text = choice["message"]["content"];
+      EXPECT_EQ(choice["finish_reason"], "stop") << text;
+      EXPECT_EQ(text.find_first_not_of("-0123456789"), std::string::npos) << text;
+    }
+  }
+}
+
 TEST_F(AnswerFormTest, JsonWithoutASchemaIsAnObject) {
   for (int seed = 0; seed < 4; ++seed) {
     Json body = Chat("Say something", 60);
@@ -191,7 +209,7 @@ TEST_F(AnswerFormTest, FormsThatAreTooLargeTogetherAreRefused) {
 // Calls after thoughts that the prompt has begun, and calls without tags.
 TEST(AnswerFormGrammar, CallsAndThoughts) {
   const auto matches = [](const AnswerForm& form, const std::string& text) {
-    GrammarAutomaton automaton(*form);
+    GrammarAutomaton automaton(form->allowed);
     GrammarAutomaton::State state = automaton.start();
     for (const char c : text) state = automaton.Next(state, static_cast<unsigned char>(c));
     return state != GrammarAutomaton::kDead && automaton.Accepts(state);

@@ -249,7 +249,7 @@ class Service final : public TextService {
       const AnswerSyntax& answer = request.prompt.answer;
       if (answer.opens_reasoning || answer.may_reason) {
         const Thoughts thoughts = answer.opens_reasoning ? Thoughts::kBegun : Thoughts::kMayBegin;
-        KVCACHE_ASSIGN_OR_RETURN(form, AfterThoughts(form, thoughts));
+        KVCACHE_ASSIGN_OR_RETURN(form, after_thoughts_.Of(form, thoughts));
       }
       KVCACHE_ASSIGN_OR_RETURN(scheduled.constraint,
                                MakeConstraint(table_, *form, request.prompt.begun));
@@ -402,7 +402,8 @@ class Service final : public TextService {
   ServiceCounters counters_;                  // of what ended; guarded by mutex_
   std::once_flag table_made_;
   std::shared_ptr<const TokenTable> table_;  // of the vocabulary's texts
-  PinBook pins_;                             // on the engine's thread
+  FormsAfterThoughts after_thoughts_;
+  PinBook pins_;  // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
   std::atomic<std::int64_t> requests_{0}, running_{0}, unfinished_{0};
