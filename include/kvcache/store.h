@@ -60,7 +60,7 @@ struct StoreStats {
   // Since this store was opened:
   std::int64_t evicted = 0;  // objects that made room
   std::int64_t damaged = 0;  // objects that were removed because their checksums failed
-  // What was wrong with the store when it was opened, and what was done; empty: nothing.
+  // What was wrong with the store's file, when it was opened or since, and what was done; empty: nothing.
   std::string repair{};
 };
 
@@ -150,8 +150,8 @@ Result<std::unique_ptr<MemoryStore>> MakeMemoryStore(
 struct DiskStoreOptions {
   std::string directory;  // is made, for this user alone, if it does not exist
   std::int64_t budget_bytes = kDefaultDiskStoreBytes;
-  // No call waits longer for a lock that another process keeps: that process may be stopped. After a wait in vain
-  // the lock is tried without one for a while that doubles from 1 to 30 seconds.
+  // The longest wait for a lock that another process keeps, and for one that reads what no page is free without: that
+  // process may be stopped. After a wait in vain there is none for a while that doubles from 1 to 30 seconds.
   int most_wait_ms = 3000;
 };
 
@@ -163,6 +163,17 @@ struct DiskStoreOptions {
 // Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
+
+// A store in a directory that may not be open yet.
+struct LateDiskStore {
+  std::unique_ptr<Store> store;
+  Status problem;  // why it is not open; Ok if it is
+};
+
+// As OpenDiskStore, for programs that run for long: a directory that cannot be opened now, as while another process
+// opens it and is stopped, is tried again by later calls, after a while that doubles from 1 to 30 seconds. Until then
+// calls return the reason. Errors: kInvalidArgument.
+Result<LateDiskStore> OpenDiskStoreLater(const DiskStoreOptions& options);
 
 struct RedisStoreOptions {
   // redis://[[user]:password@]host[:port][/db], of a server or of any node of a cluster.
@@ -196,8 +207,8 @@ Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store
                                                MoveObjects moves = MoveObjects::kYes);
 
 // Removes what is damaged, and the least recently used objects beyond the budget, and writes the others to
-// a file without free space in it. What other processes store meanwhile may be lost. Returns the store's
-// state afterwards, with what was removed. Errors: those of OpenDiskStore and of Store::List; kIo.
+// a file without free space in it. What other processes store meanwhile is in it too, or they get an error. Returns the
+// store's state afterwards, with what was removed. Errors: those of OpenDiskStore and of Store::List; kIo.
 Result<StoreStats> CollectGarbage(const DiskStoreOptions& options);
 
 }  // namespace kvcache

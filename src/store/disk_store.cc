@@ -11,6 +11,7 @@
 #include <atomic>
 #include <chrono>
 #include <cstring>
+#include <functional>
 #include <future>
 #include <mutex>
 #include <new>
@@ -24,9 +25,10 @@
 #include "store/lmdb_changes.h"
 #include "store/lmdb_check.h"
 #include "store/lmdb_environment.h"
+#include "store/lmdb_value.h"
 #include "store/object_format.h"
 #include "store/object_reader.h"
-#include "store/retry_pause.h"
+#include "store/store_file.h"
 
 namespace kvcache {
 namespace {
@@ -36,32 +38,31 @@ constexpr std::int64_t kIndexPages = 16;    // that one object can add to the in
 constexpr int kMostAttempts = 24;           // to find room in one run of pages
 constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
 constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
-constexpr std::chrono::seconds kFirstReopenPause{1};  // after the file could not be opened again
-constexpr std::chrono::seconds kLongestReopenPause{30};
+constexpr int kMostCompactions = 8;  // of files that other processes replace meanwhile
 
 class DiskStore final : public Store {
  public:
-  DiskStore(std::shared_ptr<LmdbEnvironment> environment, const LmdbOptions& options,
-            SteadyClock clock)
-      : clock_(std::move(clock)),
-        options_(options),
-        environment_(std::move(environment)),
-        budget_bytes_(options.map_bytes) {}
+  DiskStore(const DiskStoreOptions& options, SteadyClock clock)
+      : most_wait_(options.most_wait_ms),
+        budget_bytes_(options.budget_bytes),
+        file_(options.directory, {.map_bytes = options.budget_bytes, .most_wait = most_wait_},
+              std::move(clock)) {}
 
   ~DiskStore() override { WriteTouched(); }
 
   Status Get(const ObjectId& id, const Reader& reader) override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     ObjectReader object;
     const auto payload = object.Read(*environment, id);
     if (!payload.ok()) return Forget(id, payload.status());
+    if (!object.has_sound_pages()) Mend(id);
     Touch(std::span(&id, 1));
     return reader(*payload);
   }
 
   // While one object is used, the next one is read and verified on another processor.
   Status GetEach(std::span<const ObjectId> ids, const EachReader& reader) override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     std::array<ObjectReader, 2> objects;
     ObjectRead next;
     const auto read = [&](std::size_t index) {
@@ -74,6 +75,7 @@ class DiskStore final : public Store {
         Touch(ids.first(i));
         return Forget(ids[i], payload.status());
       }
+      if (!objects[i % 2].has_sound_pages()) Mend(ids[i]);
       if (i + 1 < ids.size()) next = Start(IsLarge(*environment, ids[i + 1]), read(i + 1));
       Status status = reader(i, *payload, StoreTier::kDisk);
       if (status.ok()) continue;
@@ -85,18 +87,12 @@ class DiskStore final : public Store {
   }
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
-    KVCACHE_ASSIGN_OR_RETURN(auto environment, InPlace());
-    int error = TryPut(*environment, id, payload);
-    if (IsDamage(error)) KVCACHE_RETURN_IF_ERROR(Discard(*environment));
-    if (IsDamage(error) || error == kFileMoved || error == kMappingFault) {
-      KVCACHE_ASSIGN_OR_RETURN(environment, InPlace());
-      error = TryPut(*environment, id, payload);
-    }
-    return error == 0 ? Status::Ok() : Fail(*environment, error, payload.size());
+    return Change([&](LmdbEnvironment& environment) { return TryPut(environment, id, payload); },
+                  payload.size());
   }
 
   Result<bool> Contains(const ObjectId& id) override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     const int error = environment->Read([&](MDB_txn* transaction) {
       MDB_val value{};
       return FindValue(transaction, environment->tables().usage, RecordOf(id), value);
@@ -117,16 +113,15 @@ class DiskStore final : public Store {
   }
 
   Status Remove(const ObjectId& id) override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
-    const int error = environment->Write(
-        [&](MDB_txn* transaction) { return Changes(*environment, transaction).Remove(id); });
-    if (IsDamage(error)) return Discard(*environment);
-    return error == 0 ? Status::Ok() : environment->Error("write", error);
+    return Change([&](LmdbEnvironment& environment) {
+      return environment.Write(
+          [&](MDB_txn* transaction) { return Changes(environment, transaction).Remove(id); });
+    });
   }
 
   Result<std::vector<StoredObject>> List() override {
     WriteTouched();
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     std::vector<std::pair<std::uint64_t, StoredObject>> found;
     const int error = environment->Read([&](MDB_txn* transaction) {
       Cursor cursor(transaction, environment->tables().usage);
@@ -157,12 +152,12 @@ class DiskStore final : public Store {
     return stats;
   }
   Result<StoreStats> Usage() override {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, Environment());
+    KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     return StoreStats{.held_bytes = environment->FileBytes(),
                       .budget_bytes = budget_bytes_,
                       .evicted = evicted_,
                       .damaged = damaged_,
-                      .repair = environment->repair()};
+                      .repair = file_.repair()};
   }
 
   // Removes what is damaged or beyond the budget, and compacts the file.
@@ -175,17 +170,24 @@ class DiskStore final : public Store {
     return Shrink();
   }
 
-  bool IsBeyondBudget() { return Current()->FileBytes() > budget_bytes_; }
+  // Opens the file now.
+  Status Open() { return file_.InPlace().status(); }
+
+  bool IsBeyondBudget() { return file_.Current()->FileBytes() > budget_bytes_; }
 
   // Removes what is beyond the budget, and compacts the file.
   Status Shrink() {
-    KVCACHE_ASSIGN_OR_RETURN(const auto environment, InPlace());
-    const int error = WriteEvicting(*environment, [&](Changes& changes, std::int64_t& evicted) {
-      return MakeRoom(*environment, changes, MostPages(*environment), evicted);
-    });
-    if (error != 0) return environment->Error("write", error);
-    KVCACHE_RETURN_IF_ERROR(environment->Compact());
-    return InPlace().status();
+    for (int attempt = 0; attempt < kMostCompactions; ++attempt) {
+      KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.InPlace());
+      const int error = WriteEvicting(*environment, [&](Changes& changes, std::int64_t& evicted) {
+        return MakeRoom(*environment, changes, MostPages(*environment), evicted);
+      });
+      if (error == kFileMoved) continue;
+      if (error != 0) return environment->Error("write", error);
+      KVCACHE_ASSIGN_OR_RETURN(const bool is_replaced, environment->Compact());
+      if (is_replaced) return file_.InPlace().status();
+    }
+    return {StatusCode::kIo, "other processes replace the store's file again and again"};
   }
   StoreTier tier() const override { return StoreTier::kDisk; }
   void SetEvictionHook(EvictionHook hook) override {
@@ -194,43 +196,16 @@ class DiskStore final : public Store {
   }
 
  private:
-  // Returns the environment in use, or a new one after LMDB has given that up. Errors: those of InPlace.
-  Result<std::shared_ptr<LmdbEnvironment>> Environment() {
-    auto environment = Current();
-    if (environment->IsOpen()) return environment;
-    return InPlace();
-  }
-
-  std::shared_ptr<LmdbEnvironment> Current() {
-    const std::lock_guard lock(mutex_);
-    return environment_;
-  }
-
-  // Returns the environment of the file that has the name now: another process may have discarded a
-  // damaged one. Errors: the directory is gone; those of LmdbEnvironment::Open. After an error it makes no
-  // attempt for a while, and returns the same error.
-  Result<std::shared_ptr<LmdbEnvironment>> InPlace() {
-    const std::lock_guard one_at_a_time(opening_mutex_);
-    const auto environment = Current();
-    if (environment->IsInPlace()) {
-      pause_.Worked();
-      return environment;
+  // Writes with `write`, and once more if the file was replaced or had to be discarded.
+  Status Change(const std::function<int(LmdbEnvironment&)>& write, std::size_t payload_bytes = 0) {
+    for (bool is_first = true;; is_first = false) {
+      KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.InPlace());
+      const int error = write(*environment);
+      if (error == 0) return Status::Ok();
+      if (IsDamage(error)) KVCACHE_RETURN_IF_ERROR(Discard(*environment, error));
+      const bool is_gone = IsDamage(error) || error == kFileMoved || error == kMappingFault;
+      if (!is_first || !is_gone) return Fail(*environment, error, payload_bytes);
     }
-    if (pause_.Left(clock_()) > RetryPause::Clock::duration::zero()) return problem_;
-    const bool was_removed = environment->IsOpen();
-    auto opened =
-        LmdbEnvironment::Open(environment->directory(), options_, MissingDirectory::kRefuse);
-    if (!opened.ok()) {
-      pause_.Failed(clock_());
-      problem_ = std::move(opened).TakeStatus().WithContext(
-          was_removed ? "the store's file was removed"
-                      : "the store's file is opened again after an error");
-      return problem_;
-    }
-    pause_.Worked();
-    const std::lock_guard lock(mutex_);
-    environment_ = *opened;
-    return environment_;
   }
 
   std::int64_t MostPages(const LmdbEnvironment& environment) const {
@@ -279,9 +254,20 @@ class DiskStore final : public Store {
   // Removes an object that is damaged. Returns what was wrong.
   Status Forget(const ObjectId& id, Status status) {
     if (status.code() != StatusCode::kCorrupt) return status;
-    ++damaged_;
+    const std::int64_t before = discarded_;
     (void)Remove(id).ok();  // a later read tries again
+    if (discarded_ == before) ++damaged_;
     return status;
+  }
+
+  // Corrects the header of the pages of an object that is whole. If that fails, its removal tries again.
+  void Mend(const ObjectId& id) {
+    const auto environment = file_.InPlace();
+    if (!environment.ok()) return;
+    const int error = (*environment)->Write([&](MDB_txn* transaction) {
+      return Changes(**environment, transaction).Mend(id);
+    });
+    if (error == 0) file_.AddRepair("headers of objects' pages were wrong, and were corrected");
   }
 
   static bool IsLarge(LmdbEnvironment& environment, const ObjectId& id) {
@@ -306,14 +292,17 @@ class DiskStore final : public Store {
   }
 
   static bool IsDamage(int error) {
-    return error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_CURSOR_FULL;
+    // MDB_BAD_TXN: LMDB found it without a word.
+    return error == MDB_CORRUPTED || error == MDB_PAGE_NOTFOUND || error == MDB_CURSOR_FULL ||
+           error == MDB_BAD_TXN;
   }
 
-  // The next opening starts with an empty file: an object that cannot be removed safely would be in the way for
-  // ever.
-  Status Discard(const LmdbEnvironment& damaged) {
-    ++damaged_;
-    return damaged.RemoveFile();
+  // LMDB cannot follow the index: all objects go, since each one could be in the way for ever.
+  Status Discard(LmdbEnvironment& damaged, int error) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::int64_t lost, file_.Discard(damaged, error));
+    damaged_ += lost;
+    ++discarded_;
+    return Status::Ok();
   }
 
   int TryPut(LmdbEnvironment& environment, const ObjectId& id, std::span<const std::byte> payload) {
@@ -326,36 +315,43 @@ class DiskStore final : public Store {
     }
     const Envelope envelope = MakeEnvelope(id, payload);
     const std::vector<ObjectId> touched = TakeTouched();
-    bool may_grow = environment.map_bytes() < budget_bytes_;
+    Waits waits{.may_grow = environment.map_bytes() < budget_bytes_, .left = most_wait_};
     int error = 0;
     for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
       const std::int64_t most = MostPages(environment) - needed;
       error = WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
         std::int64_t live = 0;
         if (const int counted = changes.LivePages(live); counted != 0) return counted;
-        if (live > most && may_grow) return MDB_MAP_FULL;
+        if (live > most && waits.may_grow) return MDB_MAP_FULL;
         if (const int used = changes.UseAll(touched); used != 0) return used;
         if (const int made = MakeRoom(environment, changes, most, evicted); made != 0) return made;
         return changes.Write(id, envelope, payload);
       });
       if (error != MDB_MAP_FULL) break;
-      const int freed = FreePages(environment, needed, attempt, may_grow);
+      const int freed = FreePages(environment, needed, attempt, waits);
       if (freed != 0 && freed != MDB_MAP_FULL) return freed;
     }
     return error;
   }
 
+  // What an object may still wait for.
+  struct Waits {
+    bool may_grow = false;
+    std::chrono::milliseconds left;  // for readers
+  };
+
   // Frees pages for an object that found none: the file grows, or pages that somebody read become free. Else no run
   // of free pages is long enough, or those that were freed are not free yet: more objects go, in a transaction of
   // their own.
-  int FreePages(LmdbEnvironment& environment, std::int64_t needed, int attempt, bool& may_grow) {
-    may_grow = may_grow && environment.Grow(budget_bytes_);
-    if (may_grow) return 0;
+  int FreePages(LmdbEnvironment& environment, std::int64_t needed, int attempt, Waits& waits) {
+    waits.may_grow = waits.may_grow && environment.Grow(budget_bytes_);
+    if (waits.may_grow) return 0;
     int dead = 0;
     if (const int error = environment.ClearDeadReaders(dead); error != 0) return error;
     if (dead > 0) return 0;
     bool has_waited = false;
-    if (const int error = environment.WaitForReaders(has_waited); error != 0) return error;
+    if (const int error = environment.WaitForReaders(waits.left, has_waited); error != 0)
+      return error;
     if (has_waited && attempt == 0) return 0;
     return WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
       std::int64_t live = 0;
@@ -388,7 +384,8 @@ class DiskStore final : public Store {
   void WriteTouched() {
     const std::vector<ObjectId> touched = TakeTouched();
     if (touched.empty()) return;
-    const auto environment = Environment();
+    if (file_.Current() == nullptr) return;
+    const auto environment = file_.Environment();
     if (!environment.ok() || !(*environment)->IsInPlace()) return;
     (void)(*environment)->Write([&](MDB_txn* transaction) {
       return Changes(**environment, transaction).UseAll(touched);
@@ -397,17 +394,14 @@ class DiskStore final : public Store {
 
   std::mutex hook_mutex_;  // held while the hook is called
   EvictionHook evicts_;
-  std::mutex opening_mutex_;  // held while the file is looked for and opened again
-  const SteadyClock clock_;
-  const LmdbOptions options_;
-  RetryPause pause_{kFirstReopenPause, kLongestReopenPause};
-  Status problem_;  // of the last attempt
   std::mutex mutex_;
-  std::shared_ptr<LmdbEnvironment> environment_;
   std::vector<ObjectId> touched_;  // that no transaction has written yet
+  const std::chrono::milliseconds most_wait_;
   const std::int64_t budget_bytes_;
+  StoreFile file_;
   std::atomic<std::int64_t> evicted_ = 0;
   std::atomic<std::int64_t> damaged_ = 0;
+  std::atomic<std::int64_t> discarded_ = 0;  // files
 };
 
 Status CheckOptions(const DiskStoreOptions& options) {
@@ -420,13 +414,20 @@ Status CheckOptions(const DiskStoreOptions& options) {
       StrCat("the disk store's longest wait is ", options.most_wait_ms, " ms; must be at least 0"));
 }
 
-Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options, SteadyClock clock) {
+Result<std::unique_ptr<DiskStore>> Make(const DiskStoreOptions& options, SteadyClock clock) {
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
-  const LmdbOptions lmdb{.map_bytes = options.budget_bytes,
-                         .most_wait = std::chrono::milliseconds(options.most_wait_ms)};
-  KVCACHE_ASSIGN_OR_RETURN(auto environment,
-                           LmdbEnvironment::Open(options.directory, lmdb, MissingDirectory::kMake));
-  return std::make_unique<DiskStore>(std::move(environment), lmdb, std::move(clock));
+  return std::make_unique<DiskStore>(options, std::move(clock));
+}
+
+Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options, SteadyClock clock) {
+  KVCACHE_ASSIGN_OR_RETURN(auto store, Make(options, std::move(clock)));
+  KVCACHE_RETURN_IF_ERROR(store->Open());
+  return store;
+}
+
+// An earlier budget was larger. If the file cannot shrink now, it does at another time.
+void ShrinkIfNeeded(DiskStore& store) {
+  if (store.IsBeyondBudget()) (void)store.Shrink().ok();
 }
 
 }  // namespace
@@ -434,13 +435,24 @@ Result<std::unique_ptr<DiskStore>> Open(const DiskStoreOptions& options, SteadyC
 Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options,
                                                  SteadyClock clock) {
   KVCACHE_ASSIGN_OR_RETURN(auto store, Open(options, std::move(clock)));
-  // An earlier budget was larger. If the file cannot shrink now, it does at another time.
-  if (store->IsBeyondBudget()) (void)store->Shrink().ok();
+  ShrinkIfNeeded(*store);
   return std::unique_ptr<Store>(std::move(store));
 }
 
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
   return OpenDiskStoreWith(options, &std::chrono::steady_clock::now);
+}
+
+Result<LateDiskStore> OpenDiskStoreLaterWith(const DiskStoreOptions& options, SteadyClock clock) {
+  KVCACHE_ASSIGN_OR_RETURN(auto store, Make(options, std::move(clock)));
+  Status problem = store->Open();
+  if (problem.code() == StatusCode::kInvalidArgument) return problem;
+  if (problem.ok()) ShrinkIfNeeded(*store);
+  return LateDiskStore{.store = std::move(store), .problem = std::move(problem)};
+}
+
+Result<LateDiskStore> OpenDiskStoreLater(const DiskStoreOptions& options) {
+  return OpenDiskStoreLaterWith(options, &std::chrono::steady_clock::now);
 }
 
 Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {

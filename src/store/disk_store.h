@@ -16,5 +16,7 @@ using SteadyClock = std::function<std::chrono::steady_clock::time_point()>;
 // OpenDiskStore, where `clock` tells when a file that could not be opened is tried again.
 Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options,
                                                  SteadyClock clock);
+// The same for OpenDiskStoreLater.
+Result<LateDiskStore> OpenDiskStoreLaterWith(const DiskStoreOptions& options, SteadyClock clock);
 
 }  // namespace kvcache

@@ -5,6 +5,7 @@
 #include <sys/file.h>
 
 #include <atomic>
+#include <cerrno>
 #include <chrono>
 #include <cstdlib>
 #include <cstring>
@@ -19,6 +20,7 @@
 
 #include "store/child_process_testing.h"
 #include "store/disk_store.h"
+#include "store/failing_calls_testing.h"
 #include "store/slow_calls_testing.h"
 #include "store/store_testing.h"
 
@@ -168,6 +170,47 @@ TEST_F(DiskStoreRepair, TurnsAndSizesOfObjects) {
     EXPECT_EQ(LeftAfterChurn(*store), 0) << "round " << round;
     if (HasFailure()) return;
   }
+}
+
+// A repair that cannot be written now is made later. Nothing is lost by it.
+TEST_F(DiskStoreRepair, ARepairThatCannotBeWrittenWaits) {
+  const std::string whole = Bytes();
+  for (const int error : {ENOSPC, EFBIG, EDQUOT, EIO, EROFS}) {
+    SetBytes(FlipUsage(whole, TestId(4), SizeOfObject(4), 0, 2));
+    const bool is_filtered = WithFailingCalls(
+        {{.number = SYS_pwrite64, .error = error}, {.number = SYS_pwritev, .error = error}}, [&] {
+          const auto store =
+              OpenDiskStore({.directory = directory_.path(), .budget_bytes = kBudget});
+          if (!store.ok()) {
+            EXPECT_EQ(store.status().code(), StatusCode::kIo);
+            return;
+          }
+          EXPECT_NE((*store)->Stats()->repair.find("could not be made anew"), std::string::npos);
+          EXPECT_EQ(CountWhole(**store), static_cast<int>(kObjects));
+        });
+    if (!is_filtered) GTEST_SKIP() << "the system has no filters of calls";
+    const auto store = Open(directory_.path());
+    EXPECT_NE(store->Stats()->repair.find("were made anew"), std::string::npos)
+        << store->Stats()->repair;
+    EXPECT_EQ(CountWhole(*store), static_cast<int>(kObjects)) << "error " << error;
+    EXPECT_EQ(LeftAfterChurn(*store), 0);
+    if (HasFailure()) return;
+  }
+}
+
+TEST_F(DiskStoreRepair, ARepairBesideAWriterThatIsStoppedWaits) {
+  SetBytes(FlipUsage(Bytes(), TestId(4), SizeOfObject(4), 0, 2));
+  const int lock = open((directory_.path() + "/write-lock").c_str(), O_RDWR);
+  ASSERT_EQ(flock(lock, LOCK_EX), 0);
+  {
+    const auto store = Open(directory_.path());
+    EXPECT_NE(store->Stats()->repair.find("could not be made anew"), std::string::npos);
+    EXPECT_EQ(CountWhole(*store), static_cast<int>(kObjects));
+  }
+  close(lock);
+  const auto store = Open(directory_.path());
+  EXPECT_NE(store->Stats()->repair.find("were made anew"), std::string::npos);
+  EXPECT_EQ(CountWhole(*store), static_cast<int>(kObjects));
 }
 
 // The order names another object: this one would never be evicted.

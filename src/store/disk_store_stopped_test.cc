@@ -8,6 +8,9 @@
 #include <atomic>
 #include <chrono>
 #include <cstdlib>
+#include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <string>
@@ -17,6 +20,7 @@
 #include "store/child_process_testing.h"
 #include "store/disk_store.h"
 #include "store/store_testing.h"
+#include "store/write_behind.h"
 
 namespace kvcache {
 namespace {
@@ -241,6 +245,81 @@ TEST(DiskStoreStoppedTest, AReaderThatDoesNotEndIsNamedAndNothingIsEvicted) {
   reader.Kill();
   const Status after = Churn(*store, 200);
   EXPECT_TRUE(after.ok()) << after.message();
+}
+
+// A queue costs one wait, whatever its length is.
+TEST(DiskStoreStoppedTest, AQueueWaitsOnceForAReaderThatDoesNotEnd) {
+  constexpr std::uint64_t kQueued = 60;
+  const TestDirectory directory;
+  const auto store = std::move(*Open(directory.path()));
+  ASSERT_TRUE(Churn(*store, 30).ok());
+  Reader reader(directory.file());
+  for (std::uint64_t i = 0; i < 200 && store->Put(TestId(i), TestPayload(i, 90'000)).ok(); ++i) {
+  }
+  const auto start = std::chrono::steady_clock::now();
+  {
+    WriteBehind writer(*store, std::int64_t{64} << 20);
+    for (std::uint64_t i = 0; i < kQueued; ++i) {
+      StoreBytes payload = std::move(*StoreBytes::Make(90'000));
+      std::memset(payload.data.get(), static_cast<int>(i), payload.size);
+      ASSERT_EQ(writer.Add(TestId(500 + i), std::move(payload), 0), WriteBehind::Outcome::kQueued);
+    }
+    writer.Flush();
+    const std::string problem = writer.TakeProblem();
+    EXPECT_NE(problem.find(reader.name()), std::string::npos) << problem;
+  }
+  EXPECT_LT(std::chrono::steady_clock::now() - start, std::chrono::milliseconds(kQueued * kWaitMs));
+  reader.Kill();  // the pause is no reason to wait
+  const Status after = Churn(*store, 60);
+  EXPECT_TRUE(after.ok()) << after.message();
+}
+
+// A directory that cannot be opened when a program starts is opened when it can.
+TEST(DiskStoreStoppedTest, AStoreOpensLater) {
+  const TestDirectory directory;
+  ASSERT_TRUE((*Open(directory.path()))->Put(TestId(1), TestPayload(1, 3000)).ok());
+  LockKeeper keeper(directory.path() + "/lock");
+  ManualClock clock;
+  auto late = OpenDiskStoreLaterWith(
+      {.directory = directory.path(), .budget_bytes = kBudget, .most_wait_ms = kWaitMs},
+      clock.reader());
+  ASSERT_TRUE(late.ok()) << late.status().message();
+  EXPECT_TRUE(Says(late->problem, keeper.name())) << late->problem.message();
+  Store& store = *late->store;
+  EXPECT_TRUE(Says(store.Put(TestId(2), TestPayload(2, 3000)), keeper.name()));
+  EXPECT_TRUE(Says(ReadObject(store, TestId(1)).status(), keeper.name()));
+  EXPECT_TRUE(Says(store.Usage().status(), keeper.name()));
+  store.Touch(std::vector{TestId(1)});
+  clock.Advance(std::chrono::seconds(1));
+  EXPECT_TRUE(Says(store.List().status(), keeper.name()));
+  keeper.Kill();
+  EXPECT_FALSE(store.Contains(TestId(1)).ok()) << "the pause lasts";
+  clock.Advance(std::chrono::seconds(2));
+  EXPECT_EQ(*ReadObject(store, TestId(1)), TestPayload(1, 3000));
+  const Status put = store.Put(TestId(2), TestPayload(2, 3000));
+  EXPECT_TRUE(put.ok()) << put.message();
+  EXPECT_EQ(store.List()->size(), 2U);
+}
+
+TEST(DiskStoreStoppedTest, AStoreThatOpensLaterMakesItsDirectory) {
+  const TestDirectory directory;
+  { std::ofstream(directory.path()) << "a file is in the way"; }
+  const DiskStoreOptions options{.directory = directory.path() + "/store"};
+  ManualClock clock;
+  const auto late = OpenDiskStoreLaterWith(options, clock.reader());
+  ASSERT_TRUE(late.ok()) << late.status().message();
+  EXPECT_FALSE(late->problem.ok());
+  std::filesystem::remove(directory.path());
+  clock.Advance(std::chrono::seconds(1));
+  const Status put = late->store->Put(TestId(2), TestPayload(2, 3000));
+  EXPECT_TRUE(put.ok()) << put.message();
+}
+
+TEST(DiskStoreStoppedTest, AnInvalidDirectoryIsRefusedAtOnce) {
+  EXPECT_EQ(OpenDiskStoreLater({.directory = ""}).status().code(), StatusCode::kInvalidArgument);
+  const auto opened = OpenDiskStoreLater({.directory = TestDirectory().path()});
+  ASSERT_TRUE(opened.ok());
+  EXPECT_TRUE(opened->problem.ok()) << opened->problem.message();
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ inline constexpr int kMappingFault = -31001;  // the file has no bytes for a rea
 inline constexpr int kStoreBusy = -31002;     // another process keeps a lock
 inline constexpr int kFileMoved = -31003;     // the file has lost its name
 inline constexpr int kOldReader = -31004;     // a transaction of a process keeps all free pages
+inline constexpr int kBadPages = -31005;  // LMDB cannot free the pages of a value (lmdb_value.h)
 
 // Calls a function that returns a number of LMDB. It must need no clean-up: it may be left in the middle.
 template <class Call>
@@ -98,8 +99,9 @@ inline int TableStat(MDB_txn* transaction, MDB_dbi table, MDB_stat& stat) {
 // Goes through a table. Closes LMDB's cursor at the end of its life.
 class Cursor {
  public:
+  // LMDB reads the table's description here.
   Cursor(MDB_txn* transaction, MDB_dbi table)
-      : error_(mdb_cursor_open(transaction, table, &cursor_)) {}
+      : error_(Guarded([&] { return mdb_cursor_open(transaction, table, &cursor_); })) {}
   ~Cursor() {
     if (cursor_ != nullptr) mdb_cursor_close(cursor_);
   }

@@ -63,6 +63,7 @@ class Changes {
     return 0;
   }
 
+  // An object whose pages cannot be freed leaves the tables of use, and keeps its pages until the file is copied.
   int Remove(const ObjectId& id) {
     ObjectUsage usage;
     int error = FindUsage(id, usage);
@@ -70,7 +71,16 @@ class Changes {
     if (error != 0 && error != MDB_NOTFOUND) return error;
     error = DeleteRecord(transaction_, tables_.usage, RecordOf(id));
     if (error != 0 && error != MDB_NOTFOUND) return error;
-    return DeleteObject(id);
+    error = DeleteObject(id);
+    return error == kBadPages ? 0 : error;
+  }
+
+  // Corrects the header of the object's pages, if it is wrong and the object is there. Returns 0, LMDB's errors, or
+  // kBadPages.
+  int Mend(const ObjectId& id) const {
+    MDB_val value{};
+    const int error = FindValue(transaction_, tables_.objects, RecordOf(id), value);
+    return error == 0 ? MendValue(id, value) : error;
   }
 
   // Removes the least recently used object; MDB_NOTFOUND if there is none. Calls `evicts` before with
@@ -124,14 +134,30 @@ class Changes {
     return error == MDB_NOTFOUND ? 0 : error;
   }
 
-  // Whether LMDB can free the object's pages is checked first: it believes their headers.
+  // LMDB believes the header of the object's pages, and would free others. A header that cannot be mended costs the
+  // pages: kBadPages.
   int DeleteObject(const ObjectId& id) {
     MDB_val value{};
     const int error = FindValue(transaction_, tables_.objects, RecordOf(id), value);
     if (error == MDB_NOTFOUND) return 0;
     if (error != 0) return error;
-    if (!environment_.IsSound(value, kIdBytes)) return kDamagedIndex;
+    if (const int mended = MendValue(id, value); mended != 0) return mended;
     return DeleteRecord(transaction_, tables_.objects, RecordOf(id));
+  }
+
+  // Only the object's own envelope says that the pages are its own.
+  int MendValue(const ObjectId& id, const MDB_val& value) const {
+    const LmdbRun run = environment_.CheckRun(value, kIdBytes);
+    if (run == LmdbRun::kSound) return 0;
+    Envelope envelope{};
+    if (run == LmdbRun::kUnreadable || value.mv_size < envelope.size() ||
+        environment_.ReadValue(value, envelope) != 0) {
+      return kBadPages;
+    }
+    const auto says = DescribeEnvelope(envelope);
+    const bool is_own =
+        says.ok() && says->id == id && says->payload_bytes == value.mv_size - envelope.size();
+    return is_own && environment_.MendRun(value, kIdBytes) ? 0 : kBadPages;
   }
 
   const LmdbEnvironment& environment_;

@@ -357,22 +357,4 @@ Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transactio
   }
 }
 
-std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes,
-                            std::size_t page_bytes) {
-  const std::size_t most_in_index = (((page_bytes - kPageHeader) / 2) & ~std::size_t{1}) - 2;
-  if (kNodeHeader + key_bytes + value_bytes <= most_in_index) return 0;
-  return static_cast<std::int64_t>((kPageHeader - 1 + value_bytes) / page_bytes + 1);
-}
-
-bool LmdbValueIsSound(int fd, std::uint64_t at, std::size_t value_bytes, std::size_t key_bytes,
-                      std::size_t page_bytes) {
-  const std::int64_t pages = LmdbValuePages(value_bytes, key_bytes, page_bytes);
-  if (pages == 0) return true;
-  std::array<std::byte, kPageHeader> header{};
-  if (at < kPageHeader || !ReadAt(fd, at - kPageHeader, header).ok()) return false;
-  return Load<std::uint64_t>(header, 0) == (at - kPageHeader) / page_bytes &&
-         Load<std::uint16_t>(header, 10) == kOverflow &&
-         Load<std::uint32_t>(header, 12) == static_cast<std::uint64_t>(pages);
-}
-
 }  // namespace kvcache

@@ -63,13 +63,4 @@ using LmdbVisitor = std::function<void(const LmdbEntry& entry)>;
 Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transaction,
                                                 const LmdbVisitor& visit = nullptr);
 
-// Returns whether a value of so many bytes, `at` bytes behind the file's beginning, lies in a run of pages of
-// its own number and size, so that it may be removed. Values that are small enough lie in the index, which was
-// checked. `key_bytes` is the size of the value's key.
-bool LmdbValueIsSound(int fd, std::uint64_t at, std::size_t value_bytes, std::size_t key_bytes,
-                      std::size_t page_bytes);
-
-// Returns the pages of the file that a value takes, 0 if it lies in the index.
-std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes, std::size_t page_bytes);
-
 }  // namespace kvcache

@@ -5,6 +5,8 @@
 
 #include <cstdint>
 #include <memory>
+#include <type_traits>
+#include <utility>
 
 #include "store/lmdb_calls.h"
 #include "store/lmdb_environment.h"
@@ -51,6 +53,12 @@ struct Source {
   MDB_txn* transaction;
 };
 
+// An object that is not in use was removed, but its pages could not be freed (lmdb_changes.h).
+bool IsInUse(const Source& from, const ObjectId& id) {
+  MDB_val usage{};
+  return FindValue(from.transaction, from.environment.tables().usage, RecordOf(id), usage) == 0;
+}
+
 template <class Key>
 int CopyTable(const Source& from, MDB_dbi table, Copy& to, MDB_dbi copy) {
   Cursor cursor(from.transaction, table);
@@ -59,6 +67,9 @@ int CopyTable(const Source& from, MDB_dbi table, Copy& to, MDB_dbi copy) {
   std::size_t waiting = 0;
   int error = 0;
   while ((error = cursor.Find(MDB_NEXT, RecordOf(key), value)) == 0) {
+    if constexpr (std::is_same_v<Key, ObjectId>) {
+      if (!IsInUse(from, key)) continue;
+    }
     std::byte* bytes = nullptr;
     const std::size_t size = value.mv_size;
     error = ReserveValue(to.transaction(), copy, RecordOf(key), size, bytes, MDB_APPEND);

@@ -51,6 +51,18 @@ std::int64_t SizeOf(int fd) {
   return fstat(fd, &info) == 0 ? static_cast<std::int64_t>(info.st_size) : 0;
 }
 
+// Removes a file that is not open here. REQUIRES: the directory's lock.
+Status RemoveAlone(const std::string& directory, std::chrono::milliseconds most_wait) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto lock, FileLock::Open(directory + kWriteLock));
+  const FileLockGuard alone(*lock, most_wait);
+  if (alone.error() != 0) {
+    return {StatusCode::kIo, StrCat("cannot remove ", directory, kStoreFile, ", which is damaged: ",
+                                    LockHolder(lock->path()), " keeps ", lock->path(), " locked")};
+  }
+  RemoveLmdbFile(directory);
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string& directory,
@@ -81,7 +93,7 @@ Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string
     if ((!is_corrupt && !is_cut) || attempt == kMostOpenings) return status;
     if (!is_corrupt) continue;
     discarded = status.message();
-    RemoveLmdbFile(real);
+    KVCACHE_RETURN_IF_ERROR(RemoveAlone(real, options.most_wait));
   }
 }
 
@@ -136,27 +148,37 @@ int LmdbEnvironment::Write(const Body& body) {
   const FileLockGuard alone(*write_lock_, options_.most_wait);
   if (alone.error() != 0) return alone.error() == EWOULDBLOCK ? kStoreBusy : alone.error();
   const int result = WriteIn(body);
-  if (result == kMappingFault) {
-    has_fault_ = true;
-    Abandon();
-  } else if (result == MDB_PANIC || (result > 0 && IsGivenUp())) {
-    Close();
-  }
+  if (result == kMappingFault) has_fault_ = true;
+  if (result == kMappingFault || result == MDB_PANIC || (result > 0 && IsGivenUp())) Close();
   return result;
 }
 
+// A file of which a write was left in the middle loses its name at once, before another process writes or another
+// thread closes the file: LMDB's lock on it cannot be given back.
 int LmdbEnvironment::WriteIn(const Body& body) {
   std::shared_lock lock(map_lock_);
   if (env_ == nullptr) return MDB_PANIC;
   if (!IsInPlace()) return kFileMoved;
+  const int result = Change(body, lock);
+  if (result == kMappingFault) {
+    is_left_ = true;
+    if (IsInPlace()) RemoveLmdbFile(directory_);
+  }
+  return result;
+}
+
+int LmdbEnvironment::Change(const Body& body, std::shared_lock<std::shared_mutex>& lock) {
   MDB_txn* transaction = nullptr;
   if (const int error = Begin(true, lock, &transaction); error != 0) return error;
   std::unique_ptr<MDB_txn, TransactionEnd> end(transaction);
   int result = body(transaction);
   if (result == 0 && IsCut()) result = kMappingFault;
   if (result == 0) return Guarded([&] { return mdb_txn_commit(end.release()); });
-  if (result == kMappingFault)
+  if (result == kMappingFault) {
     LeaveToTheSystem(end.release());  // LMDB's structures may be in the middle of a change
+  } else if (!RunGuarded([&] { mdb_txn_abort(end.release()); })) {
+    result = kMappingFault;
+  }
   return result;
 }
 
@@ -182,8 +204,19 @@ std::uint64_t LmdbEnvironment::OffsetOf(const MDB_val& value) const {
          reinterpret_cast<std::uintptr_t>(map_.load());
 }
 
-bool LmdbEnvironment::IsSound(const MDB_val& value, std::size_t key_bytes) const {
-  return LmdbValueIsSound(fd_, OffsetOf(value), value.mv_size, key_bytes, page_bytes_);
+LmdbValuePlace LmdbEnvironment::PlaceOf(const MDB_val& value, std::size_t key_bytes) const {
+  return {OffsetOf(value), value.mv_size, key_bytes, page_bytes_};
+}
+
+LmdbRun LmdbEnvironment::CheckRun(const MDB_val& value, std::size_t key_bytes) const {
+  const LmdbValuePlace place = PlaceOf(value, key_bytes);
+  // A page that the transaction has made is in memory.
+  if (place.at >= static_cast<std::uint64_t>(map_bytes_)) return LmdbRun::kSound;
+  return CheckLmdbRun(fd_, place);
+}
+
+bool LmdbEnvironment::MendRun(const MDB_val& value, std::size_t key_bytes) const {
+  return WriteLmdbRun(fd_, PlaceOf(value, key_bytes));
 }
 
 // A table's description lies in a page of the main table, whose number is in its header.
@@ -257,23 +290,43 @@ int LmdbEnvironment::ClearDeadReaders(int& dead) {
   return env_ == nullptr ? MDB_PANIC : readers_->ClearDead(env_, dead);
 }
 
-int LmdbEnvironment::WaitForReaders(bool& has_waited) {
+int LmdbEnvironment::FindNewest(std::uint64_t& transaction) {
+  const std::shared_lock lock(map_lock_);
+  if (env_ == nullptr) return MDB_PANIC;
+  MDB_envinfo info{};
+  const int error = Guarded([&] { return mdb_env_info(env_, &info); });
+  transaction = info.me_last_txnid;
+  return error;
+}
+
+int LmdbEnvironment::WaitForReaders(std::chrono::milliseconds& left, bool& has_waited) {
+  using Clock = RetryPause::Clock;
   has_waited = false;
-  const auto end = std::chrono::steady_clock::now() + options_.most_wait;
-  std::uint64_t newest = 0;
-  for (;; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
-    const std::shared_lock lock(map_lock_);
-    if (env_ == nullptr) return MDB_PANIC;
-    MDB_envinfo info{};
-    LmdbReaders::Oldest oldest;
-    int error = Guarded([&] { return mdb_env_info(env_, &info); });
-    if (error == 0) error = LmdbReaders::FindOldest(env_, oldest);
-    if (error != 0) return error;
-    if (newest == 0) newest = info.me_last_txnid;
-    if (oldest.transaction >= newest) return 0;
-    has_waited = true;
-    if (std::chrono::steady_clock::now() >= end) return kOldReader;
+  const Clock::time_point start = Clock::now();
+  auto most = left;
+  {
+    const std::lock_guard lock(pause_mutex_);
+    if (reader_pause_.Left(start) > Clock::duration::zero()) most = std::chrono::milliseconds(0);
   }
+  std::uint64_t newest = 0;
+  int error = FindNewest(newest);
+  for (; error == 0; std::this_thread::sleep_for(std::chrono::milliseconds(1))) {
+    LmdbReaders::Oldest oldest;
+    {
+      const std::shared_lock lock(map_lock_);
+      error = env_ == nullptr ? MDB_PANIC : LmdbReaders::FindOldest(env_, oldest);
+    }
+    if (error != 0 || oldest.transaction >= newest) break;
+    has_waited = true;
+    if (Clock::now() - start >= most) error = kOldReader;
+    if (error != 0) break;
+  }
+  const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
+  left = std::max(left - waited, std::chrono::milliseconds(0));
+  const std::lock_guard lock(pause_mutex_);
+  if (error == 0) reader_pause_.Worked();
+  if (error == kOldReader) reader_pause_.Failed(Clock::now());
+  return error;
 }
 
 // Only a transaction is told. If there is no room for another reader, the next call finds out.
@@ -303,15 +356,11 @@ void LmdbEnvironment::CloseAlone() {
   MDB_env* const env = std::exchange(env_, nullptr);
   if (env == nullptr) return;
   readers_->Close();
-  (void)RunGuarded([&] { mdb_env_close(env); });
-}
-
-void LmdbEnvironment::Abandon() {
-  if (IsInPlace()) RemoveLmdbFile(directory_);
-  const std::unique_lock alone(map_lock_);
-  fd_ = -1;
-  readers_->Close();
-  LeaveToTheSystem(std::exchange(env_, nullptr));  // it still knows a lock in the map
+  if (is_left_) {
+    LeaveToTheSystem(env);  // a thread would go on to use its lock in the map
+  } else {
+    (void)RunGuarded([&] { mdb_env_close(env); });
+  }
 }
 
 void LmdbEnvironment::WaitForClose() const {
@@ -348,24 +397,46 @@ bool LmdbEnvironment::IsInPlace() const {
          named.st_ino == open.st_ino && named.st_dev == open.st_dev;
 }
 
-Status LmdbEnvironment::RemoveFile() const {
+Status LmdbEnvironment::RemoveFile() {
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
                            DirectoryLock::Take(directory_, options_.most_wait));
+  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  if (alone.error() != 0) return Error("remove", kStoreBusy);
   if (IsInPlace()) RemoveLmdbFile(directory_);
   return Status::Ok();
 }
 
-Status LmdbEnvironment::Compact() {
+int LmdbEnvironment::MakeCopy(const std::string& path, std::uint64_t& transaction) {
+  return Read([&](MDB_txn* reading) {
+    transaction = mdb_txn_id(reading);
+    return CopyTables(*this, reading, path);
+  });
+}
+
+Result<bool> LmdbEnvironment::Compact() {
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
                            DirectoryLock::Take(directory_, options_.most_wait));
+  if (!IsInPlace()) return false;  // another process has replaced it meanwhile
   const std::string copy = directory_ + kStoreFile + kCopySuffix;
-  const int error =
-      Read([&](MDB_txn* transaction) { return CopyTables(*this, transaction, copy); });
-  if (error != 0) {
-    (void)unlink(copy.c_str());
-    return Error("copy", error);
-  }
-  return ReplaceLmdbFile(directory_);
+  auto replaced = CopyAndReplace(copy);
+  if (!replaced.ok() || !*replaced) (void)unlink(copy.c_str());
+  return replaced;
+}
+
+// Others write while the file is copied. If somebody did, it is copied again while nobody can: their calls are errors if
+// that takes longer than they wait, and nothing that was stored is lost.
+Result<bool> LmdbEnvironment::CopyAndReplace(const std::string& copy) {
+  std::uint64_t copied = 0;
+  std::uint64_t newest = 0;
+  if (const int error = MakeCopy(copy, copied); error != 0) return Error("copy", error);
+  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  if (alone.error() != 0) return Error("replace", kStoreBusy);
+  if (!IsInPlace()) return false;
+  int error = FindNewest(newest);
+  if (error == 0 && newest != copied) error = MakeCopy(copy, copied);
+  if (error != 0) return Error("copy", error);
+  KVCACHE_RETURN_IF_ERROR(ReplaceLmdbFile(directory_));
+  return true;
 }
 
 std::int64_t LmdbEnvironment::FileBytes() const {

@@ -2,7 +2,8 @@
 //
 // Nobody waits for another process without an end: writing, and a thread's first reading, take locks of our own
 // (file_lock.h) before those of LMDB, which has no bounded wait. The order is: DIRECTORY/lock (opening and
-// replacing the file), then DIRECTORY/write-lock, then DIRECTORY/read-lock.
+// replacing the file), then DIRECTORY/write-lock, then DIRECTORY/read-lock. Who takes the file's name away, or gives it
+// to another file, has the lock for writing: the name stays while somebody writes.
 //
 // LMDB gives a file up, for reads too, when it cannot write which transaction is the last one. Such a file is
 // closed here: it is not in place then, and can be opened again. So is a file that has no bytes for a read
@@ -23,6 +24,7 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <mutex>
 #include <shared_mutex>
 #include <span>
 #include <string>
@@ -31,6 +33,8 @@
 #include "kvcache/status.h"
 #include "store/file_lock.h"
 #include "store/lmdb_readers.h"
+#include "store/lmdb_value.h"
+#include "store/retry_pause.h"
 #include "store/store_directory.h"
 #include "store/store_tables.h"
 
@@ -62,16 +66,20 @@ class LmdbEnvironment {
   // Copies a value that the transaction found. Returns 0, a number of the system, or kMappingFault if the file
   // ends before it.
   int ReadValue(const MDB_val& value, std::span<std::byte> bytes) const;
-  // Returns whether LMDB may remove a value that the transaction found (lmdb_check.h).
-  bool IsSound(const MDB_val& value, std::size_t key_bytes) const;
+  // Returns whether LMDB may remove a value that the transaction found (lmdb_value.h).
+  LmdbRun CheckRun(const MDB_val& value, std::size_t key_bytes) const;
+  // Writes the header of such a value's pages anew. Returns whether it could. REQUIRES: a write transaction; the
+  // pages are the value's.
+  bool MendRun(const MDB_val& value, std::size_t key_bytes) const;
 
   // Makes the map larger, up to `most_bytes`, if the system lets it. Returns whether it did.
   bool Grow(std::int64_t most_bytes);
   // Frees what processes that are gone had read. Returns 0, with how many there were, or an error.
   int ClearDeadReaders(int& dead);
-  // Returns 0 when everybody reads what is the newest state now, or a later one, and whether somebody did not;
-  // kOldReader after the longest wait.
-  int WaitForReaders(bool& has_waited);
+  // Returns 0 when everybody reads what is the newest state now, or a later one, and whether somebody did not.
+  // Takes the time that it waited from `left`, and returns kOldReader if that was too little. After a wait in vain
+  // it looks once, without waiting, for a while that doubles from 1 to 30 seconds.
+  int WaitForReaders(std::chrono::milliseconds& left, bool& has_waited);
 
   // Returns an error of the calls above as a Status that names the file, and who is in the way.
   Status Error(std::string_view doing, int number);
@@ -81,11 +89,12 @@ class LmdbEnvironment {
   // Returns whether the file is open and still has its name.
   bool IsInPlace() const;
   // Takes the file's name away if it still has it: the next Open makes a new one. Errors: those of
-  // DirectoryLock::Take.
-  Status RemoveFile() const;
-  // Gives the file's name to a copy without free pages. This environment stays with the old file. Errors:
-  // those of DirectoryLock::Take; kIo.
-  Status Compact();
+  // DirectoryLock::Take; kIo.
+  Status RemoveFile();
+  // Gives the file's name to a copy without free pages, which has all that was committed. This environment stays
+  // with the old file. Returns false if the file had lost its name: another one has it. Errors: those of
+  // DirectoryLock::Take; kIo.
+  Result<bool> Compact();
   // Returns the bytes of the file.
   std::int64_t FileBytes() const;
   std::int64_t map_bytes() const { return map_bytes_; }
@@ -116,23 +125,31 @@ class LmdbEnvironment {
   // Returns whether the file has become smaller: somebody cut it.
   bool IsCut() const;
   void Close();
-  // Leaves a file of which a write was left in the middle, and takes its name away. REQUIRES: write_lock_.
-  void Abandon();
   // Returns when no thread is closing the file: LMDB must not have a file open twice in a process.
   void WaitForClose() const;
   int WriteIn(const Body& body);
+  int Change(const Body& body, std::shared_lock<std::shared_mutex>& lock);
+  // Writes a copy without free pages, and tells the transaction that it has. Returns 0 or an error.
+  int MakeCopy(const std::string& path, std::uint64_t& transaction);
+  // Finds the newest transaction. Returns 0 or an error.
+  int FindNewest(std::uint64_t& transaction);
+  Result<bool> CopyAndReplace(const std::string& copy);
   int Begin(bool is_write, std::shared_lock<std::shared_mutex>& lock, MDB_txn** transaction);
   // Changes the size of the map. REQUIRES: map_lock_ alone. Returns 0 or an error; then the file may be closed.
   int SetMapBytes(std::int64_t bytes);
   int FollowGrownFile();
   void CloseAlone();
   std::uint64_t OffsetOf(const MDB_val& value) const;
+  LmdbValuePlace PlaceOf(const MDB_val& value, std::size_t key_bytes) const;
 
   const std::string directory_;
   const LmdbOptions options_;
   const int process_;  // a process that was forked must not use it
   std::string repair_;
   std::atomic<bool> has_fault_ = false;  // the file had no bytes for a read
+  std::atomic<bool> is_left_ = false;  // in the middle of a write: a thread keeps a lock in the map
+  std::mutex pause_mutex_;
+  RetryPause reader_pause_{std::chrono::seconds(1), std::chrono::seconds(30)};  // after kOldReader
   std::unique_ptr<FileLock> write_lock_, read_lock_;
   std::unique_ptr<LmdbReaders> readers_;
   MDB_env* env_ = nullptr;

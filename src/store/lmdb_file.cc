@@ -158,6 +158,7 @@ Status LmdbError(std::string_view doing, const std::string& directory, int numbe
   if (number == kOldReader)
     why = "a transaction that another process does not end keeps its free pages";
   if (number == kStoreBusy) why = "another process keeps it locked";
+  if (number == kBadPages) why = "the pages of an earlier object of this key are damaged";
   return {StatusCode::kIo, StrCat("cannot ", doing, " ", path, ": ", why)};
 }
 

@@ -16,6 +16,7 @@ namespace kvcache {
 // The names in the directory.
 inline constexpr const char* kStoreFile = "/objects.mdb";
 inline constexpr const char* kStoreLockFile = "/objects.mdb-lock";  // LMDB's name for it
+inline constexpr const char* kWriteLock = "/write-lock";            // who writes
 inline constexpr const char* kCopySuffix = ".new";                  // of a copy that is being made
 
 // Opens DIRECTORY/objects.mdb with a map of at most `most_map_bytes`, or makes it, and finishes what a process that

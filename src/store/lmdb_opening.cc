@@ -41,7 +41,7 @@ Status LmdbEnvironment::OpeningError(std::string_view doing, int error) {
 }
 
 Status LmdbEnvironment::OpenLocks() {
-  KVCACHE_ASSIGN_OR_RETURN(write_lock_, FileLock::Open(directory_ + "/write-lock"));
+  KVCACHE_ASSIGN_OR_RETURN(write_lock_, FileLock::Open(directory_ + kWriteLock));
   KVCACHE_ASSIGN_OR_RETURN(read_lock_, FileLock::Open(directory_ + "/read-lock"));
   readers_ = std::make_unique<LmdbReaders>(*read_lock_, options_.most_wait);
   return Status::Ok();
@@ -155,12 +155,19 @@ Status LmdbEnvironment::OpenTables() {
   return tables_differ_ ? CorrectTables() : Status::Ok();
 }
 
+// Tables that cannot be written now, as on a full disk, are corrected by a later opening: an object that is in no order
+// stays meanwhile.
 Status LmdbEnvironment::CorrectTables() {
   constexpr const char* kWhat = "the tables of the index did not agree";
   const int error = Write([&](MDB_txn* making) { return RebuildTables(making, tables_); });
-  if (error == kStoreBusy) return Error("write", error);
-  if (error != 0) return Corrupt(StrCat(kWhat, ": ", Error("write", error).message()));
-  repair_ = StrCat(kWhat, ", and were made anew");
+  if (error == kMappingFault) has_fault_ = true;
+  if (IsIndexDamage(error) || error == kMappingFault) {
+    return Corrupt(StrCat(kWhat, ": ", Error("write", error).message()));
+  }
+  if (!IsOpen()) return Error("write", error);
+  repair_ = error == 0
+                ? StrCat(kWhat, ", and were made anew")
+                : StrCat(kWhat, ", and could not be made anew: ", Error("write", error).message());
   return Status::Ok();
 }
 

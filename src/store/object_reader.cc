@@ -45,9 +45,13 @@ Result<std::span<const std::byte>> ObjectReader::Read(LmdbEnvironment& environme
                                                       const ObjectId& id) {
   int unread = 0;
   const int error = environment.Read([&](MDB_txn* transaction) {
+    const LmdbTables& tables = environment.tables();
     MDB_val value{};
-    const int found = FindValue(transaction, environment.tables().objects, RecordOf(id), value);
+    // An object that is not in use was removed, and only its pages are left (lmdb_changes.h).
+    int found = FindValue(transaction, tables.usage, RecordOf(id), value);
+    if (found == 0) found = FindValue(transaction, tables.objects, RecordOf(id), value);
     if (found != 0) return found;
+    has_sound_pages_ = environment.CheckRun(value, kIdBytes) != LmdbRun::kWrong;
     unread = Copy(environment, value);
     return unread == kMappingFault ? kMappingFault : 0;  // the file is of no use then
   });

@@ -24,6 +24,10 @@ class ObjectReader {
   // damaged or cannot be read; kOutOfMemory; kIo if the file cannot be read.
   Result<std::span<const std::byte>> Read(LmdbEnvironment& environment, const ObjectId& id);
 
+  // Returns whether the header of the pages of the object that was read is right (lmdb_value.h). A wrong one does not
+  // change the object.
+  bool has_sound_pages() const { return has_sound_pages_; }
+
   // Copies a value that a transaction found. Returns 0, or a number of LmdbEnvironment::ReadValue or ENOMEM.
   int Copy(const LmdbEnvironment& environment, const MDB_val& value);
   // Returns the payload of the copy. Errors: kCorrupt.
@@ -34,6 +38,7 @@ class ObjectReader {
   std::unique_ptr<std::byte[]> bytes_;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
+  bool has_sound_pages_ = true;
 };
 
 }  // namespace kvcache
