@@ -79,35 +79,72 @@ Status List(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
-// Says what was wrong with the whole file when it was opened.
+// Says what was wrong with the whole file, when it was opened or since.
 void PrintRepair(const StoreStats& stats) {
   if (stats.repair.empty()) return;
   (void)std::fprintf(stderr, "kvcache store: %s\n", OneLine(stats.repair).c_str());
 }
 
-Status Verify(const StoreCommand& command, Store& store) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
-  KVCACHE_ASSIGN_OR_RETURN(const StoreStats stats, store.Usage());
-  PrintRepair(stats);
-  std::int64_t whole = 0, damaged = 0;
-  for (const StoredObject& object : all) {
-    const Status status =
-        store.Get(object.id, [](std::span<const std::byte>) { return Status::Ok(); });
-    if (status.ok()) ++whole;
-    if (status.code() != StatusCode::kCorrupt) continue;
-    ++damaged;
+// What `verify` found, in objects.
+struct Verified {
+  std::int64_t whole = 0;
+  std::int64_t damaged = 0;
+  std::int64_t unreadable = 0;  // they may be whole
+  std::int64_t gone = 0;        // after they were listed
+};
+
+void VerifyOne(Store& store, const StoredObject& object, Verified& found) {
+  const Status status =
+      store.Get(object.id, [](std::span<const std::byte>) { return Status::Ok(); });
+  if (status.ok()) {
+    ++found.whole;
+  } else if (status.code() == StatusCode::kNotFound) {
+    ++found.gone;
+  } else if (status.code() == StatusCode::kCorrupt) {
+    ++found.damaged;
     const auto is_left = store.Contains(object.id);
     (void)std::fprintf(stderr, "%s: %s; %s\n", HexText(object.id.key, 16).c_str(),
                        OneLine(status.message()).c_str(),
                        is_left.ok() && !*is_left ? "removed" : "it could not be removed");
-  }
-  if (command.json) {
-    PrintJson({{"whole", whole}, {"damaged", damaged}, {"repair", stats.repair}});
   } else {
-    (void)std::printf("%s objects are whole, %s were damaged\n", WithThousands(whole).c_str(),
-                      WithThousands(damaged).c_str());
+    ++found.unreadable;
+    (void)std::fprintf(stderr, "%s: %s\n", HexText(object.id.key, 16).c_str(),
+                       OneLine(status.message()).c_str());
   }
-  return Status::Ok();
+}
+
+void PrintVerified(const StoreCommand& command, const Verified& found, const StoreStats& stats) {
+  if (command.json) {
+    PrintJson({{"whole", found.whole},
+               {"damaged", found.damaged},
+               {"unreadable", found.unreadable},
+               {"gone", found.gone},
+               {"repair", stats.repair}});
+    return;
+  }
+  (void)std::printf("%s objects are whole, %s were damaged", WithThousands(found.whole).c_str(),
+                    WithThousands(found.damaged).c_str());
+  if (found.unreadable > 0) {
+    (void)std::printf(", %s could not be read", WithThousands(found.unreadable).c_str());
+  }
+  if (found.gone > 0) (void)std::printf(", %s are gone", WithThousands(found.gone).c_str());
+  (void)std::printf("\n");
+}
+
+// Objects that a running program evicts meanwhile are gone, too: only a file that was discarded is an error.
+Status Verify(const StoreCommand& command, Store& store) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
+  KVCACHE_ASSIGN_OR_RETURN(const StoreStats before, store.Usage());
+  Verified found;
+  for (const StoredObject& object : all) VerifyOne(store, object, found);
+  KVCACHE_ASSIGN_OR_RETURN(const StoreStats after, store.Usage());
+  PrintRepair(after);
+  PrintVerified(command, found, after);
+  if (found.unreadable > 0) {
+    return {StatusCode::kIo, StrCat(found.unreadable, " objects could not be read")};
+  }
+  if (found.gone == 0 || after.repair == before.repair) return Status::Ok();
+  return {StatusCode::kCorrupt, StrCat(found.gone, " objects are lost with the store's file")};
 }
 
 Status CollectGarbageIn(const StoreCommand& command, const std::string& name) {
@@ -139,6 +176,7 @@ Status RemoveObjects(const StoreCommand& command, Store& store) {
     KVCACHE_RETURN_IF_ERROR(store.Remove(object.id));
     ++removed;
   }
+  if (const auto stats = store.Usage(); stats.ok()) PrintRepair(*stats);
   if (removed == 0 && !command.all) {
     return {StatusCode::kNotFound, "no object's key begins with " + Quoted(command.key)};
   }
