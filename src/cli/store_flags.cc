@@ -168,7 +168,7 @@ Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
     KVCACHE_ASSIGN_OR_RETURN(auto store, MakeMemoryStore(memory_store_bytes()));
     return std::unique_ptr<Store>(std::move(store));
   }
-  return OpenDiskStore({.directory = name, .budget_bytes = budget_bytes_});
+  return OpenDiskStore(DiskOptions(name));
 }
 
 Result<StoreStats> StoreFlags::CollectGarbage(const std::string& name) const {
@@ -176,13 +176,21 @@ Result<StoreStats> StoreFlags::CollectGarbage(const std::string& name) const {
     return Unsupported(
         "only a directory has garbage to collect; a Redis server removes objects itself");
   }
-  return kvcache::CollectGarbage({.directory = name, .budget_bytes = budget_bytes_});
+  return kvcache::CollectGarbage(DiskOptions(name));
 }
 
-std::vector<StoreFlags::OpenStore> StoreFlags::OpenEach() const {
+// Only a directory can be in another process' way.
+Result<std::unique_ptr<Store>> StoreFlags::OpenLater(const std::string& name) const {
+  if (TierOf(name) != StoreTier::kDisk) return Open(name);
+  KVCACHE_ASSIGN_OR_RETURN(LateDiskStore late, OpenDiskStoreLater(DiskOptions(name)));
+  if (!late.problem.ok()) Tell(late.problem.message());
+  return std::move(late.store);
+}
+
+std::vector<StoreFlags::OpenStore> StoreFlags::OpenEach(Failed failed) const {
   std::vector<OpenStore> stores;
   for (const std::string& name : names()) {
-    auto store = Open(name);
+    auto store = failed == Failed::kLater ? OpenLater(name) : Open(name);
     if (store.ok()) {
       stores.push_back({name, std::move(*store)});
     } else {

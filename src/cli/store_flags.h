@@ -47,8 +47,10 @@ class StoreFlags {
     std::string name;
     std::shared_ptr<Store> store;
   };
+  // What happens to a directory that cannot be opened now: it is not used, or a later call opens it.
+  enum class Failed { kUnused, kLater };
   // Opens each of them. Says on standard error which cannot be opened.
-  std::vector<OpenStore> OpenEach() const;
+  std::vector<OpenStore> OpenEach(Failed failed = Failed::kUnused) const;
   // Returns stores as one; null if there is none.
   static std::shared_ptr<Store> Combine(const std::vector<OpenStore>& stores);
   // Lets the engine use a store, if there is one. Says on standard error if it cannot: generation goes on.
@@ -58,6 +60,10 @@ class StoreFlags {
   static void Finish(Engine& engine);
 
  private:
+  DiskStoreOptions DiskOptions(const std::string& directory) const {
+    return {.directory = directory, .budget_bytes = budget_bytes_};
+  }
+  Result<std::unique_ptr<Store>> OpenLater(const std::string& name) const;
   // Returns the bytes of a store in memory.
   std::int64_t memory_store_bytes() const;
 

@@ -329,7 +329,8 @@ class Opener {
 
 Status Serve(ServeFlags& flags, const Signals& signals) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(flags.log_level, flags.log_form));
-  const std::vector<cli::StoreFlags::OpenStore> stores = flags.store.OpenEach();
+  const std::vector<cli::StoreFlags::OpenStore> stores =
+      flags.store.OpenEach(cli::StoreFlags::Failed::kLater);
   Opener opener(flags, cli::StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
       auto models, MakeCatalog({.models = flags.models,

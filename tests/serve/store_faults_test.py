@@ -43,6 +43,9 @@ class StoreFaults(unittest.TestCase):
 
     def ask(self, server, prompt=None):
         """Returns the answer to a prompt; without one, to one that nobody sent before."""
+        return self.answer(server, prompt)["choices"][0]["text"]
+
+    def answer(self, server, prompt=None):
         if prompt is None:
             self.serial += 1
             prompt = f"{self.serial} {WORDS * 12}"
@@ -50,7 +53,7 @@ class StoreFaults(unittest.TestCase):
         request = urllib.request.Request(f"http://127.0.0.1:{server.port}/v1/completions",
                                          json.dumps(body).encode(), {"Content-Type": "application/json"})
         with urllib.request.urlopen(request, timeout=60) as answer:
-            return json.load(answer)["choices"][0]["text"]
+            return json.load(answer)
 
     def stop(self, server):
         """SIGTERM ends the server with status 0, soon."""
@@ -101,6 +104,27 @@ class Stopped(StoreFaults):
             self.ask(server)
             self.stop(server)
             keeper.kill()
+
+    def test_a_lock_that_is_free_again_later(self):
+        for name in ("lock", "write-lock", "read-lock"):
+            shutil.rmtree(self.store, ignore_errors=True)
+            keeper = self.keep(name)
+            server = self.serve()
+            self.ask(server)
+            keeper.kill()
+            file = self.store / "objects.mdb"
+            for _ in range(120):  # the pause is over after some seconds
+                self.ask(server)
+                if file.exists() and file.stat().st_size > 100_000:
+                    break
+                time.sleep(0.5)
+            prompt = f"{name} {WORDS * 12}"
+            self.ask(server, prompt)
+            self.stop(server)
+            server = self.serve()
+            details = self.answer(server, prompt)["usage"]["prompt_tokens_details"]
+            self.assertGreater(details["cached_tokens"], 0, name)
+            self.stop(server)
 
     @unittest.skipUnless(shutil.which("redis-server"), "redis-server is not installed")
     def test_a_redis_server(self):
