@@ -6,6 +6,7 @@ import { test } from "node:test";
 import { Ajv2020 } from "ajv/dist/2020.js";
 import addFormats from "ajv-formats";
 import { FORMATS, Generator, Random, rewrite, write } from "./random_schema.mjs";
+import { isEmail, isUri, isUriReference } from "./strict_formats.mjs";
 
 const COUNT = process.env.KVCACHE_SLOW_TESTS ? 10_000 : 400;
 
@@ -14,9 +15,9 @@ function validator() {
   addFormats(ajv);
   // Where ajv-formats takes less than the standard: RFC 5321 has quoted local parts, hosts without a point and
   // addresses; RFC 3986 has an empty path.
-  ajv.addFormat("email", /^.+@.+$/su);
-  ajv.addFormat("uri", /^[a-z][a-z0-9+.-]*:/i);
-  ajv.addFormat("uri-reference", true);
+  ajv.addFormat("email", isEmail);
+  ajv.addFormat("uri", isUri);
+  ajv.addFormat("uri-reference", isUriReference);
   ajv.addFormat("regex", true);
   return ajv;
 }
@@ -88,6 +89,39 @@ test(`${COUNT} random schemas`, async () => {
   });
   console.log(`${texts} texts, ${walks} walks, ${errors} schemas refused`);
   assert.ok(texts > COUNT && walks > COUNT && errors < COUNT / 20);
+});
+
+test("judges of formats that ajv takes in part", () => {
+  for (const [judge, allowed, others] of [
+    [
+      isEmail,
+      ["a@b", '"a b\\""@c.d', "a@[1.2.3.4]", "a@[IPv6:::1]", "a@[x-y:z@]", `${"a".repeat(64)}@b`],
+      ["a", "@b", "a@", "a@b@c", ".a@b", "a..b@c", "a@-b", "a@b.", '"a"b@c', "a@[1.2.3]", "é@b", `${"a".repeat(65)}@b`],
+    ],
+    [
+      isUri,
+      ["a:", "http://[::1]:80/x?y#z", "urn:a:b", "a://b@c:/", "a:/b//c", "x://[v1.a:b]", "a:%20"],
+      ["a", "1a:b", "a:%2", "a: b", "a://b:x", "a://[::1", "a://b@c@d", "a:#b#c", "a://[1.2.3.4]", "a:é", "a:[b]"],
+    ],
+    [isUriReference, ["", "b", "//", "/a:b", "./a:b", "?#", "//[::]", "..//"], [":a", "a b", "//a:b:c", "///%", "1:a", "^"]],
+  ]) {
+    for (const text of allowed) assert.ok(judge(text), `${judge.name} ${text}`);
+    for (const text of others) assert.ok(!judge(text), `${judge.name} ${text}`);
+  }
+});
+
+// Each walk is one that the standard allows.
+test("walks of formats", async () => {
+  const judges = { email: isEmail, uri: isUri, "uri-reference": isUriReference };
+  const lines = Object.keys(judges).flatMap((format) =>
+    Array.from({ length: COUNT / 8 }, () => ({ schema: { type: "string", format }, texts: [] })),
+  );
+  const answers = await walk(lines);
+  answers.forEach((answer, i) => {
+    const { format } = lines[i].schema;
+    assert.ok(!answer.error && !answer.full && answer.walks.length > 0, `${format} ${JSON.stringify(answer)}`);
+    for (const text of answer.walks) assert.ok(judges[format](JSON.parse(text)), `${format} ${text}`);
+  });
 });
 
 test("formats as ajv has them", async () => {
