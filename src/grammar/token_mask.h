@@ -74,6 +74,8 @@ class TokenMask {
   bool Take(std::int32_t token);
   // Returns whether the text must end: no token but one that ends it is allowed.
   bool complete() const;
+  // Returns whether the grammar is too large for its automaton. Then no token is allowed any more.
+  bool full() const { return automaton_.full(); }
 
  private:
   using State = GrammarAutomaton::State;

@@ -4,6 +4,7 @@
 #include <optional>
 #include <string_view>
 #include <utility>
+#include <vector>
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
@@ -19,10 +20,10 @@ constexpr float kReluctance = 80.0F;
 
 // Follows a form. A model that does not know when an object is complete would add properties for ever. So unwanted
 // text has to be much likelier than the rest, until it is begun.
-class MaskConstraint final : public TokenConstraint {
+class MaskConstraint final : public FormConstraint {
  public:
   MaskConstraint(const std::shared_ptr<const TokenTable>& table, const Form& form)
-      : allowed_(table, form.allowed) {
+      : tokens_(table->size()), allowed_(table, form.allowed) {
     if (form.wanted != nullptr) wanted_.emplace(table, form.wanted);
   }
 
@@ -40,8 +41,21 @@ class MaskConstraint final : public TokenConstraint {
     return allowed_.Take(token);
   }
   bool complete() const override { return allowed_.complete(); }
+  Status FindFirst() override {
+    std::vector<float> logits(tokens_);
+    (void)allowed_.Apply(logits);
+    return TooLarge();
+  }
+  Status TooLarge() const override {
+    if (!allowed_.full()) return Status::Ok();
+    return {StatusCode::kInvalidArgument,
+            StrCat("the form that is asked for is too large: it needs more than ",
+                   GrammarAutomaton::kMostStates, " states, or more than ",
+                   GrammarAutomaton::kMostPlaces, " places in one of them")};
+  }
 
  private:
+  std::size_t tokens_;  // of the vocabulary
   TokenMask allowed_;
   std::optional<TokenMask> wanted_;  // none: an unwanted text was begun, or there is none
 };
@@ -137,6 +151,17 @@ GrammarSymbol TextUpTo(std::string_view end, GrammarSymbol rest, bool may_stop,
     if (may_stop) builder.Add(states[i], {});
   }
   return states[0];
+}
+
+// Returns what stands behind thoughts at the beginning of a text.
+std::string_view BehindThoughts(std::string_view text) {
+  constexpr std::string_view kSpaces = " \r\n\t";
+  constexpr std::string_view kEnd = "</think>";
+  const std::size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
+  const std::size_t end = text.find(kEnd);
+  if (!text.substr(begin).starts_with("<think>") || end == std::string_view::npos) return text;
+  const std::string_view rest = text.substr(end + kEnd.size());
+  return rest.substr(std::min(rest.find_first_not_of(kSpaces), rest.size()));
 }
 
 // Reads {"type": "json_schema", …} with the schema at `schema`, "json_object" with or without one, or "text".
@@ -253,10 +278,13 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
   return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));
 }
 
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
+Result<std::shared_ptr<FormConstraint>> MakeConstraint(
     const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun) {
-  auto constraint = std::make_shared<MaskConstraint>(table, form);
-  if (constraint->Begin(begun)) return std::shared_ptr<TokenConstraint>(std::move(constraint));
+  for (const std::string_view text : {begun, BehindThoughts(begun)}) {
+    auto constraint = std::make_shared<MaskConstraint>(table, form);
+    if (constraint->Begin(text)) return std::shared_ptr<FormConstraint>(std::move(constraint));
+    KVCACHE_RETURN_IF_ERROR(constraint->TooLarge());
+  }
   return Status(StatusCode::kInvalidArgument,
                 StrCat("no answer of the form that is asked for begins with the last message, ",
                        Quoted(begun)));
@@ -270,7 +298,8 @@ AnswerForm ReadResponseFormat(Fields& fields) {
     return nullptr;
   }
   // Some servers' clients write the schema beside the type.
-  const Json inner = format->value("json_schema", *format);
+  Json inner = format->value("json_schema", Json());
+  if (inner.is_null()) inner = *format;
   return ReadForm(fields, "response_format", *format,
                   inner.is_object() ? inner.value("schema", Json()) : Json());
 }

@@ -64,9 +64,17 @@ class FormsAfterThoughts {
 
 // Returns the texts of a model's tokens for masks.
 std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
-// Returns a constraint for the rest of one text that begins with `begun`. Errors: kInvalidArgument if no text
-// of the form begins so.
-Result<std::shared_ptr<TokenConstraint>> MakeConstraint(
+// Follows a form.
+class FormConstraint : public TokenConstraint {
+ public:
+  // Looks for the tokens that may come first. Returns TooLarge() of them.
+  virtual Status FindFirst() = 0;
+  // Returns the error of a form that is too large, as far as the text has come; Ok: it is not.
+  virtual Status TooLarge() const = 0;
+};
+// Returns a constraint for the rest of one text that begins with `begun`. Thoughts at its beginning may be no part of
+// the form. Errors: kInvalidArgument if no text of the form begins so, or if the form is too large.
+Result<std::shared_ptr<FormConstraint>> MakeConstraint(
     const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun);
 
 // Read the form that a request asks for. The first error is kept in `fields`.

@@ -4,6 +4,7 @@
 
 #include "base/strings.h"
 #include "server/answer.h"
+#include "server/asked_form.h"
 #include "server/pictures.h"
 #include "server/request_sampling.h"
 #include "server/tool_changes.h"
@@ -417,7 +418,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
   ChatInput extra;
   ReadThinking(fields, extra);
   RefuseUnsupported(fields);
-  const AnswerForm form = ReadOutputFormat(fields);
+  const AnswerForm form = ReadAskedForm(fields);
   if (!fields.ok()) {
     SendError(reply, Api::kAnthropic, FromFields(fields));
     return fields.error();

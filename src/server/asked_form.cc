@@ -1,5 +1,6 @@
 #include "server/asked_form.h"
 
+#include <algorithm>
 #include <string>
 #include <utility>
 #include <vector>
@@ -41,10 +42,17 @@ AnswerForm ReadChoices(Fields& fields, const char* name, const Json& given) {
   return nullptr;
 }
 
+// Returns whether an object has nothing but values that say nothing: clients send all fields that they know.
+bool SaysNothing(const Json& object) {
+  return object.is_object() && std::all_of(object.begin(), object.end(), [](const Json& value) {
+           return value.is_null() || value == false;
+         });
+}
+
 // Reads vLLM's {"json": …}, {"choice": […]}, {"json_object": true}. Its other kinds are refused.
 AnswerForm ReadStructured(Fields& fields, const Json& given) {
   // A boolean of other servers says that response_format is strict, which it always is.
-  if (given.is_boolean() || given == Json::object()) return nullptr;
+  if (given.is_boolean() || SaysNothing(given)) return nullptr;
   Fields inner(given, "structured_outputs.");
   if (!inner.ok()) {
     fields.Fail("structured_outputs", "must be an object");
@@ -88,10 +96,7 @@ AnswerForm ReadAskedForm(Fields& fields) {
   RefuseOtherForms(fields);
   AnswerForm form;
   const char* first = nullptr;
-  const auto read = [&](const char* name, auto reader) {
-    const Json* const given = fields.Find(name);
-    if (given == nullptr) return;
-    AnswerForm other = reader(*given);
+  const auto add = [&](const char* name, AnswerForm other) {
     if (other == nullptr) return;
     if (first != nullptr) {
       fields.Fail(name, StrCat("and '", first, "' each give the answer a form; there can be one"));
@@ -99,14 +104,22 @@ AnswerForm ReadAskedForm(Fields& fields) {
     first = name;
     form = std::move(other);
   };
+  const auto read = [&](const char* name, auto reader) {
+    if (const Json* const given = fields.Find(name); given != nullptr) add(name, reader(*given));
+  };
   read("response_format", [&](const Json&) { return ReadResponseFormat(fields); });
   read("format", [&](const Json&) { return ReadOllamaFormat(fields); });
+  const char* const output = fields.Has("output_format") ? "output_format" : "output_config";
+  read(output, [&](const Json&) { return ReadOutputFormat(fields); });
   for (const char* const name : {"json_schema", "guided_json"}) {
     read(name, [&](const Json& given) { return ReadSchema(fields, name, given); });
   }
   read("guided_choice",
        [&](const Json& given) { return ReadChoices(fields, "guided_choice", given); });
   read("structured_outputs", [&](const Json& given) { return ReadStructured(fields, given); });
+  // Other APIs may have a text of this name.
+  const Json* const text = fields.Find("text");
+  if (text != nullptr && text->is_object()) add("text.format", ReadTextFormat(fields));
   return form;
 }
 

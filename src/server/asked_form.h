@@ -1,5 +1,6 @@
-// The form of an answer that a chat or completion asks for: OpenAI's response_format, and the fields of other servers
-// (llama.cpp, vLLM, SGLang, Ollama) that mean the same. What cannot be enforced is refused.
+// The form of an answer that a request asks for, by the names that all APIs give it: OpenAI's response_format and
+// text.format, Ollama's format, Anthropic's output_format, and the fields of llama.cpp, vLLM and SGLang. Each route
+// knows all of them. What cannot be enforced is refused.
 //
 // Thread safety: free functions.
 #pragma once

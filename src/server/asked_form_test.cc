@@ -22,7 +22,7 @@ class AskedFormTest : public ServerTest {
     return schema;
   }
 
-  // Returns the text of a chat and of a completion with a field. Both have the same form.
+  // Returns the text of each route with a field. All have the same form.
   std::vector<std::string> Texts(const char* name, const Json& value, int seed) const {
     Json chat = Chat("Say something", 120);
     chat["temperature"] = 1.5;
@@ -34,11 +34,33 @@ class AskedFormTest : public ServerTest {
     Json response = chat;
     response.erase("messages");
     response["input"] = "Say something";
-    return {ChatText(chat),
-            Post("/v1/completions", completion).json()["choices"][0]["text"].get<std::string>(),
-            Post("/v1/responses", response)
-                .json()["output"][0]["content"][0]["text"]
-                .get<std::string>()};
+    Json message = chat;
+    message["temperature"] = 1;
+    Json ollama = chat;
+    ollama.update({{"stream", false},
+                   {"options", {{"temperature", 1.5}, {"seed", seed}, {"num_predict", 120}}}});
+    Json generate = ollama;
+    generate["prompt"] = "Once";
+    Json raw = generate;
+    raw["raw"] = true;
+    Json options = ollama;
+    options.erase(name);
+    options["options"][name] = value;
+    const auto text = [&](const char* path, const Json& body, const char* at) {
+      const Json answer = Post(path, body).json();
+      const Json::json_pointer place(at);
+      return answer.contains(place) ? answer[place].get<std::string>() : path + answer.dump();
+    };
+    return {text("/v1/chat/completions", chat, "/choices/0/message/content"),
+            text("/v1/completions", completion, "/choices/0/text"),
+            text("/v1/responses", response, "/output/0/content/0/text"),
+            text("/v1/messages", message, "/content/0/text"),
+            text("/api/chat", ollama, "/message/content"),
+            text("/api/chat", options, "/message/content"),
+            text("/api/generate", generate, "/response"),
+            text("/api/generate", raw, "/response"),
+            text("/completion", completion, "/content"),
+            text("/completions", completion, "/choices/0/text")};
   }
 };
 
@@ -51,6 +73,12 @@ TEST_F(AskedFormTest, SchemasHaveManyNames) {
       {"format", Schema()},
       {"structured_outputs", {{"json", Schema()}}},
       {"structured_outputs", {{"json", Schema().dump()}, {"disable_fallback", true}}},
+      {"structured_outputs", {{"json", Schema()}, {"choice", nullptr}, {"regex", nullptr}}},
+      {"output_format", {{"type", "json_schema"}, {"schema", Schema()}}},
+      {"output_config", {{"format", {{"type", "json_schema"}, {"schema", Schema()}}}}},
+      {"text", {{"format", {{"type", "json_schema"}, {"schema", Schema()}}}}},
+      {"response_format",
+       {{"type", "json_schema"}, {"json_schema", nullptr}, {"schema", Schema()}}},
       {"response_format", {{"type", "json_schema"}, {"json_schema", {{"schema", Schema()}}}}},
       {"response_format", {{"type", "json_object"}, {"schema", Schema()}}}};
   for (const auto& [name, value] : given) {
@@ -114,15 +142,28 @@ TEST_F(AskedFormTest, OtherFormsAreRefused) {
                        {"response_format", {{"type", "grammar"}, {"grammar", "x"}}},
                        {"response_format", {{"type", "structural_tag"}}}};
   for (const auto& [name, value] : given) {
-    for (Json body : {Chat("Hi", 4), Json{{"prompt", "Hi"}}, Json{{"input", "Hi"}}}) {
-      const char* const path = body.contains("messages") ? "/v1/chat/completions"
-                               : body.contains("prompt") ? "/v1/completions"
-                                                         : "/v1/responses";
-      body[name] = value;
-      const HttpAnswer answer = Post(path, body);
+    Json body = Chat("Hi", 4);
+    body.update({{"prompt", "Hi"}});
+    Json response = {{"input", "Hi"}, {name, value}};
+    Json options = body;
+    options["options"][name] = value;
+    body[name] = value;
+    for (const char* const path : {"/v1/chat/completions", "/v1/completions", "/v1/responses",
+                                   "/v1/messages", "/v1/messages/count_tokens", "/api/chat",
+                                   "/api/generate", "/completion", "/completions"}) {
+      const bool responds = std::string_view(path) == "/v1/responses";
+      const HttpAnswer answer = Post(path, responds ? response : body);
       EXPECT_EQ(answer.status, 400) << path << " " << name << " " << value << answer.body;
+      EXPECT_NE(answer.body.find(name), std::string::npos) << path << answer.body;
+      if (!std::string_view(path).starts_with("/v1/") || answer.body.starts_with("{\"type\""))
+        continue;
       EXPECT_TRUE(answer.json()["error"]["param"].get<std::string>().starts_with(name))
           << answer.body;
+    }
+    for (const char* const path : {"/api/chat", "/api/generate"}) {
+      const HttpAnswer answer = Post(path, options);
+      EXPECT_EQ(answer.status, 400) << path << " " << name << " " << value << answer.body;
+      EXPECT_NE(answer.body.find(name), std::string::npos) << answer.body;
     }
   }
 }
@@ -138,6 +179,61 @@ TEST_F(AskedFormTest, OneAnswerHasOneForm) {
                          {"guided_json", Schema()},
                          {"text", {{"format", {{"type", "json_object"}}}}}};
   EXPECT_EQ(Post("/v1/responses", response).json()["error"]["param"], "text.format");
+  Json ollama = Chat("Hi", 4);
+  ollama.update({{"format", "json"}, {"options", {{"guided_json", Schema()}}}});
+  const HttpAnswer refused = Post("/api/chat", ollama);
+  EXPECT_EQ(refused.status, 400) << refused.body;
+  EXPECT_NE(refused.body.find("there can be one"), std::string::npos) << refused.body;
+  Json anthropic = Chat("Hi", 4);
+  anthropic.update(
+      {{"guided_json", Schema()}, {"output_config", {{"format", {{"type", "json_object"}}}}}});
+  EXPECT_EQ(Post("/v1/messages", anthropic).status, 400);
+}
+
+// The reason is the form's size, wherever in a text it shows, and before the answer if it shows at once.
+TEST_F(AskedFormTest, AFormThatIsTooLargeIsNamed) {
+  const auto many = [](int count) {
+    Json schema = {{"anyOf", Json::array()}};
+    for (int i = 0; i < count; ++i) {
+      const Json flag = {{"type", "boolean"}};
+      schema["anyOf"].push_back({{"type", "object"},
+                                 {"properties", {{StrCat("p", i), flag}, {StrCat("q", i), flag}}},
+                                 {"additionalProperties", false}});
+    }
+    return schema;
+  };
+  for (const int count : {1500, 2100}) {
+    for (const bool stream : {false, true}) {
+      Json body = Chat("Hi", 40);
+      body.update({{"stream", stream}, {"guided_json", many(count)}});
+      const HttpAnswer answer = Post("/v1/chat/completions", body);
+      EXPECT_EQ(answer.status, 400) << count << answer.body;
+      EXPECT_NE(answer.body.find("is too large"), std::string::npos) << answer.body;
+      body["guided_json"] = {{"type", "object"},
+                             {"properties", {{"a", many(count)}}},
+                             {"required", Json::array({"a"})},
+                             {"additionalProperties", false}};
+      const HttpAnswer inside = Post("/v1/chat/completions", body);
+      EXPECT_NE(inside.body.find("is too large"), std::string::npos) << inside.body;
+    }
+  }
+}
+
+// A message that is continued may have thoughts before the text of the form.
+TEST_F(AskedFormTest, ThoughtsOfTheLastMessageAreNoPartOfTheForm) {
+  const Json schema = {{"type", "object"},
+                       {"properties", {{"a", {{"type", "boolean"}}}}},
+                       {"required", Json::array({"a"})},
+                       {"additionalProperties", false}};
+  for (const char* const thoughts : {"", "<think>x</think>", "\n<think>\nx\n</think>\n\n"}) {
+    Json body = Chat("Is it?", 60);
+    body["messages"].push_back({{"role", "assistant"}, {"content", StrCat(thoughts, "{\"a\":")}});
+    body["guided_json"] = schema;
+    const std::string rest = ChatText(body);
+    EXPECT_TRUE(Json::parse("{\"a\":" + rest, nullptr, false)["a"].is_boolean()) << rest;
+    body["messages"].back()["content"] = StrCat(thoughts, "{\"b\":");
+    EXPECT_EQ(Post("/v1/chat/completions", body).status, 400) << thoughts;
+  }
 }
 
 // Nothing is asked for by empty fields and by those that say how a form is enforced.
@@ -147,6 +243,18 @@ TEST_F(AskedFormTest, EmptyFieldsAskForNothing) {
                                          {"guided_regex", nullptr},
                                          {"structured_outputs", Json::object()},
                                          {"structured_outputs", true},
+                                         {"structured_outputs", {{"json", nullptr}}},
+                                         {"structured_outputs",
+                                          {{"json", nullptr},
+                                           {"regex", nullptr},
+                                           {"choice", nullptr},
+                                           {"grammar", nullptr},
+                                           {"json_object", nullptr},
+                                           {"disable_fallback", false},
+                                           {"whitespace_pattern", nullptr}}},
+                                         {"structured_outputs", {{"json_object", false}}},
+                                         {"output_config", {{"effort", "low"}}},
+                                         {"text", "of another kind"},
                                          {"guided_decoding_backend", "xgrammar"},
                                          {"format", ""}}) {
     Json body = Chat("Tell me of a cat.", 12);

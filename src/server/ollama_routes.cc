@@ -3,6 +3,7 @@
 
 #include "base/strings.h"
 #include "server/answer.h"
+#include "server/asked_form.h"
 #include "server/infill.h"
 #include "server/pictures.h"
 #include "server/request_sampling.h"
@@ -72,7 +73,7 @@ void Refuse(HttpReply& reply, const Status& status) {
   SendError(reply, Api::kOllama, FromStatus(status));
 }
 
-// Reads "options" into the request.
+// Reads "options" into the request, with the form that they ask for.
 Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& request) {
   static const Json kNone = Json::object();
   const Json* const given = fields.Find("options");
@@ -82,6 +83,7 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
   request.max_tokens = most > 0 ? static_cast<std::int32_t>(most) : -1;
   request.stop = options.Texts("stop", 16);
   request.sampling = ReadSampling(options);
+  request.form = ReadAskedForm(options);
   return options.error();
 }
 
@@ -89,8 +91,12 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
               const Tools& tools, const std::shared_ptr<HttpReply>& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
-  auto form = FormOf(tools, ReadOllamaFormat(fields));
+  const AnswerForm own = ReadAskedForm(fields);
   const Status options = ReadOptions(context.model, fields, request);
+  if (own != nullptr && request.form != nullptr) {
+    fields.Fail("options", "and another field each give the answer a form; there can be one");
+  }
+  auto form = FormOf(tools, own != nullptr ? own : request.form);
   if (!fields.ok()) return Refuse(*reply, fields.error());
   if (!options.ok()) return Refuse(*reply, options);
   if (!form.ok()) return Refuse(*reply, form.status());

@@ -170,16 +170,6 @@ void RefuseUnsupported(Fields& fields) {
   CheckObject(fields, "client_metadata");
 }
 
-// Reads the form of the answer: that of text.format, or of a field that chats have too.
-AnswerForm ReadForm(Fields& fields) {
-  AnswerForm form = ReadTextFormat(fields);
-  AnswerForm other = ReadAskedForm(fields);
-  if (form != nullptr && other != nullptr) {
-    fields.Fail("text.format", "and another field each give the answer a form; there can be one");
-  }
-  return form != nullptr ? form : other;
-}
-
 // Reads what the response repeats, and how the answer is drawn. Errors are kept in `fields`.
 void ReadSettings(const RouteContext& context, Fields& fields, ChatInput& input, Asked& asked) {
   RefuseUnsupported(fields);
@@ -199,7 +189,7 @@ std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body, HttpR
   ChatInput input;
   ReadSettings(context, fields, input, *asked);
   const Tools tools = ReadResponsesTools(fields, context.service.calls());
-  const AnswerForm form = ReadForm(fields);
+  const AnswerForm form = ReadAskedForm(fields);
   if (!fields.ok()) {
     SendError(reply, Api::kOpenAi, FromFields(fields));
     return nullptr;

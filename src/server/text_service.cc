@@ -136,8 +136,11 @@ class Service final : public TextService {
                     StrCat(most_running_, " requests are running or waiting; try again later"));
     }
     Places unused{running_, count};  // also if memory runs out
+    AnswerForm known;                // the form of the request before
     for (TextRequest& request : requests) {
-      auto id = SubmitOne(std::move(request));
+      AnswerForm form = request.form;
+      auto id = SubmitOne(std::move(request), form != known);
+      known = std::move(form);
       if (!id.ok()) {
         for (const RequestId begun : ids) scheduler_->Cancel(begun);
         return std::move(id).TakeStatus();
@@ -231,8 +234,24 @@ class Service final : public TextService {
     std::uint64_t salt = 0;
   };
 
-  // Begins a request that has its place in running_.
-  Result<RequestId> SubmitOne(TextRequest request) {
+  // Returns what follows a request's form, or null. `is_new`: whether no request before had the form.
+  Result<std::shared_ptr<FormConstraint>> Constrain(const TextRequest& request, bool is_new) {
+    AnswerForm form = request.form;
+    if (form == nullptr) return std::shared_ptr<FormConstraint>();
+    std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
+    const AnswerSyntax& answer = request.prompt.answer;
+    if (answer.opens_reasoning || answer.may_reason) {
+      const Thoughts thoughts = answer.opens_reasoning ? Thoughts::kBegun : Thoughts::kMayBegin;
+      KVCACHE_ASSIGN_OR_RETURN(form, after_thoughts_.Of(form, thoughts));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(auto constraint, MakeConstraint(table_, *form, request.prompt.begun));
+    // So the error of a form that is too large at once is a status, before a stream begins.
+    if (is_new) KVCACHE_RETURN_IF_ERROR(constraint->FindFirst());
+    return constraint;
+  }
+
+  // Begins a request that has its place in running_. `is_new`: as of Constrain.
+  Result<RequestId> SubmitOne(TextRequest request, bool is_new) {
     // A full context would be shifted; an answer ends there instead.
     const auto room = static_cast<std::int32_t>(
         engine_.context() -
@@ -243,17 +262,9 @@ class Service final : public TextService {
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
         .salt = request.salt,
         .restore_points = request.prompt.restore_points};
-    if (request.form != nullptr) {
-      std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
-      AnswerForm form = request.form;
-      const AnswerSyntax& answer = request.prompt.answer;
-      if (answer.opens_reasoning || answer.may_reason) {
-        const Thoughts thoughts = answer.opens_reasoning ? Thoughts::kBegun : Thoughts::kMayBegin;
-        KVCACHE_ASSIGN_OR_RETURN(form, after_thoughts_.Of(form, thoughts));
-      }
-      KVCACHE_ASSIGN_OR_RETURN(scheduled.constraint,
-                               MakeConstraint(table_, *form, request.prompt.begun));
-    }
+    KVCACHE_ASSIGN_OR_RETURN(const std::shared_ptr<FormConstraint> constraint,
+                             Constrain(request, is_new));
+    scheduled.constraint = constraint;
     auto sent = std::make_shared<SentPrompt>();
     sent->pins = std::exchange(request.pins, {});
     sent->salt = request.salt;
@@ -273,11 +284,13 @@ class Service final : public TextService {
       last = now;
       return writer->Push(token);
     };
-    scheduled.on_done = [this, writer, sent = std::move(sent)](const RequestResult& result) {
+    scheduled.on_done = [this, writer, constraint,
+                         sent = std::move(sent)](const RequestResult& result) {
       Keep(*sent, result);
       Count(result);
       --running_;
-      writer->Finish(result, DifferenceOf(*sent, result), ending_all_ ? Stopping() : Status::Ok());
+      writer->Finish(Explained(result, constraint.get()), DifferenceOf(*sent, result),
+                     ending_all_ ? Stopping() : Status::Ok());
       --unfinished_;
     };
     ++unfinished_;
@@ -288,6 +301,14 @@ class Service final : public TextService {
       --unfinished_;
     }
     return id;
+  }
+
+  // The scheduler does not know why a form allows no token.
+  static RequestResult Explained(const RequestResult& result, const FormConstraint* constraint) {
+    RequestResult explained = result;
+    if (constraint == nullptr || result.status.ok()) return explained;
+    if (Status reason = constraint->TooLarge(); !reason.ok()) explained.status = std::move(reason);
+    return explained;
   }
 
   void Count(const RequestResult& result) {
