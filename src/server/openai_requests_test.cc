@@ -116,6 +116,14 @@ TEST_F(OpenAiRequestsTest, NeutralValuesOfSamplersAreTaken) {
                          {"stop_token_ids", Json::array()},
                          {"min_tokens", 0},
                          {"use_beam_search", false},
+                         {"truncate_prompt_tokens", -1},
+                         {"truncate_prompt_tokens", nullptr},
+                         {"include_stop_str_in_output", false},
+                         {"no_stop_trim", false},
+                         {"skip_special_tokens", true},
+                         {"spaces_between_special_tokens", true},
+                         {"return_tokens_as_token_ids", false},
+                         {"stop_regex", ""},
                          {"best_of", 1},
                          {"seed", 7.0},
                          {"n", 1.0}};
@@ -125,7 +133,17 @@ TEST_F(OpenAiRequestsTest, NeutralValuesOfSamplersAreTaken) {
 }
 
 TEST_F(OpenAiRequestsTest, WhatWouldChangeTheAnswerIsRefused) {
-  const Given both = {{"typical_p", 0.5},
+  const Given both = {{"truncate_prompt_tokens", 4},
+                      {"truncate_prompt_tokens", 0},
+                      {"truncate_prompt_tokens", "4"},
+                      {"include_stop_str_in_output", true},
+                      {"include_stop_str_in_output", 1},
+                      {"no_stop_trim", true},
+                      {"skip_special_tokens", false},
+                      {"spaces_between_special_tokens", false},
+                      {"return_tokens_as_token_ids", true},
+                      {"stop_regex", "a+"},
+                      {"typical_p", 0.5},
                       {"tfs_z", 0.9},
                       {"mirostat", 2},
                       {"xtc_probability", 0.5},

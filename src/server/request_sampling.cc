@@ -10,6 +10,19 @@ namespace {
 
 constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
 
+// Parameters of other servers that change which tokens the prompt or the text has.
+void RefuseOtherTexts(Fields& fields) {
+  fields.RefuseUnless("truncate_prompt_tokens", {-1});
+  for (const char* const name :
+       {"include_stop_str_in_output", "no_stop_trim", "return_tokens_as_token_ids"}) {
+    fields.RefuseUnless(name, {false});
+  }
+  for (const char* const name : {"skip_special_tokens", "spaces_between_special_tokens"}) {
+    fields.RefuseUnless(name, {true});
+  }
+  fields.Refuse("stop_regex", "");
+}
+
 // Parameters of other servers' samplers, with the values that turn each off.
 void RefuseOtherSamplers(Fields& fields) {
   for (const char* const name :
@@ -28,6 +41,7 @@ void RefuseOtherSamplers(Fields& fields) {
   for (const char* const name : {"ignore_eos", "use_beam_search", "early_stopping"}) {
     fields.RefuseUnless(name, {false});
   }
+  RefuseOtherTexts(fields);
   for (const char* const name :
        {"stop_token_ids", "bad_words", "allowed_token_ids", "logits_processors"}) {
     fields.Refuse(name);
