@@ -147,8 +147,10 @@ void OpenAiResponseTokens(const RouteContext& context, const Json& body,
                           const std::shared_ptr<HttpReply>& reply);
 void OpenAiResponseCompact(const RouteContext& context, const Json& body,
                            const std::shared_ptr<HttpReply>& reply);
-// Answers /v1/responses/{id}, …/input_items and …/cancel. Returns whether the path is one of these.
-bool HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
+// Returns whether a path is /v1/responses/{id}, …/input_items or …/cancel.
+bool IsStoredResponse(std::string_view path);
+// Answers requests for these. A large response takes long to read.
+void HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
                           HttpReply& reply);
 void AnthropicMessages(const RouteContext& context, const Json& body,
                        const std::shared_ptr<HttpReply>& reply);

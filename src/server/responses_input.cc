@@ -25,6 +25,7 @@ class Items {
   Status Add(const Json& item, const std::string& name) {
     if (!item.is_object()) return Wrong(StrCat(name, " must be an object"));
     const Json given = item.value("type", Json());
+    compacted_ = compacted_ || given == "compaction";
     if (!given.is_null() && !given.is_string()) {
       return Wrong(StrCat("the 'type' of ", name, " must be a string"));
     }
@@ -40,6 +41,23 @@ class Items {
     if (type == "item_reference") return AddReference(item, name);
     if (type == "compaction") return AddSummary(item, name);
     return Status::Ok();
+  }
+
+  // Makes one message of the user's messages between two answers, if answers were left out: some templates want that.
+  void JoinUsers() {
+    if (!compacted_) return;
+    Json joined = Json::array();
+    for (Json& message : messages_) {
+      const bool is_next =
+          !joined.empty() && joined.back()["role"] == "user" && message["role"] == "user";
+      if (!is_next) {
+        joined.push_back(std::move(message));
+        continue;
+      }
+      auto& text = joined.back()["content"].get_ref<std::string&>();
+      text += "\n\n" + message["content"].get<std::string>();
+    }
+    messages_ = std::move(joined);
   }
 
  private:
@@ -148,8 +166,9 @@ class Items {
 
   const FindItem& find_;
   Json& messages_;
-  bool open_ = false;  // whether the last message is an answer that goes on
-  bool said_ = false;  // whether it has a text or calls
+  bool open_ = false;       // whether the last message is an answer that goes on
+  bool said_ = false;       // whether it has a text or calls
+  bool compacted_ = false;  // whether a summary stands for answers
 };
 
 // Returns what the ids of a type's items begin with.
@@ -187,6 +206,7 @@ Status AppendItems(const Json& input, const FindItem& find, Json& messages) {
   for (std::size_t i = 0; i < input.size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(items.Add(input[i], StrCat("'input[", i, "]'")));
   }
+  items.JoinUsers();
   return Status::Ok();
 }
 

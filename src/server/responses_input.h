@@ -17,8 +17,9 @@ namespace kvcache::server {
 using FindItem = std::function<std::optional<Json>(const std::string& id)>;
 
 // Appends the messages of `input`, a text or an array of items, to `messages`. Items of one answer (thoughts,
-// text, calls) become one message. Items of unknown types are skipped. Errors: kInvalidArgument with the
-// name of the item; kUnsupported for a reference that `find` does not know.
+// text, calls) become one message. If the input was compacted, so do messages of the user between two answers. Items
+// of unknown types are skipped. Errors: kInvalidArgument with the name of the item; kUnsupported for a reference that
+// `find` does not know.
 Status AppendItems(const Json& input, const FindItem& find, Json& messages);
 
 // Returns the items of an input as /v1/responses/{id}/input_items shows them: with types, ids and arrays of content

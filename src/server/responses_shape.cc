@@ -72,17 +72,24 @@ class ResponsesShape final : public AnswerShape {
   }
 
   // Returns the events of a response that has ended, those after the number `after`.
-  std::string Replay(const Json& response, std::int64_t after) {
+  Result<std::string> Replay(const StoredResponse& stored, std::int64_t after) {
     skipped_ = after;
+    const Json& response = stored.response;
+    const Json& output = response["output"];
     std::string out = Start({});
-    for (const Json& item : response["output"]) out += ReplayItem(item);
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      out += ReplayItem(output[i], i < stored.pieces.size() ? stored.pieces[i] : Json());
+    }
     const bool complete = response["status"] == "completed";
-    return out +
-           Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+    out += Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+    if (after < sequence_) return out;
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("is ", after, "; the last event has the number ", sequence_ - 1));
   }
 
  private:
-  std::string ReplayItem(const Json& item) {
+  // `pieces`: the bytes of the text's pieces.
+  std::string ReplayItem(const Json& item, const Json& pieces) {
     if (item["type"] == "function_call") return CallItem(item);
     setup_.seals_thoughts = item.contains("encrypted_content");
     Json begun = item;
@@ -92,9 +99,11 @@ class ResponsesShape final : public AnswerShape {
     std::string out =
         OpenItem(std::move(begun), item["type"] == "message" ? AnswerPart::Kind::kText
                                                              : AnswerPart::Kind::kReasoning);
-    for (const Json& part : item["content"]) {
-      const auto& text = part["text"].get_ref<const std::string&>();
-      if (!text.empty()) out += TextDelta(text);
+    std::string_view text = item["content"][0]["text"].get_ref<const std::string&>();
+    for (const Json& piece : pieces) {
+      const std::string_view part = text.substr(0, piece.get<std::size_t>());
+      out += TextDelta(std::string(part));
+      text.remove_prefix(part.size());
     }
     return out + CloseItem(item["status"].get_ref<const std::string&>().c_str());
   }
@@ -158,6 +167,7 @@ class ResponsesShape final : public AnswerShape {
 
   std::string TextDelta(const std::string& text) {
     text_ += text;
+    pieces_.push_back(text.size());
     Json delta = Place();
     delta["delta"] = text;
     if (is_text()) delta["logprobs"] = Json::array();
@@ -183,6 +193,7 @@ class ResponsesShape final : public AnswerShape {
   std::string PushItem() {
     std::string out = ItemEvent("response.output_item.done");
     output_.push_back(std::exchange(item_, Json()));
+    all_pieces_.push_back(std::exchange(pieces_, Json::array()));
     return out;
   }
 
@@ -218,8 +229,10 @@ class ResponsesShape final : public AnswerShape {
     response["usage"] = ResponseUsage(result);
     // The client of an interrupted request has left without the response's end.
     if (setup_.store != nullptr && result.stop != StopReason::kInterrupted) {
-      setup_.store->Put(
-          {.response = response, .items = std::move(setup_.items), .owner = setup_.owner});
+      setup_.store->Put({.response = response,
+                         .items = std::move(setup_.items),
+                         .pieces = std::move(all_pieces_),
+                         .owner = setup_.owner});
     }
     return response;
   }
@@ -229,7 +242,9 @@ class ResponsesShape final : public AnswerShape {
   Json item_;                    // the next one
   bool open_ = false;            // whether it has begun
   AnswerPart::Kind kind_ = AnswerPart::Kind::kText;
-  std::string text_;  // of the item
+  std::string text_;                 // of the item
+  Json pieces_ = Json::array();      // the bytes of the text's pieces
+  Json all_pieces_ = Json::array();  // those of the items that are done
   std::int64_t sequence_ = 0;
   std::int64_t skipped_ = -1;  // the last event that is not written
 };
@@ -240,14 +255,14 @@ std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup) {
   return std::make_shared<ResponsesShape>(std::move(setup));
 }
 
-std::string ResponseEvents(const Json& response, std::int64_t after) {
-  Json begun = response;
+Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after) {
+  Json begun = stored.response;
   begun["status"] = "in_progress";
   begun["output"] = Json::array();
   for (const char* const name : {"completed_at", "incomplete_details", "usage"}) {
     begun[name] = nullptr;
   }
-  return ResponsesShape({.response = std::move(begun)}).Replay(response, after);
+  return ResponsesShape({.response = std::move(begun)}).Replay(stored, after);
 }
 
 }  // namespace kvcache::server

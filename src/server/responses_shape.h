@@ -22,8 +22,8 @@ struct ResponseSetup {
 
 std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup);
 
-// Returns the events of a response that has ended, as its stream had them, but each text in one piece. Those up to
-// the number `after` are left out.
-std::string ResponseEvents(const Json& response, std::int64_t after);
+// Returns the events of a response that has ended, as its stream has or would have had them. Those up to the number
+// `after` are left out. Errors: kInvalidArgument if no event has that number.
+Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after);
 
 }  // namespace kvcache::server

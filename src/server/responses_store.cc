@@ -20,9 +20,11 @@ std::string IdOf(const Json& object) {
 void ResponseStore::Put(const StoredResponse& stored) {
   Entry entry{.id = IdOf(stored.response),
               .owner = stored.owner,
-              .texts = std::make_shared<const Texts>(
-                  Texts{.response = Dump(stored.response), .items = Dump(stored.items)})};
-  entry.bytes = kEntryBytes + entry.texts->response.size() + entry.texts->items.size();
+              .texts = std::make_shared<const Texts>(Texts{.response = Dump(stored.response),
+                                                           .items = Dump(stored.items),
+                                                           .pieces = Dump(stored.pieces)})};
+  entry.bytes = kEntryBytes + entry.texts->response.size() + entry.texts->items.size() +
+                entry.texts->pieces.size();
   for (const Json& item : stored.response["output"]) {
     entry.items.push_back(IdOf(item));
     entry.bytes += kEntryBytes;
@@ -47,8 +49,10 @@ std::optional<StoredResponse> ResponseStore::Get(const std::string& id, std::uin
     if (found == by_id_.end() || found->second->owner != owner) return std::nullopt;
     texts = Use(found->second);
   }
-  return StoredResponse{
-      .response = Json::parse(texts->response), .items = Json::parse(texts->items), .owner = owner};
+  return StoredResponse{.response = Json::parse(texts->response),
+                        .items = Json::parse(texts->items),
+                        .pieces = Json::parse(texts->pieces),
+                        .owner = owner};
 }
 
 std::optional<Json> ResponseStore::GetItem(const std::string& id, std::uint64_t owner) {

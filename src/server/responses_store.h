@@ -21,7 +21,9 @@ namespace kvcache::server {
 struct StoredResponse {
   Json response = Json::object();  // as the client has it
   Json items = Json::array();  // of the conversation before the answer, without the instructions
-  std::uint64_t owner = 0;     // the salt of its user; others do not find it
+  Json pieces = Json::
+      array();  // of each item of the output, the bytes of its texts' pieces as they were streamed
+  std::uint64_t owner = 0;  // the salt of its user; others do not find it
 };
 
 class ResponseStore {
@@ -49,7 +51,7 @@ class ResponseStore {
  private:
   // Texts take less memory than values of JSON, and their size is known.
   struct Texts {
-    std::string response, items;
+    std::string response, items, pieces;
   };
   struct Entry {
     std::string id;

@@ -38,19 +38,25 @@ std::optional<std::int64_t> ReadInteger(const std::string& query, const char* na
   return std::nullopt;
 }
 
-void Get(const Json& response, const std::string& query, HttpReply& reply) {
+void Get(const StoredResponse& stored, const std::string& query, HttpReply& reply) {
   const std::string stream = QueryField(query, "stream").value_or("false");
   if (stream != "true" && stream != "false" && !stream.empty()) {
     return SendError(reply, Api::kOpenAi,
                      {.message = StrCat("'stream' is ", Quoted(stream), "; must be true or false"),
                       .param = "stream"});
   }
-  if (stream != "true") return SendJson(reply, response);
+  if (stream != "true") return SendJson(reply, stored.response);
   const auto after = ReadInteger(query, "starting_after", -1, -1, INT64_MAX, reply);
   if (!after) return;
-  reply.Begin("text/event-stream; charset=utf-8");
-  reply.Write(ResponseEvents(response, *after));
-  reply.End();
+  auto events = ResponseEvents(stored, *after);
+  if (!events.ok()) {
+    return SendError(reply, Api::kOpenAi,
+                     {.message = StrCat("'starting_after' ", events.status().message()),
+                      .param = "starting_after"});
+  }
+  // All of them are here: they do not wait in the bounded queue of a stream.
+  reply.Send(200, std::move(*events),
+             {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}});
 }
 
 // Lists items, the last one first unless "order" is "asc".
@@ -93,14 +99,20 @@ void Delete(const ServerContext& context, const std::string& id, HttpReply& repl
 
 }  // namespace
 
-bool HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
+bool IsStoredResponse(std::string_view path) {
+  if (!path.starts_with(kResponses)) return false;
+  const std::string_view rest = path.substr(kResponses.size());
+  const std::string_view id = rest.substr(0, rest.find('/'));
+  const std::string_view part = rest.substr(id.size());
+  const bool named = !id.empty() && rest != "input_tokens" && rest != "compact";
+  return named && (part.empty() || part == "/input_items" || part == "/cancel");
+}
+
+void HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
                           HttpReply& reply) {
-  if (!request.path.starts_with(kResponses)) return false;
   const std::string rest = request.path.substr(kResponses.size());
   const std::string id = rest.substr(0, rest.find('/'));
   const std::string part = rest.substr(id.size());
-  const bool named = !id.empty() && rest != "input_tokens" && rest != "compact";
-  if (!named || (!part.empty() && part != "/input_items" && part != "/cancel")) return false;
   const bool get = request.method == "GET" || request.method == "HEAD";
   const std::string allowed = part == "/cancel" ? "POST"
                               : part.empty()    ? "GET, HEAD, DELETE"
@@ -119,9 +131,8 @@ bool HandleStoredResponse(const ServerContext& context, const HttpRequest& reque
   } else if (part == "/input_items") {
     GetItems(std::move(stored->items), request.query, reply);
   } else {
-    Get(stored->response, request.query, reply);
+    Get(*stored, request.query, reply);
   }
-  return true;
 }
 
 }  // namespace kvcache::server

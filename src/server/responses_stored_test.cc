@@ -27,10 +27,34 @@ TEST_F(ServerTest, AStoredResponseIsStreamedAgain) {
   Json body = Request("Tell me of an owl.");
   body["stream"] = true;
   const auto live = NamedEvents(Post("/v1/responses", body).body);
+  ASSERT_GT(live.size(), 9);
   const Json response = live.back().second["response"];
   const HttpAnswer again = Get(Path(response, "?stream=true&include_obfuscation=false"));
   EXPECT_NE(again.head.find("text/event-stream"), std::string::npos);
-  const auto events = NamedEvents(again.body);
+  EXPECT_EQ(NamedEvents(again.body), live);
+  // A client goes on behind any event that it has.
+  for (std::size_t after = 0; after < live.size(); ++after) {
+    const HttpAnswer rest = Get(Path(response, StrCat("?stream=true&starting_after=", after)));
+    EXPECT_EQ(rest.status, 200) << after;
+    EXPECT_EQ(NamedEvents(rest.body),
+              decltype(live)(live.begin() + static_cast<std::ptrdiff_t>(after) + 1, live.end()))
+        << after;
+  }
+  for (const std::size_t beyond : {live.size(), live.size() + 100}) {
+    const HttpAnswer refused = Get(Path(response, StrCat("?stream=true&starting_after=", beyond)));
+    EXPECT_EQ(refused.status, 400) << beyond;
+    EXPECT_EQ(refused.json()["error"]["param"], "starting_after") << refused.body;
+  }
+  EXPECT_EQ(Get(Path(response, "?stream=false")).json(), response);
+  EXPECT_EQ(Get(Path(response, "?stream=maybe")).json()["error"]["param"], "stream");
+  EXPECT_EQ(Get(Path(response, "?stream=true&starting_after=x")).json()["error"]["param"],
+            "starting_after");
+}
+
+// A response that was not streamed has events too: each text in one piece.
+TEST_F(ServerTest, AStoredResponseIsStreamed) {
+  const Json response = Post("/v1/responses", Request("Tell me of an owl.")).json();
+  const auto events = NamedEvents(Get(Path(response, "?stream=true")).body);
   std::vector<std::string> names;
   for (std::size_t i = 0; i < events.size(); ++i) {
     names.push_back(events[i].first);
@@ -41,16 +65,8 @@ TEST_F(ServerTest, AStoredResponseIsStreamedAgain) {
                        "response.content_part.added", "response.output_text.delta",
                        "response.output_text.done", "response.content_part.done",
                        "response.output_item.done", "response.incomplete"}));
-  for (const std::size_t same : {0, 1, 2, 3}) EXPECT_EQ(events[same], live[same]);
   EXPECT_EQ(events[4].second["delta"], response["output"][0]["content"][0]["text"]);
   EXPECT_EQ(events.back().second["response"], response);
-  const auto rest = NamedEvents(Get(Path(response, "?stream=true&starting_after=5")).body);
-  ASSERT_EQ(rest.size(), 3);
-  EXPECT_EQ(rest[0], events[6]);
-  EXPECT_EQ(Get(Path(response, "?stream=false")).json(), response);
-  EXPECT_EQ(Get(Path(response, "?stream=maybe")).json()["error"]["param"], "stream");
-  EXPECT_EQ(Get(Path(response, "?stream=true&starting_after=x")).json()["error"]["param"],
-            "starting_after");
 }
 
 TEST_F(ServerTest, TheInputOfAResponseIsListed) {
@@ -159,7 +175,7 @@ TEST_F(ServerTest, AConversationIsMadeShort) {
   next.push_back(Message("user", "Go on."));
   Json chat = Chat("", 8);
   chat["messages"] = Json::array(
-      {Message("system", "Be kind."), Message("user", "Tell me of a cat."), Message("user", "And?"),
+      {Message("system", "Be kind."), Message("user", "Tell me of a cat.\n\nAnd?"),
        Message("assistant", sealed.substr(sealed.find(':') + 1)), Message("user", "Go on.")});
   EXPECT_EQ(Post("/v1/responses", Request(next)).json()["output"][0]["content"][0]["text"],
             ChatText(chat));
@@ -172,6 +188,48 @@ TEST_F(ServerTest, AConversationIsMadeShort) {
   for (int i = 0; i < 600; ++i) longer += "Tell me more. ";
   EXPECT_EQ(Post("/v1/responses/compact", Request(longer)).json()["error"]["code"],
             "context_length_exceeded");
+}
+
+// Some templates refuse two messages of the same role in a row.
+TEST_F(ServerTest, AShortConversationAlternates) {
+  server_.reset();
+  auto server = Server::Start(
+      *engine_,
+      {.name = "story",
+       .chat_template = "{% for m in messages %}{% if (m.role == 'user') != (loop.index0 % 2 == "
+                        "0) %}{{ raise_exception('roles must alternate') }}{% endif %}<{{ m.role "
+                        "}}>{{ m.content }}</>{% endfor %}"},
+      {});
+  ASSERT_TRUE(server.ok()) << server.status().message();
+  server_ = std::move(*server);
+  const Json two = Json::array({Message("user", "One."), Message("user", "Two.")});
+  EXPECT_EQ(Post("/v1/responses", Request(two)).status, 400) << "the template wants an answer";
+  const Json input =
+      Json::array({Message("user", "One."), Message("assistant", "1."), Message("user", "Two."),
+                   Message("assistant", "2."), Message("user", "Three.")});
+  const Json compact = Post("/v1/responses/compact", Request(input)).json();
+  ASSERT_EQ(compact["output"].size(), 4) << compact;
+  Json next = compact["output"];
+  next.push_back(Message("user", "Four."));
+  const Json first = Post("/v1/responses", Request(next)).json();
+  EXPECT_EQ(first["object"], "response") << first;
+  // It goes on, by its items, by its id, and when it is made short once more.
+  Json items = next;
+  for (const Json& item : first["output"]) items.push_back(item);
+  items.push_back(Message("user", "Five."));
+  const Json by_items = Post("/v1/responses", Request(items)).json();
+  EXPECT_EQ(by_items["object"], "response") << by_items;
+  Json by_id = Request("Five.");
+  by_id["previous_response_id"] = IdOf(first);
+  EXPECT_EQ(Post("/v1/responses", by_id).json()["output"][0]["content"],
+            by_items["output"][0]["content"]);
+  Json again = Post("/v1/responses/compact", Request(items)).json()["output"];
+  ASSERT_EQ(again.size(), 6) << again;
+  again.push_back(Message("user", "Six."));
+  EXPECT_EQ(Post("/v1/responses", Request(again)).status, 200);
+  // A summary that cannot be read leaves the user's messages side by side.
+  next[3]["encrypted_content"] = "gAAAA";
+  EXPECT_EQ(Post("/v1/responses", Request(next)).status, 200);
 }
 
 }  // namespace

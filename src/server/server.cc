@@ -155,6 +155,7 @@ class ServerImpl final : public Server, private HttpHandler {
       context.entry = recorded->entry();
       reply = std::move(recorded);
     }
+    if (IsStoredResponse(request.path)) return HandleStored(context, std::move(request), reply);
     if (HandleNamed(context, request, *reply)) return;
     if (IsPageFile(request.path)) {
       if (get) return SendPageFile(request.path, *reply);
@@ -180,11 +181,24 @@ class ServerImpl final : public Server, private HttpHandler {
               {.status = 404, .message = StrCat("there is no route ", Quoted(request.path))});
   }
 
-  // Answers requests for one model or one stored response. Returns whether it is one.
+  void HandleStored(const ServerContext& context, HttpRequest request, const Reply& reply) {
+    const bool added =
+        worker_.Add(request.path.size(), [context, request = std::move(request), reply] {
+          HandleStoredResponse(context, request, *reply);
+        });
+    if (!added) SendBusy(*reply, Api::kOpenAi);
+  }
+
+  static void SendBusy(HttpReply& reply, Api api) {
+    SendError(reply, api,
+              {.status = 503, .message = "too many requests wait to be read; try again later"});
+  }
+
+  // Answers requests for one model. Returns whether it is one.
   bool HandleNamed(const ServerContext& context, const HttpRequest& request,
                    HttpReply& reply) const {
     constexpr std::string_view kModels = "/v1/models/";
-    if (!request.path.starts_with(kModels)) return HandleStoredResponse(context, request, reply);
+    if (!request.path.starts_with(kModels)) return false;
     if (request.method != "GET" && request.method != "HEAD") {
       SendNotAllowed(request, "GET, HEAD", reply);
       return true;
@@ -262,9 +276,7 @@ class ServerImpl final : public Server, private HttpHandler {
       WithModel(context, {route, lines}, std::make_shared<const Json>(std::move(*body)),
                 request.body.size(), reply);
     });
-    if (added) return;
-    SendError(*refused, of,
-              {.status = 503, .message = "too many requests wait to be read; try again later"});
+    if (!added) SendBusy(*refused, of);
   }
 
   // Goes on when the request's model is loaded.
