@@ -135,12 +135,34 @@ TEST_F(ToolsTest, AllowedTools) {
     open["seed"] = seed;
     open["temperature"] = 1;
     const Json forced = Post("/v1/chat/completions", open).json()["choices"][0];
-    if (forced["finish_reason"] == "length") continue;
+    EXPECT_EQ(forced["finish_reason"], "tool_calls") << forced;
     EXPECT_EQ(forced["message"]["tool_calls"][0]["function"]["name"], "paint") << forced;
   }
-  open["tool_choice"] = allowed("auto", {});
-  EXPECT_EQ(Post("/v1/chat/completions", open).json()["choices"][0]["message"]["content"].is_null(),
-            false);
+  for (const Json& none :
+       {allowed("auto", {}),
+        Json{{"type", "allowed_tools"},
+             {"allowed_tools", {{"mode", nullptr}, {"tools", Json::array()}}}},
+        Json{{"type", "allowed_tools"}, {"mode", "auto"}, {"tools", Json::array()}}}) {
+    for (const bool strict : {false, true}) {
+      Json body = open;
+      body["tools"][1]["function"]["strict"] = strict;
+      body["temperature"] = 0;
+      const Json asked = Post("/v1/chat/completions", body).json();
+      body["tool_choice"] = none;
+      const Json answer = Post("/v1/chat/completions", body).json();
+      const Json& message = answer["choices"][0]["message"];
+      EXPECT_FALSE(message.contains("tool_calls")) << answer;
+      EXPECT_TRUE(message["content"].get<std::string>().starts_with(kText)) << answer;
+      EXPECT_EQ(message["content"].get<std::string>().find("<tool_call>"), std::string::npos);
+      EXPECT_EQ(answer["usage"]["prompt_tokens"], asked["usage"]["prompt_tokens"]);
+      // A form is the answer's then.
+      body["response_format"] = {{"type", "json_schema"},
+                                 {"json_schema", {{"schema", {{"const", 7}}}}}};
+      const Json formed = Post("/v1/chat/completions", body).json();
+      EXPECT_EQ(formed["choices"][0]["message"]["content"], "7") << formed;
+      EXPECT_EQ(formed["usage"]["prompt_tokens"], asked["usage"]["prompt_tokens"]);
+    }
+  }
   for (const Json& wrong :
        {allowed("auto", {"none"}), allowed("some", {"paint"}), allowed("required", {}),
         Json({{"type", "allowed_tools"}}), Json({{"type", "allowed_tools"}, {"tools", 5}}),

@@ -119,7 +119,9 @@ void Force(Fields& fields, const std::string& only, Tools& tools) {
 // Makes the form of the answer. A schema that cannot be enforced is an error. Calls without tags have no form beside
 // text; there the parser takes only those of callable tools.
 void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
-  const bool limits = tools.limited && calls == CallSyntax::kTags;
+  const bool tags = calls == CallSyntax::kTags;
+  const bool limits = tools.limited && tags;
+  if (tools.callable.empty() && !tags) return;  // no call is none of a strict tool either
   if (!fields.ok() || !(tools.forced || tools.strict || limits)) return;
   auto form = CallsForm({.tools = tools.callable,
                          .one = tools.one_call,
@@ -143,8 +145,10 @@ std::string NameIn(const Json& choice) {
 
 // Reads {"type": "allowed_tools", "mode": …, "tools": […]}; chats have mode and tools in an inner object.
 void Allow(Fields& fields, const Json& choice, Tools& tools) {
-  const Json inner = choice.value("allowed_tools", choice);
-  const Json mode = inner.is_object() ? inner.value("mode", Json("auto")) : Json();
+  const Json given = choice.value("allowed_tools", Json());
+  const Json& inner = given.is_null() ? choice : given;
+  Json mode = inner.is_object() ? inner.value("mode", Json()) : Json(0);
+  if (mode.is_null()) mode = "auto";
   const Json list = inner.is_object() ? inner.value("tools", Json()) : Json();
   if ((mode != "auto" && mode != "required") || !list.is_array()) {
     return fields.Fail("tool_choice",
@@ -159,8 +163,7 @@ void Allow(Fields& fields, const Json& choice, Tools& tools) {
   if (mode == "required") Force(fields, "", tools);
   Limit(fields, names, tools);
   if (!tools.callable.empty()) return;
-  if (tools.forced) return fields.Fail("tool_choice", "allows no function of 'tools'");
-  tools = {};
+  if (tools.forced) fields.Fail("tool_choice", "allows no function of 'tools'");
 }
 
 Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
@@ -188,7 +191,7 @@ Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
 
 Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   if (answer == nullptr || tools.forced) return tools.form;
-  if (tools.list.empty()) return answer;
+  if (tools.callable.empty()) return answer;
   // Either calls and nothing else, or the answer.
   const auto both = [&]() -> Result<AnswerForm> {
     KVCACHE_ASSIGN_OR_RETURN(
@@ -208,6 +211,7 @@ void SetCalls(const Tools& tools, AnswerSyntax& answer) {
   answer.one_call = tools.one_call;
   answer.tools.clear();
   for (const Json& tool : tools.callable) answer.tools.push_back(tool["function"]["name"]);
+  if (tools.callable.empty()) answer.calls = CallSyntax::kNone;
 }
 
 Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
