@@ -28,14 +28,21 @@ void RefuseUnsupported(Fields& fields) {
   fields.Refuse("lora", Json::array());
 }
 
-// Returns the tokens that a key of logit_bias means: a number, or those of a text.
+// Returns the tokens that a key of logit_bias means: a number, or those of a text. None: it is no key.
 std::vector<std::int32_t> BiasedTokens(const Engine& engine, const Json& key) {
-  if (key.is_number_integer()) return {key.get<std::int32_t>()};
+  const auto known = [&](std::int64_t token) {
+    const bool is_known = token >= 0 && token < engine.vocabulary_size();
+    return is_known ? std::vector{static_cast<std::int32_t>(token)} : std::vector<std::int32_t>();
+  };
+  if (key.is_number()) return known(IntegerOf(key).value_or(-1));
   if (!key.is_string()) return {};
   const auto& text = key.get_ref<const std::string&>();
-  std::int32_t token = -1;
+  std::int64_t token = -1;
   const auto read = std::from_chars(text.data(), text.data() + text.size(), token);
-  if (read.ec == std::errc() && read.ptr == text.data() + text.size()) return {token};
+  const bool is_number = read.ec != std::errc::invalid_argument;
+  if (is_number && read.ptr == text.data() + text.size()) {
+    return known(read.ec == std::errc() ? token : -1);
+  }
   auto tokens = engine.Tokenize(text, TextPlace::kContinuation);
   return tokens.ok() ? std::move(*tokens) : std::vector<std::int32_t>();
 }
@@ -57,7 +64,8 @@ std::vector<LogitBias> ReadBiases(const Engine& engine, Fields& fields) {
         is_pair ? BiasedTokens(engine, pair[0]) : std::vector<std::int32_t>();
     const bool fits = is_pair && (pair[1] == false || pair[1].is_number());
     if (!fits || tokens.empty()) {
-      fields.Fail("logit_bias", "must have pairs of a token or text, and a number or false");
+      fields.Fail("logit_bias",
+                  "must have pairs of a token of the model or a text, and a number or false");
       return {};
     }
     const float bias =

@@ -146,6 +146,33 @@ TEST_F(ServerTest, LlamaCppsOptionsHaveAnEffect) {
   EXPECT_TRUE(Json::parse(formed["content"].get<std::string>())["a"].is_boolean()) << formed;
 }
 
+TEST_F(ServerTest, LogitBiasHasTokensOfTheModel) {
+  const auto biases = [&](const Json& value) {
+    Json body = Ask("Once upon a time", 1);
+    body["logit_bias"] = value;
+    return Post("/completion", body);
+  };
+  const int size = engine_->vocabulary_size();
+  const std::vector<Json> wrong = {-7,   -1,    size, 99999999, 4294967596,    4294967296,
+                                   1e20, 300.5, true, nullptr,  Json::array(), ""};
+  for (const Json& token : wrong) {
+    const HttpAnswer answer = biases(Json::array({Json::array({token, 100})}));
+    EXPECT_EQ(answer.status, 400) << token << answer.body;
+    EXPECT_NE(answer.body.find("logit_bias"), std::string::npos) << answer.body;
+  }
+  for (const char* const key : {"-7", "-1", "99999999", "4294967596", "99999999999999999999"}) {
+    EXPECT_EQ(biases({{key, 100}}).status, 400) << key;
+    EXPECT_EQ(biases(Json::array({Json::array({key, 100})})).status, 400) << key;
+  }
+  const std::string text = biases({{"300", 100}}).json()["content"];
+  EXPECT_FALSE(text.empty());
+  for (const Json& same :
+       {Json::array({Json::array({300, 100})}), Json::array({Json::array({300.0, 100})}),
+        Json::array({Json::array({"300", 100})})}) {
+    EXPECT_EQ(biases(same).json()["content"], text) << same;
+  }
+}
+
 TEST_F(ServerTest, PathsWithoutV1Work) {
   const Json chat = Chat("Hi", 4);
   EXPECT_EQ(Post("/chat/completions", chat).json()["choices"],
