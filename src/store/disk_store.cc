@@ -94,8 +94,8 @@ class DiskStore final : public Store {
   Result<bool> Contains(const ObjectId& id) override {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     const int error = environment->Read([&](MDB_txn* transaction) {
-      MDB_val value{};
-      return FindValue(transaction, environment->tables().usage, RecordOf(id), value);
+      ObjectUsage usage;
+      return FindUse(transaction, environment->tables(), id, usage);
     });
     if (error == MDB_NOTFOUND) return false;
     if (error != 0) return environment->Error("read", error);
@@ -129,6 +129,7 @@ class DiskStore final : public Store {
       ObjectUsage usage;
       int result = 0;
       while ((result = cursor.Get(MDB_NEXT, RecordOf(object.id), RecordOf(usage))) == 0) {
+        if (IsRemoved(usage)) continue;
         object.payload_bytes = static_cast<std::int64_t>(usage.payload_bytes);
         object.last_used_s = usage.seconds;
         found.emplace_back(usage.turn, object);

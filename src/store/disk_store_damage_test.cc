@@ -153,7 +153,15 @@ TEST_F(DiskStoreDamage, AWrongHeaderAndEnvelopeCostOneObject) {
       EXPECT_NE(put.message().find("the pages of an earlier object"), std::string::npos);
       EXPECT_EQ(CountWhole(*store), kObjects - 1);
     }
-    EXPECT_EQ(CountWhole(*Open()), kObjects - 1);
+    {
+      const auto store = Open();
+      EXPECT_EQ(store->Stats()->repair, "");
+      store->Touch(std::vector{TestId(6)});
+      EXPECT_EQ(store->List()->size(), kObjects - 1);
+      EXPECT_FALSE(*store->Contains(TestId(6)));
+      EXPECT_EQ(ReadObject(*store, TestId(6)).status().code(), StatusCode::kNotFound);
+      EXPECT_EQ(CountWhole(*store), kObjects - 1);
+    }
     const auto stats = CollectGarbage({.directory = directory_.path(), .budget_bytes = kBudget});
     ASSERT_TRUE(stats.ok()) << stats.status().message();
     EXPECT_EQ(stats->objects, static_cast<std::int64_t>(kObjects) - 1);

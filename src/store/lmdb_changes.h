@@ -41,7 +41,7 @@ class Changes {
   // Makes the object the most recently used one; kNoSize keeps its size.
   int Use(const ObjectId& id, std::int64_t payload_bytes) {
     ObjectUsage usage;
-    int error = FindUsage(id, usage);
+    int error = FindUse(transaction_, tables_, id, usage);
     if (error == MDB_NOTFOUND && payload_bytes == kNoSize) return 0;
     if (error == 0) error = DeleteTurn(usage.turn);
     if (error != 0 && error != MDB_NOTFOUND) return error;
@@ -63,7 +63,7 @@ class Changes {
     return 0;
   }
 
-  // An object whose pages cannot be freed leaves the tables of use, and keeps its pages until the file is copied.
+  // An object whose pages cannot be freed keeps them until the file is copied, and is marked.
   int Remove(const ObjectId& id) {
     ObjectUsage usage;
     int error = FindUsage(id, usage);
@@ -72,7 +72,9 @@ class Changes {
     error = DeleteRecord(transaction_, tables_.usage, RecordOf(id));
     if (error != 0 && error != MDB_NOTFOUND) return error;
     error = DeleteObject(id);
-    return error == kBadPages ? 0 : error;
+    if (error != kBadPages) return error;
+    MarkRemoved(usage);
+    return PutRecord(transaction_, tables_.usage, RecordOf(id), RecordOf(usage));
   }
 
   // Corrects the header of the object's pages, if it is wrong and the object is there. Returns 0, LMDB's errors, or

@@ -53,12 +53,6 @@ struct Source {
   MDB_txn* transaction;
 };
 
-// An object that is not in use was removed, but its pages could not be freed (lmdb_changes.h).
-bool IsInUse(const Source& from, const ObjectId& id) {
-  MDB_val usage{};
-  return FindValue(from.transaction, from.environment.tables().usage, RecordOf(id), usage) == 0;
-}
-
 template <class Key>
 int CopyTable(const Source& from, MDB_dbi table, Copy& to, MDB_dbi copy) {
   Cursor cursor(from.transaction, table);
@@ -68,7 +62,8 @@ int CopyTable(const Source& from, MDB_dbi table, Copy& to, MDB_dbi copy) {
   int error = 0;
   while ((error = cursor.Find(MDB_NEXT, RecordOf(key), value)) == 0) {
     if constexpr (std::is_same_v<Key, ObjectId>) {
-      if (!IsInUse(from, key)) continue;
+      ObjectUsage usage;  // an object that was removed is not copied
+      if (FindUse(from.transaction, from.environment.tables(), key, usage) != 0) continue;
     }
     std::byte* bytes = nullptr;
     const std::size_t size = value.mv_size;

@@ -47,8 +47,8 @@ Result<std::span<const std::byte>> ObjectReader::Read(LmdbEnvironment& environme
   const int error = environment.Read([&](MDB_txn* transaction) {
     const LmdbTables& tables = environment.tables();
     MDB_val value{};
-    // An object that is not in use was removed, and only its pages are left (lmdb_changes.h).
-    int found = FindValue(transaction, tables.usage, RecordOf(id), value);
+    ObjectUsage usage;
+    int found = FindUse(transaction, tables, id, usage);
     if (found == 0) found = FindValue(transaction, tables.objects, RecordOf(id), value);
     if (found != 0) return found;
     has_sound_pages_ = environment.CheckRun(value, kIdBytes) != LmdbRun::kWrong;

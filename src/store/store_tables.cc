@@ -4,6 +4,7 @@
 
 #include <algorithm>
 #include <cstring>
+#include <limits>
 #include <string_view>
 
 #include "store/lmdb_calls.h"
@@ -11,6 +12,8 @@
 
 namespace kvcache {
 namespace {
+
+constexpr std::int64_t kRemovedSeconds = std::numeric_limits<std::int64_t>::min();
 
 struct Known {
   ObjectId id;
@@ -35,8 +38,8 @@ int ReadKnown(MDB_txn* transaction, const LmdbTables& tables, std::vector<Known>
     for (const int result : {found, place}) {
       if (result != 0 && result != MDB_NOTFOUND && result != kDamagedIndex) return result;
     }
-    if (found != 0 || place != 0 || placed != known.id) known.usage.turn = 0;
-    if (found != 0) known.usage.seconds = 0;
+    if (found != 0) known.usage = {};
+    if (!IsRemoved(known.usage) && (place != 0 || placed != known.id)) known.usage.turn = 0;
     known.usage.payload_bytes = bytes;
     all.push_back(known);
   }
@@ -44,6 +47,21 @@ int ReadKnown(MDB_txn* transaction, const LmdbTables& tables, std::vector<Known>
 }
 
 }  // namespace
+
+void MarkRemoved(ObjectUsage& usage) {
+  usage.turn = 0;
+  usage.seconds = kRemovedSeconds;
+}
+
+bool IsRemoved(const ObjectUsage& usage) {
+  return usage.turn == 0 && usage.seconds == kRemovedSeconds;
+}
+
+int FindUse(MDB_txn* transaction, const LmdbTables& tables, const ObjectId& id,
+            ObjectUsage& usage) {
+  const int error = GetRecord(transaction, tables.usage, RecordOf(id), RecordOf(usage));
+  return error == 0 && IsRemoved(usage) ? MDB_NOTFOUND : error;
+}
 
 TurnKey KeyOfTurn(std::uint64_t turn) {
   TurnKey key;
@@ -82,7 +100,7 @@ void TableComparison::See(const LmdbEntry& entry) {
   } else if (entry.value.size() == sizeof(usage)) {
     std::memcpy(&usage, entry.value.data(), sizeof(usage));
     Add(uses_, id, usage.payload_bytes);
-    Add(turns_, id, usage.turn);
+    if (!IsRemoved(usage)) Add(turns_, id, usage.turn);
   } else {
     is_sound_ = false;
   }
@@ -99,9 +117,10 @@ int RebuildTables(MDB_txn* transaction, const LmdbTables& tables) {
   }
   std::uint64_t turn = 0;
   for (Known& known : all) {
-    known.usage.turn = ++turn;
+    const bool is_removed = IsRemoved(known.usage);
+    if (!is_removed) known.usage.turn = ++turn;
     int error = PutRecord(transaction, tables.usage, RecordOf(known.id), RecordOf(known.usage));
-    if (error == 0) {
+    if (error == 0 && !is_removed) {
       const TurnKey key = KeyOfTurn(turn);
       error = PutRecord(transaction, tables.order, RecordOf(key), RecordOf(known.id), MDB_APPEND);
     }

@@ -42,6 +42,14 @@ struct ObjectUsage {
   std::int64_t seconds = 0;
 };
 
+// An object that was removed, but whose pages LMDB cannot free, is in `objects` and, with this use, in `usage` until the
+// file is copied. It is in no order, and nobody finds it. No flipped bit makes such a use.
+void MarkRemoved(ObjectUsage& usage);
+bool IsRemoved(const ObjectUsage& usage);
+
+// Finds the use of an object; MDB_NOTFOUND if it was removed. Returns 0 or a number of lmdb_calls.h.
+int FindUse(MDB_txn* transaction, const LmdbTables& tables, const ObjectId& id, ObjectUsage& usage);
+
 // LMDB orders keys by their bytes.
 using TurnKey = std::array<std::byte, 8>;
 TurnKey KeyOfTurn(std::uint64_t turn);

@@ -320,6 +320,42 @@ class Directories(StoreTest):
         warm, _ = self.answer()
         self.assertGreater(warm["reuse"]["tiers"]["disk"], 0)
 
+    def test_damage_in_an_object_costs_that_object(self):
+        self.answer()
+        store = ["--store", str(self.store)]
+        path = self.store / "objects.mdb"
+        count = len(json.loads(self.succeeds("store", "ls", "--json", *store)))
+        whole = path.read_bytes()
+        # Pages of an object begin with a header of 16 bytes; the object begins with its format's name.
+        pages = [at for at in range(0, len(whole), 4096) if whole[at + 16:at + 24] == b"kvobj001"]
+        self.assertGreater(len(pages), 1)
+
+        def flip(*places):
+            data = bytearray(whole)
+            for at in places:
+                data[at] ^= 4
+            path.write_bytes(bytes(data))
+
+        for page in pages:
+            for damaged, places in ((0, [page + 12]), (1, [page + 500]), (1, [page + 12, page + 500]),
+                                    (1, [page + 12, page + 60])):
+                flip(*places)
+                code, out, err = run("store", "verify", "--json", *store)
+                found = json.loads(out)
+                self.assertEqual((code, found["whole"], found["damaged"], found["unreadable"], found["gone"]),
+                                 (0, count - damaged, damaged, 0, 0), err)
+                self.assertEqual("were corrected" in err, places == [page + 12], err)
+                left = json.loads(self.succeeds("store", "ls", "--json", *store))
+                self.assertEqual(len(left), count - damaged)
+                flip(*places)
+                found = json.loads(self.succeeds("store", "gc", "--json", *store))
+                self.assertEqual((found["objects"], found["damaged"]), (count - damaged, damaged))
+        flip(*[page + 12 for page in pages])
+        for removed, each in enumerate(json.loads(self.succeeds("store", "ls", "--json", *store)), 1):
+            self.assertIn("1 objects removed", self.succeeds("store", "rm", each["key"], *store))
+            left = json.loads(self.succeeds("store", "ls", "--json", *store))
+            self.assertEqual(len(left), count - removed)
+
     def test_commands(self):
         self.answer()
         self.answer(prompt="Another prompt. " * 40)
