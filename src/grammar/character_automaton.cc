@@ -7,15 +7,13 @@
 #include <utility>
 
 namespace kvcache {
-namespace {
-
-constexpr std::size_t kBytesOfState = 100;  // of a pattern that is as much work as one state
-
-}  // namespace
-
-CharacterAutomaton::CharacterAutomaton(const TextLanguage& language) : language_(language) {
+CharacterAutomaton::CharacterAutomaton(const TextLanguage& language)
+    : language_(language),
+      work_{.done = language.classes().work(), .most = kMostStartWork},
+      full_(language.classes().full()) {
+  if (full_) return;
   for (const TextLanguage::Part& part : language.parts()) {
-    matchers_.emplace_back(part.program, language.classes());
+    matchers_.emplace_back(part.program, language.classes(), work_);
     searches_ = searches_ || part.negated || part.program->may_be_stuck;
   }
   const TextLengths lengths = language.lengths();
@@ -24,24 +22,33 @@ CharacterAutomaton::CharacterAutomaton(const TextLanguage& language) : language_
 }
 
 bool CharacterAutomaton::full() const {
-  return full_ || std::any_of(matchers_.begin(), matchers_.end(),
-                              [](const PatternMatcher& matcher) { return matcher.full(); });
+  std::size_t bytes = bytes_;
+  for (const PatternMatcher& matcher : matchers_) {
+    if (matcher.full()) return true;
+    bytes += matcher.bytes();
+  }
+  return full_ || bytes > kMostBytes || work_.done > work_.most;
 }
 
-std::size_t CharacterAutomaton::work() const {
-  std::size_t work = states_.size() + looked_at_;
-  for (const PatternMatcher& matcher : matchers_) work += matcher.bytes() / kBytesOfState;
-  return work;
+void CharacterAutomaton::ForgetSteps() {
+  std::size_t bytes = step_bytes_;
+  for (const PatternMatcher& matcher : matchers_) bytes += matcher.step_bytes();
+  if (bytes < kMostStepBytes) return;
+  for (StateData& state : states_) std::vector<State>().swap(state.next);
+  step_bytes_ = 0;
+  for (PatternMatcher& matcher : matchers_) matcher.ForgetSteps();
 }
 
 CharacterAutomaton::State CharacterAutomaton::start() {
   // Lengths alone need no search, so nothing else would find that they allow no text.
   const TextLengths lengths = language_.lengths();
-  if (lengths.most >= 0 && lengths.least > lengths.most) return kDead;
+  if (full() || (lengths.most >= 0 && lengths.least > lengths.most)) return kDead;
   std::vector<std::int32_t> parts;
   for (const PatternMatcher& matcher : matchers_) parts.push_back(matcher.start());
   const State state = StateOf(std::move(parts), 0);
-  return CanEnd(state) ? state : kDead;
+  const bool can_end = CanEnd(state) && !full();
+  if (!full()) work_.most = kMostWork;
+  return can_end ? state : kDead;
 }
 
 CharacterAutomaton::State CharacterAutomaton::StateOf(std::vector<std::int32_t> parts,
@@ -63,16 +70,25 @@ CharacterAutomaton::State CharacterAutomaton::StateOf(std::vector<std::int32_t> 
     full_ = true;
     return kDead;
   }
+  work_.Spend(PatternMatcher::kWorkOfState);
+  bytes_ += 200 + 2 * parts.size() * sizeof(State);
   states_.push_back({.parts = std::move(parts), .count = count});
   return known->second;
 }
 
 CharacterAutomaton::State CharacterAutomaton::Step(State state, std::int32_t of_class) {
   const auto at = static_cast<std::size_t>(state);
-  if (states_[at].next.empty()) states_[at].next.assign(language_.classes().size(), kUnknown);
+  if (states_[at].next.empty()) {
+    ForgetSteps();
+    const std::size_t classes = language_.classes().size();
+    states_[at].next.assign(classes, kUnknown);
+    step_bytes_ += classes * sizeof(State);
+    work_.Spend(classes / PatternMatcher::kClassesOfWork);
+  }
   const State known = states_[at].next[static_cast<std::size_t>(of_class)];
   if (known != kUnknown) return known;
   std::vector<std::int32_t> parts = states_[at].parts;
+  work_.Spend(1 + parts.size());
   for (std::size_t i = 0; i < parts.size(); ++i) parts[i] = matchers_[i].Next(parts[i], of_class);
   const State next = StateOf(std::move(parts), states_[at].count + 1);
   if (!full()) states_[at].next[static_cast<std::size_t>(of_class)] = next;
@@ -124,9 +140,9 @@ bool CharacterAutomaton::Search(State from) {
       }
       return true;
     }
-    if (++looked_at_ > kMostStates) full_ = true;
+    work_.Spend(language_.classes().size() / 4);
     if (full()) return false;
-    for (std::size_t i = 0; i < language_.classes().size(); ++i) {
+    for (std::size_t i = 0; i < language_.classes().size() && !full(); ++i) {
       const State next = Step(state, static_cast<std::int32_t>(i));
       if (next == kDead || At(next).fate == Fate::kNever) continue;
       const std::int64_t left = Distance(next);

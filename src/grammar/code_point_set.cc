@@ -1,6 +1,7 @@
 #include "grammar/code_point_set.h"
 
 #include <algorithm>
+#include <utility>
 
 namespace kvcache {
 namespace {
@@ -37,16 +38,21 @@ void CodePointSet::Add(std::uint32_t first, std::uint32_t last) {
 void CodePointSet::Add(const CodePointSet& other) {
   std::vector<CodePointRange> all = ranges_;
   all.insert(all.end(), other.ranges_.begin(), other.ranges_.end());
-  std::sort(all.begin(), all.end(),
+  *this = OfRanges(std::move(all));
+}
+
+CodePointSet CodePointSet::OfRanges(std::vector<CodePointRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
             [](const CodePointRange& a, const CodePointRange& b) { return a.first < b.first; });
-  ranges_.clear();
-  for (const CodePointRange& range : all) {
-    if (!ranges_.empty() && range.first <= ranges_.back().last + 1) {
-      ranges_.back().last = std::max(ranges_.back().last, range.last);
+  CodePointSet set;
+  for (const CodePointRange& range : ranges) {
+    if (!set.ranges_.empty() && range.first <= set.ranges_.back().last + 1) {
+      set.ranges_.back().last = std::max(set.ranges_.back().last, range.last);
     } else {
-      ranges_.push_back(range);
+      set.ranges_.push_back(range);
     }
   }
+  return set;
 }
 
 CodePointSet CodePointSet::Complement() const {

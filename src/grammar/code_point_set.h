@@ -3,6 +3,7 @@
 // Thread safety: values.
 #pragma once
 
+#include <compare>
 #include <cstdint>
 #include <string_view>
 #include <vector>
@@ -15,6 +16,7 @@ struct CodePointRange {
   std::uint32_t first = 0;
   std::uint32_t last = 0;  // in the range
   friend bool operator==(const CodePointRange&, const CodePointRange&) = default;
+  friend auto operator<=>(const CodePointRange&, const CodePointRange&) = default;
 };
 
 class CodePointSet {
@@ -23,6 +25,8 @@ class CodePointSet {
   static CodePointSet Of(std::uint32_t first, std::uint32_t last);
   static CodePointSet Of(std::uint32_t point) { return Of(point, point); }
   static CodePointSet All() { return Of(0, kLastCodePoint); }
+  // Returns the set of ranges in any order, which may have common points.
+  static CodePointSet OfRanges(std::vector<CodePointRange> ranges);
 
   // Add a range, or all of a set.
   void Add(std::uint32_t first, std::uint32_t last);
@@ -36,6 +40,7 @@ class CodePointSet {
   // Ascending, without common or adjacent points.
   const std::vector<CodePointRange>& ranges() const { return ranges_; }
   friend bool operator==(const CodePointSet&, const CodePointSet&) = default;
+  friend auto operator<=>(const CodePointSet&, const CodePointSet&) = default;
 
  private:
   std::vector<CodePointRange> ranges_;

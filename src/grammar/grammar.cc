@@ -184,7 +184,8 @@ Result<Grammar> GrammarBuilder::Finish(GrammarSymbol root) {
                " symbols when it is written out: give smaller lengths or lists"));
   }
   if (gave_up_) {
-    return InvalidArgument("has patterns, lengths or numbers that need too many states together");
+    return InvalidArgument(StrCat("has patterns, lengths or numbers that take more than ",
+                                  kMostWork, " steps to look for a text or a number"));
   }
   grammar_.root = root.index;
   if (!Trim(grammar_, [this](std::size_t language) { return has_strings_[language] != 0; })) {

@@ -49,7 +49,7 @@ class GrammarBuilder {
   // The most symbols of all rules together.
   static constexpr std::size_t kMostSymbols = 200'000;
   // The most work that it may take to find whether languages have strings, all together.
-  static constexpr std::size_t kMostWork = 1'000'000;
+  static constexpr std::size_t kMostWork = 20'000'000;
 
   // Returns a rule without alternatives: it matches nothing.
   GrammarSymbol NewRule();

@@ -1,8 +1,12 @@
 // A form never changes data: what a schema allows can be written.
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <cstdlib>
 #include <nlohmann/json.hpp>
+#include <random>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -190,6 +194,87 @@ TEST(JsonSchemaData, SchemasOfLibraries) {
               {R"({"pet":{"kind":"cat","lives":9}})", R"({"pet":{"kind":"dog","name":null}})",
                R"({"pet":{"lives":9}})"},
               {R"({"pet":{"kind":"dog","name":1}})", R"({"pet":{"kind":"cow"}})"});
+}
+
+// What is known of one constant says nothing of others.
+TEST(JsonSchemaData, ConstantsOfOtherSchemas) {
+  ExpectTexts(R"({"$defs": {"o": {"type": "object", "propertyNames": {"enum": ["a", "b"]}}},
+                  "type": "object", "additionalProperties": false, "required": ["x", "y"],
+                  "properties": {"x": {"$ref": "#/$defs/o"},
+                                 "y": {"$ref": "#/$defs/o", "properties": {"c": {"type": "integer"}}}}})",
+              {R"({"x":{},"y":{}})", R"({"x":{"a":1},"y":{"b":1}})"},
+              {R"({"x":{},"y":{"c":1}})", R"({"x":{"c":1},"y":{}})"});
+  ExpectTexts(R"({"$defs": {"n": {"const": "a"}}, "prefixItems": [{"$ref": "#/$defs/n"},
+                  {"type": "object", "propertyNames": {"$ref": "#/$defs/n"}, "properties": {"c": {}}}],
+                  "minItems": 2, "type": "array", "items": false})",
+              {R"(["a",{"a":1}])", R"(["a",{}])"}, {R"(["a",{"c":1}])"});
+  ExpectTexts(R"({"enum": [1, [1], [2], [[1]]], "items": {"$ref": "#"}})", {"1", "[1]", "[[1]]"},
+              {"[2]"});
+  ExpectTexts(
+      R"({"enum": [{"a": 1}, {"a": {"a": 1}}, 1, {"a": 2}], "properties": {"a": {"$ref": "#"}}})",
+      {"1", R"({"a":1})", R"({"a":{"a":1}})"}, {R"({"a":2})"});
+}
+
+// Constants are checked as numbers, however they are written.
+TEST(JsonSchemaData, ConstantsBesideMultiples) {
+  ExpectTexts(R"({"enum": [1e20, 3e20, 1e21, 7], "multipleOf": 5})", {"1e+20", "3e+20", "1e+21"},
+              {"7"});
+  ExpectTexts(R"({"const": 5e-7, "multipleOf": 5e-9})", {"5e-07"}, {"5e-9"});
+  ExpectTexts(R"({"enum": [1e300, 0, -0.5, 0.3, -1.5e-7, 12.5], "multipleOf": 0.25})",
+              {"1e+300", "0", "-0.5", "12.5"}, {"0.3", "-1.5e-07"});
+  ExpectTexts(R"({"enum": [1e22, 2.5, 3], "type": "integer"})", {"1e+22", "3"}, {"2.5"});
+  ExpectTexts(R"({"enum": [1e22, 2.5, 3, 1e-9, 0], "not": {"type": "integer"}})", {"2.5", "1e-09"},
+              {"3", "1e+22", "0"});
+  ExpectTexts(R"({"enum": [1, 2, 3, 1e30, -5], "exclusiveMinimum": 1, "maximum": 1e30})",
+              {"2", "3", "1e+30"}, {"1", "-5"});
+}
+
+TEST(JsonSchemaData, OneOfNullables) {
+  ExpectTexts(
+      R"({"oneOf": [{"type": "string", "nullable": true}, {"type": "integer", "nullable": true}]})",
+      {"1", R"("a")"}, {"null", "true"});
+  ExpectTexts(R"({"oneOf": [{"type": "string", "nullable": true}, {"type": "integer"}]})",
+              {"1", R"("a")", "null"}, {"true"});
+  ExpectTexts(R"({"oneOf": [{"const": "a", "nullable": true}, {"enum": ["b", null]}]})",
+              {R"("a")", R"("b")"}, {"null"});
+  ExpectTexts(R"({"oneOf": [{"enum": [1], "nullable": true}, {"type": ["null", "string"]}]})",
+              {"1", R"("b")"}, {"null"});
+  ExpectTexts(
+      R"({"oneOf": [{"type": "object", "required": ["k"], "properties": {"k": {"const": "a", "nullable": true}}},
+                            {"type": "object", "required": ["k"], "properties": {"k": {"const": "b", "nullable": true}}}]})",
+      {R"({"k":"a"})", R"({"k":"b"})"}, {R"({"k":null})"});
+}
+
+// Doubles read no fraction as a whole number.
+TEST(JsonSchemaData, FractionsAsDoubles) {
+  const std::string schema = R"({"type": "number", "not": {"type": "integer"}})";
+  ExpectTexts(schema,
+              {"0.5", "-0.1", "1e-300", "5e-324", "0.1234567890123456", "-1234567.25", "99.9e-1",
+               "0.9999999999999998", "3.000000000000001", "9.999999999999998", "1e-9",
+               "123456789012345.6", "0.3333333333333333333333333333333"},
+              {"27860848E-800", "1e-324", "-1e-999", "0.99999999999999999999", "1", "1.0",
+               "1.00000000000000000001", "-7.9999999999999999999", "10000000000000000000.5",
+               "12345678901234567.5", "99999999999999999999e-20", "1000000000000000000001e-21"});
+  std::mt19937 random(7);
+  auto grammar = GrammarOfSchema(schema);
+  ASSERT_TRUE(grammar.ok());
+  GrammarAutomaton automaton(*std::move(grammar));
+  const std::string_view bytes = "000999.123456789-e";
+  for (int walk = 0; walk < 2000; ++walk) {
+    GrammarAutomaton::State state = automaton.start();
+    std::string text;
+    for (int step = 0; step < 200 && !(text.size() > 20 && automaton.Accepts(state)); ++step) {
+      const char byte = bytes[random() % bytes.size()];
+      const auto next = automaton.Next(state, static_cast<unsigned char>(byte));
+      if (next == GrammarAutomaton::kDead) continue;
+      state = next;
+      text += byte;
+    }
+    if (!automaton.Accepts(state)) continue;
+    const double value = std::strtod(text.c_str(), nullptr);
+    EXPECT_NE(value, std::floor(value)) << text;
+  }
+  ASSERT_FALSE(automaton.full());
 }
 
 }  // namespace

@@ -13,9 +13,12 @@ namespace {
 
 constexpr std::int64_t kMostDigits = 100;
 constexpr std::int64_t kExponentDigits = 3;
+constexpr std::int32_t kDigitsOfDouble = 16;  // numbers that differ in these are different doubles
 constexpr std::int64_t kMostExponent = 999;
 constexpr std::int64_t kFar = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kMostStates = 400'000;
+constexpr std::size_t kMostStates = 200'000;
+constexpr std::size_t kWorkOfState = 15;  // as places of a pattern
+constexpr std::size_t kWorkOfStep = 3;
 
 enum class Phase : std::uint8_t {
   kStart,     // before the number
@@ -44,6 +47,9 @@ struct Reading {
   std::int32_t position = 0;   // the number is 0.D × 10^position
   std::int32_t zeros = 0;      // and D' × 10^zeros, where D' ends with another digit
   std::int32_t remainder = 0;  // of D' by the unit
+  std::int32_t known = 0;      // digits from the first other than 0 on, up to kDigitsOfDouble
+  std::int32_t run = 0;        // how many of them are 0, or 9, at their end
+  bool nines = false;          // these are 9
   std::int32_t first = 0;      // exponents that are allowed, and the exponent so far
   std::int32_t last = 0;
   std::int32_t exponent = 0;
@@ -74,13 +80,16 @@ class NumberReader final : public ByteReader {
     sides_[1] = {.least = range.most, .most = range.least};
     zero_ = !fractions_only_ && (!range.least || Permits(*range.least, -1)) &&
             (!range.most || Permits(*range.most, 1));
-    for (Side& side : sides_) Prepare(side, &side == &sides_[1]);
+    for (Side& side : sides_) {
+      Prepare(side, &side == &sides_[1]);
+      if (fractions_only_) AtLeast(side, DecimalOf(std::numeric_limits<double>::denorm_min()));
+    }
   }
 
   State start() override { return Live(Reading{}); }
   bool Accepts(State state) override { return MayEnd(states_[static_cast<std::size_t>(state)]); }
   bool full() const override { return full_; }
-  std::size_t work() const override { return states_.size(); }
+  std::size_t work() const override { return work_; }
   State Next(State state, unsigned char byte) override {
     const auto next = Step(states_[static_cast<std::size_t>(state)], byte);
     return next ? Live(*next) : kDead;
@@ -105,6 +114,12 @@ class NumberReader final : public ByteReader {
     for (const auto* const bound : {&side.least, &side.most}) {
       if (*bound) most_digits_ = std::max(most_digits_, std::abs((*bound)->at.exponent) + 20);
     }
+  }
+
+  static void AtLeast(Side& side, const Decimal& magnitude) {
+    NumberRange range{.least = side.least};
+    range.AtLeast({magnitude, false});
+    side.least = range.least;
   }
 
   const Side& SideOf(const Reading& read) const { return sides_[read.negative ? 1 : 0]; }
@@ -137,6 +152,10 @@ class NumberReader final : public ByteReader {
     }
     if (fractions_only_) {
       allowed.last = std::min<std::int64_t>(allowed.last, -read.zeros - 1);
+      if (read.known == kDigitsOfDouble) {
+        const std::int64_t most_whole = read.known - read.run - 1;
+        allowed.last = std::min(allowed.last, most_whole - read.position);
+      }
     } else if (unit_) {
       allowed.first = std::max<std::int64_t>(allowed.first, -read.zeros - unit_->places);
     }
@@ -208,6 +227,7 @@ class NumberReader final : public ByteReader {
     if (next.is_zero || (!side.least && !side.most && !unit_)) return next;
     if (is_whole) next.position = next.digits;
     if (!is_whole && is_first) next.position = 1 - next.digits;
+    if (fractions_only_) CountRun(next, digit);
     Match(next, side, static_cast<char>('0' + digit));
     return next;
   }
@@ -225,6 +245,16 @@ class NumberReader final : public ByteReader {
     match(next.least, side.least);
     match(next.most, side.most);
     next.matched = std::min(next.matched + 1, static_cast<std::int32_t>(longest));
+  }
+
+  // Behind the point of a fraction must be another digit than 0 and 9, or a last 9, among the first ones: else doubles
+  // round it to a whole number.
+  static void CountRun(Reading& next, int digit) {
+    if (next.known == kDigitsOfDouble) return;
+    ++next.known;
+    const bool goes_on = next.run > 0 && digit == (next.nines ? 9 : 0);
+    next.run = goes_on ? next.run + 1 : digit == 0 || digit == 9 ? 1 : 0;
+    next.nines = digit == 9;
   }
 
   void TakeIntoUnit(Reading& next, int digit, bool is_whole) const {
@@ -300,6 +330,7 @@ class NumberReader final : public ByteReader {
   State StateOf(const Reading& read) {
     const auto [known, is_new] = ids_.try_emplace(read, static_cast<State>(states_.size()));
     if (is_new) {
+      work_ += kWorkOfState;
       states_.push_back(read);
       fates_.push_back(Fate::kUnknown);
       full_ = full_ || states_.size() > kMostStates;
@@ -340,6 +371,7 @@ class NumberReader final : public ByteReader {
         return;
       }
       for (const char byte : std::string_view("-.0123456789")) {
+        work_ += kWorkOfStep;
         const auto next =
             Step(states_[static_cast<std::size_t>(state)], static_cast<unsigned char>(byte));
         if (!next || !MayFit(*next)) continue;
@@ -361,6 +393,7 @@ class NumberReader final : public ByteReader {
   std::vector<Reading> states_;
   std::vector<Fate> fates_;
   std::map<Reading, State> ids_;
+  std::size_t work_ = 0;
   bool full_ = false;
 };
 
@@ -368,16 +401,6 @@ class NumberReader final : public ByteReader {
 
 std::unique_ptr<ByteReader> NumberLanguage::Reader() const {
   return std::make_unique<NumberReader>(range_);
-}
-
-bool NumberLanguage::Has(std::string_view text) const {
-  NumberReader reader(range_);
-  ByteReader::State state = reader.start();
-  for (const char c : text) {
-    if (state == ByteReader::kDead) return false;
-    state = reader.Next(state, static_cast<unsigned char>(c));
-  }
-  return state != ByteReader::kDead && reader.Accepts(state);
 }
 
 }  // namespace kvcache

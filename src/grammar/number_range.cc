@@ -1,9 +1,11 @@
 #include "grammar/number_range.h"
 
+#include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
 #include <cstdlib>
+#include <iterator>
 #include <limits>
 #include <numeric>
 #include <string_view>
@@ -122,6 +124,24 @@ NumberRange NumberRange::ForDoubles() const {
   range.AtMost({largest, false});
   range.AtLeast({{true, largest.digits, largest.exponent}, false});
   return range;
+}
+
+bool NumberRange::Has(const Decimal& number) const {
+  const int above = least ? Compare(number, least->at) : 1;
+  const int below = most ? Compare(number, most->at) : -1;
+  if (above < 0 || (above == 0 && least->exclusive)) return false;
+  if (below > 0 || (below == 0 && most->exclusive)) return false;
+  // The number is a whole number of 10^-places, of which the last digit is not 0.
+  const std::int64_t places = std::ssize(number.digits) - number.exponent;
+  if (fractions_only) return !number.is_zero() && places > 0;
+  if (!unit || number.is_zero()) return true;
+  if (places > unit->places) return false;
+  std::int64_t remainder = 0;
+  for (const char digit : number.digits) remainder = (remainder * 10 + (digit - '0')) % unit->unit;
+  for (std::int64_t i = places; i < unit->places && remainder != 0; ++i) {
+    remainder = remainder * 10 % unit->unit;
+  }
+  return remainder == 0;
 }
 
 void NumberRange::AtLeast(const NumberBound& bound) {

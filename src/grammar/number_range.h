@@ -52,6 +52,8 @@ struct NumberRange {
   // exclusive bound as the bound, and one of 310 digits as none.
   NumberRange ForDoubles() const;
 
+  bool Has(const Decimal& number) const;
+
   // Make the range smaller.
   void AtLeast(const NumberBound& bound);
   void AtMost(const NumberBound& bound);

@@ -1,7 +1,7 @@
 #include "grammar/pattern_matcher.h"
 
 #include <algorithm>
-#include <set>
+#include <unordered_map>
 #include <unordered_set>
 
 namespace kvcache {
@@ -16,22 +16,48 @@ CharacterClasses::CharacterClasses(const std::vector<const CodePointSet*>& sets)
   }
   std::sort(begins.begin(), begins.end());
   begins.erase(std::unique(begins.begin(), begins.end()), begins.end());
-  std::map<std::vector<bool>, std::int32_t> ids;
-  std::vector<std::size_t> ranges(sets.size(), 0);  // the range of each set that ends last
-  for (const std::uint32_t begin : begins) {
-    std::vector<bool> signature(sets.size());
-    for (std::size_t i = 0; i < sets.size(); ++i) {
-      const std::vector<CodePointRange>& of_set = sets[i]->ranges();
-      while (ranges[i] < of_set.size() && of_set[ranges[i]].last < begin) ++ranges[i];
-      signature[i] = ranges[i] < of_set.size() && of_set[ranges[i]].first <= begin;
-    }
-    const auto [known, is_new] =
-        ids.try_emplace(std::move(signature), static_cast<std::int32_t>(members_.size()));
-    if (is_new) members_.push_back(begin);
-    intervals_.push_back({begin, known->second});
+  for (const std::uint32_t begin : begins) intervals_.push_back({begin, 0});
+  std::vector<std::size_t> counts = {intervals_.size()};
+  for (const CodePointSet* const set : sets) Split(*set, counts);
+  members_.resize(counts.size());
+  for (auto at = intervals_.rbegin(); at != intervals_.rend(); ++at) {
+    members_[static_cast<std::size_t>(at->of_class)] = at->first;
   }
   for (std::uint32_t point = 0; point < 128; ++point) {
     ascii_[point] = intervals_[IntervalOf(point)].of_class;
+  }
+}
+
+// A part and the others are told apart alike, so the smaller one is looked at.
+void CharacterClasses::Split(const CodePointSet& set, std::vector<std::size_t>& counts) {
+  const auto begin_of = [this](std::uint32_t point) {
+    return point > kLastCodePoint ? intervals_.size() : IntervalOf(point);
+  };
+  const auto count_of = [&](const CodePointSet& of) {
+    std::size_t count = 0;
+    for (const CodePointRange& range : of.ranges()) {
+      count += begin_of(range.last + 1) - begin_of(range.first);
+    }
+    return count;
+  };
+  const std::size_t count = count_of(set);
+  const CodePointSet part = 2 * count > intervals_.size() ? set.Complement() : set;
+  work_ += std::min(count, intervals_.size() - count) + part.ranges().size();
+  if (full()) return;
+  std::unordered_map<std::int32_t, std::vector<std::size_t>> found;  // by class
+  for (const CodePointRange& range : part.ranges()) {
+    const std::size_t end = begin_of(range.last + 1);
+    for (std::size_t i = begin_of(range.first); i < end; ++i) {
+      found[intervals_[i].of_class].push_back(i);
+    }
+  }
+  for (const auto& [of_class, intervals] : found) {
+    if (intervals.size() == counts[static_cast<std::size_t>(of_class)]) continue;
+    counts[static_cast<std::size_t>(of_class)] -= intervals.size();
+    counts.push_back(intervals.size());
+    for (const std::size_t i : intervals) {
+      intervals_[i].of_class = static_cast<std::int32_t>(counts.size()) - 1;
+    }
   }
 }
 
@@ -45,13 +71,14 @@ std::size_t CharacterClasses::IntervalOf(std::uint32_t point) const {
 // Follows forks, so that equal places are found once.
 class PatternMatcher::Collector {
  public:
-  explicit Collector(const PatternMatcher& matcher) : matcher_(matcher) {}
+  explicit Collector(PatternMatcher& matcher) : matcher_(matcher) {}
 
   void Add(Place place) {
     open_.push_back(place);
     while (!open_.empty()) {
       const Place at = open_.back();
       open_.pop_back();
+      if (!matcher_.Spend(1)) return;
       if (!seen_.insert(Key(at)).second) continue;
       const Node& node = matcher_.NodeAt(at.node);
       if (node.step != Step::kFork) {
@@ -75,27 +102,25 @@ class PatternMatcher::Collector {
            static_cast<std::uint32_t>(place.node);
   }
 
-  const PatternMatcher& matcher_;
+  PatternMatcher& matcher_;
   std::vector<Place> open_;
   std::unordered_set<std::uint64_t> seen_;
   std::vector<Place> places_;
 };
 
 PatternMatcher::PatternMatcher(std::shared_ptr<const PatternProgram> program,
-                               const CharacterClasses& classes)
-    : program_(std::move(program)), classes_(classes.size()) {
-  const auto of_classes = [&](const CodePointSet& set) {
-    std::vector<char> has(classes_);
-    for (std::size_t i = 0; i < classes_; ++i) has[i] = set.Has(classes.members()[i]) ? 1 : 0;
-    return has;
-  };
-  for (const CodePointSet& set : program_->sets) has_.push_back(of_classes(set));
-  is_word_ = of_classes(WordCharacters());
+                               const CharacterClasses& classes, PatternWork& work)
+    : program_(std::move(program)), classes_(classes), work_(work) {
   duties_.emplace_back();
   duty_ids_[{}] = kNoDuty;
   std::int32_t accept = 0;  // the first node
   free_ = StateOf({{accept, kNoDuty}}, Before::kOther);
   start_ = LookStart(program_->start, Before::kStart);
+}
+
+void PatternMatcher::ForgetSteps() {
+  for (StateData& state : states_) std::vector<State>().swap(state.next);
+  step_bytes_ = 0;
 }
 
 PatternMatcher::State PatternMatcher::LookStart(std::int32_t node, Before before) {
@@ -105,7 +130,7 @@ PatternMatcher::State PatternMatcher::LookStart(std::int32_t node, Before before
 }
 
 PatternMatcher::State PatternMatcher::StateOf(std::vector<Place> places, Before before) {
-  if (places.empty() || full_) return kDead;
+  if (places.empty() || !Spend(kWorkOfState + places.size())) return kDead;
   const bool is_free = std::any_of(places.begin(), places.end(), [this](const Place& place) {
     return place.duty == kNoDuty && NodeAt(place.node).step == Step::kAccept;
   });
@@ -146,6 +171,7 @@ void PatternMatcher::ForEachPlace(State state, std::int32_t of_class, Take&& tak
   std::size_t read = 0;
   for (std::size_t i = 0; i < own.size() || read < more.places().size();) {
     const Place place = i < own.size() ? own[i++] : more.places()[read++];
+    if (!Spend(1)) return;
     const Node& node = NodeAt(place.node);
     if (node.step == Step::kSet || node.step == Step::kAccept) {
       if (!take(place)) return;
@@ -164,8 +190,7 @@ PatternMatcher::State PatternMatcher::Step1(State state, std::int32_t of_class) 
   ForEachPlace(state, of_class, [&](Place place) {
     const Node& node = NodeAt(place.node);
     const bool is_accept = node.step == Step::kAccept;
-    if (!is_accept &&
-        has_[static_cast<std::size_t>(node.set)][static_cast<std::size_t>(of_class)] == 0) {
+    if (!is_accept && !Has(program_->sets[static_cast<std::size_t>(node.set)], of_class)) {
       return true;
     }
     const std::int32_t duty = DutyBehind(place.duty, of_class);
@@ -180,14 +205,15 @@ PatternMatcher::State PatternMatcher::Next(State state, std::int32_t of_class) {
   if (state == kDead || state == free_) return state;
   const auto at = static_cast<std::size_t>(state);
   if (states_[at].next.empty()) {
-    states_[at].next.assign(classes_, kUnknown);
-    bytes_ += classes_ * sizeof(State);
+    if (!Spend(classes_.size() / kClassesOfWork)) return kDead;
+    states_[at].next.assign(classes_.size(), kUnknown);
+    step_bytes_ += classes_.size() * sizeof(State);
   }
   const State known = states_[at].next[static_cast<std::size_t>(of_class)];
   if (known != kUnknown) return known;
   const State next = Step1(state, of_class);
   if (!full_) states_[at].next[static_cast<std::size_t>(of_class)] = next;
-  return next;
+  return full_ ? kDead : next;
 }
 
 bool PatternMatcher::Accepts(State state) {
@@ -234,6 +260,7 @@ std::int32_t PatternMatcher::DutyBehind(std::int32_t duty, std::int32_t of_class
   if (duty == kNoDuty) return kNoDuty;
   std::vector<Promise> kept;
   const std::vector<Promise> promises = duties_[static_cast<std::size_t>(duty)];
+  if (!Spend(kWorkOfState + 4 * promises.size())) return kBroken;
   for (const Promise& promise : promises) {
     const State next = Next(promise.state, of_class);
     if (next == kDead && !promise.negated) return kBroken;

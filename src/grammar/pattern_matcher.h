@@ -19,7 +19,10 @@ namespace kvcache {
 // Classes of code points that no set of some patterns tells apart.
 class CharacterClasses {
  public:
-  // Counts each set once. REQUIRES: the sets outlive the classes.
+  // Beyond so many intervals that sets have, all together, the classes are useless and full() is true. A set counts as
+  // its complement does if that has fewer.
+  static constexpr std::size_t kMostWork = 4'000'000;
+
   explicit CharacterClasses(const std::vector<const CodePointSet*>& sets);
 
   struct Interval {
@@ -34,21 +37,45 @@ class CharacterClasses {
   // Returns a code point of each class.
   const std::vector<std::uint32_t>& members() const { return members_; }
   std::size_t size() const { return members_.size(); }
+  bool full() const { return work_ > kMostWork; }
+  std::size_t work() const { return work_; }
 
  private:
+  // Tells the intervals of a set apart from all others.
+  // `counts`: intervals of each class.
+  void Split(const CodePointSet& set, std::vector<std::size_t>& counts);
+
   std::vector<Interval> intervals_;
   std::vector<std::uint32_t> members_;
+  std::size_t work_ = 0;
   std::int32_t ascii_[128] = {};
+};
+
+// Counts work: a unit is a place that is looked at, some 50 ns.
+struct PatternWork {
+  std::size_t done = 0;
+  std::size_t most = 0;
+
+  // Returns whether there is not too much.
+  bool Spend(std::size_t work) {
+    done += work;
+    return done <= most;
+  }
 };
 
 class PatternMatcher {
  public:
   using State = std::int32_t;
   static constexpr State kDead = -1;
-  // Beyond so many bytes of states, every step is dead and full() is true.
+  // Beyond so many bytes of states, or the work that is allowed, every step is dead and full() is true.
   static constexpr std::size_t kMostBytes = std::size_t{32} << 20;
+  static constexpr std::size_t kWorkOfState = 15;  // beside its places, or of a duty
+  static constexpr std::size_t kClassesOfWork =
+      16;  // as much work as one place, where they are cleared
 
-  PatternMatcher(std::shared_ptr<const PatternProgram> program, const CharacterClasses& classes);
+  // REQUIRES: the classes and the work outlive the matcher.
+  PatternMatcher(std::shared_ptr<const PatternProgram> program, const CharacterClasses& classes,
+                 PatternWork& work);
 
   State start() const { return start_; }
   // Returns the state behind a character of the class.
@@ -63,6 +90,9 @@ class PatternMatcher {
   }
   bool full() const { return full_; }
   std::size_t bytes() const { return bytes_; }
+  // The steps that are remembered take so many bytes, which can be had back.
+  std::size_t step_bytes() const { return step_bytes_; }
+  void ForgetSteps();
   const PatternProgram& program() const { return *program_; }
 
  private:
@@ -99,7 +129,15 @@ class PatternMatcher {
     return program_->nodes[static_cast<std::size_t>(node)];
   }
   bool IsWord(std::int32_t of_class) const {
-    return of_class != kTextEnd && is_word_[static_cast<std::size_t>(of_class)] != 0;
+    static const CodePointSet kWords = WordCharacters();
+    return of_class != kTextEnd && Has(kWords, of_class);
+  }
+  bool Has(const CodePointSet& set, std::int32_t of_class) const {
+    return set.Has(classes_.members()[static_cast<std::size_t>(of_class)]);
+  }
+  bool Spend(std::size_t work) {
+    full_ = !work_.Spend(work) || full_;
+    return !full_;
   }
   // Calls `take` with each place that a state's assertions allow before this class, or at the end. `take` returns
   // whether to go on.
@@ -116,14 +154,14 @@ class PatternMatcher {
   bool IsKept(std::int32_t duty);
 
   std::shared_ptr<const PatternProgram> program_;
-  std::size_t classes_ = 0;
-  std::vector<std::vector<char>> has_;  // [set][class]
-  std::vector<char> is_word_;
+  const CharacterClasses& classes_;
+  PatternWork& work_;
   std::vector<StateData> states_;
   std::map<std::pair<Before, std::vector<Place>>, State> state_ids_;
   std::vector<std::vector<Promise>> duties_;
   std::map<std::vector<Promise>, std::int32_t> duty_ids_;
   std::size_t bytes_ = 0;
+  std::size_t step_bytes_ = 0;
   bool full_ = false;
   State free_ = 0;
   State start_ = kDead;

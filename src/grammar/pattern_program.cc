@@ -45,6 +45,7 @@ class PatternCompiler {
 
   // Returns the first node of a part of the tree; `next` follows it.
   std::int32_t Build(std::int32_t index, std::int32_t next) {
+    if (IsTooLarge()) return next;
     const PatternTree::Node& node = TreeNode(index);
     switch (node.kind) {
       case PatternKind::kSequence:
@@ -85,8 +86,6 @@ class PatternCompiler {
 
   std::int32_t BuildRepeat(const PatternTree::Node& node, std::int32_t next) {
     const std::int32_t child = node.children[0];
-    const PatternTree::Node& inner = TreeNode(child);
-    if (inner.kind == PatternKind::kSequence && inner.children.empty()) return next;
     std::int32_t first = next;
     if (node.most < 0) {
       first = Add({.step = Step::kFork, .next = next, .other = next});

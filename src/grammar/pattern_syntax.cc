@@ -1,6 +1,7 @@
 #include "grammar/pattern_syntax.h"
 
 #include <algorithm>
+#include <map>
 #include <optional>
 #include <string>
 #include <utility>
@@ -59,9 +60,17 @@ class PatternParser {
     Node node;
     while (at_ < points_.size() && !Is('|') && !Is(')')) {
       KVCACHE_ASSIGN_OR_RETURN(const std::int32_t term, Term(depth));
-      node.children.push_back(term);
+      if (!IsEmpty(term)) node.children.push_back(term);
+      if (IsTooLarge()) break;
     }
+    if (IsTooLarge()) return Fail(StrCat("has more than ", PatternTree::kMostNodes, " parts"));
     return node.children.size() == 1 ? node.children[0] : tree_.AddNode(std::move(node));
+  }
+
+  bool IsTooLarge() const { return tree_.nodes.size() > PatternTree::kMostNodes; }
+  bool IsEmpty(std::int32_t index) const {
+    const Node& node = tree_.nodes[static_cast<std::size_t>(index)];
+    return node.kind == PatternKind::kSequence && node.children.empty();
   }
 
   Result<std::int32_t> Term(int depth) {
@@ -130,7 +139,8 @@ class PatternParser {
     }
     TakeIf('?');  // lazy: the same texts
     if (Is('*') || Is('+') || Is('?') || Is('{')) return Fail("repeats a repetition");
-    return tree_.AddNode(Merged(atom, least, most));
+    if (most == 0) return tree_.AddNode({});
+    return IsEmpty(atom) ? atom : tree_.AddNode(Merged(atom, least, most));
   }
 
   // (x{a,b}){c,d} is x{ac,bd} if no count between these is left out.
@@ -144,10 +154,12 @@ class PatternParser {
         least == most ||
         (is_endless && least > 0 ? true : least * inner.most + 1 >= (least + 1) * inner.least);
     if (!whole || (is_endless && least == 0 && inner.least > 1)) return node;
-    node.least = least * inner.least;
-    node.most = is_endless || most < 0 ? PatternTree::kEndless : most * inner.most;
-    if (inner.most == 0 || most == 0) node.most = 0;
-    if (node.least > kMostMerged || node.most > kMostMerged) return node;
+    const std::int64_t all_least = least * inner.least;
+    const std::int64_t all_most =
+        is_endless || most < 0 ? PatternTree::kEndless : most * inner.most;
+    if (all_least > kMostMerged || all_most > kMostMerged) return node;
+    node.least = all_least;
+    node.most = all_most;
     node.children = inner.children;
     return node;
   }
@@ -165,12 +177,12 @@ class PatternParser {
 
   Result<CodePointSet> Class() {
     const bool negated = TakeIf('^');
-    CodePointSet set;
+    std::vector<CodePointRange> ranges;
     while (at_ < points_.size() && !Is(']')) {
       KVCACHE_ASSIGN_OR_RETURN(const CodePointSet first, Character(/*in_class=*/true));
       const bool is_range = Is('-') && at_ + 1 < points_.size() && points_[at_ + 1] != ']';
       if (!is_range) {
-        set.Add(first);
+        ranges.insert(ranges.end(), first.ranges().begin(), first.ranges().end());
         continue;
       }
       ++at_;
@@ -179,9 +191,10 @@ class PatternParser {
       const auto end = OnlyPointOf(last);
       if (!begin || !end) return Fail("has a range of a class that ends with a class");
       if (*begin > *end) return Fail("has a range in the wrong order");
-      set.Add(*begin, *end);
+      ranges.push_back({*begin, *end});
     }
     if (!TakeIf(']')) return Fail("has a '[' without a ']'");
+    const CodePointSet set = CodePointSet::OfRanges(std::move(ranges));
     return negated ? set.Complement() : set;
   }
 
@@ -191,8 +204,17 @@ class PatternParser {
     return ranges[0].first;
   }
 
-  // Reads one character, or what an escape stands for.
+  // Reads one character, or what an escape stands for. Counts its ranges, so that many properties take no long time.
   Result<CodePointSet> Character(bool in_class) {
+    KVCACHE_ASSIGN_OR_RETURN(CodePointSet set, OneCharacter(in_class));
+    if (set.ranges().size() > 1) ranges_ += set.ranges().size();
+    if (ranges_ > PatternTree::kMostRanges) {
+      return Fail(StrCat("has classes with more than ", PatternTree::kMostRanges, " ranges"));
+    }
+    return set;
+  }
+
+  Result<CodePointSet> OneCharacter(bool in_class) {
     if (!TakeIf('\\')) return CodePointSet::Of(points_[at_++]);
     if (at_ >= points_.size()) return Fail("ends with a backslash");
     const char32_t letter = points_[at_++];
@@ -237,11 +259,10 @@ class PatternParser {
       name += static_cast<char>(points_[at_++]);
     }
     if (!TakeIf('}')) return Fail("has a '\\p{' without a '}'");
-    auto set = UnicodePropertySet(name);
-    if (!set) {
-      return Fail(StrCat("has the property ", Quoted(name), ", which ECMA-262 does not know"));
-    }
-    return *std::move(set);
+    const auto [known, is_new] = properties_.try_emplace(name);
+    if (is_new) known->second = UnicodePropertySet(name);
+    if (known->second) return *known->second;
+    return Fail(StrCat("has the property ", Quoted(name), ", which ECMA-262 does not know"));
   }
 
   Result<CodePointSet> Control() {
@@ -303,6 +324,8 @@ class PatternParser {
 
   std::vector<std::uint32_t> points_;
   std::size_t at_ = 0;
+  std::size_t ranges_ = 0;  // of classes that were read
+  std::map<std::string, std::optional<CodePointSet>> properties_;
   PatternTree tree_;
 };
 
@@ -314,10 +337,9 @@ std::int32_t PatternTree::AddNode(Node node) {
 }
 
 std::int32_t PatternTree::AddSet(const CodePointSet& set) {
-  const auto known = std::find(sets.begin(), sets.end(), set);
-  const auto index = static_cast<std::int32_t>(known - sets.begin());
-  if (known == sets.end()) sets.push_back(set);
-  return index;
+  const auto [known, is_new] = set_ids.try_emplace(set, static_cast<std::int32_t>(sets.size()));
+  if (is_new) sets.push_back(set);
+  return known->second;
 }
 
 Result<PatternTree> ParsePattern(std::string_view pattern) {

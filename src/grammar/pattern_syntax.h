@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <string_view>
 #include <vector>
 
@@ -25,8 +26,14 @@ enum class PatternKind : std::uint8_t {
   kNoLookahead,   // (?!child)
 };
 
+// What matches nothing but the empty text by itself, such as "(?:){9}", is no part of a sequence, so the steps of a
+// program are a measure of the time that it takes to write the tree out.
 struct PatternTree {
   static constexpr std::int64_t kEndless = -1;
+  // A tree with more makes too large a program.
+  static constexpr std::size_t kMostNodes = 300'000;
+  // Of the classes of a pattern, as they are written.
+  static constexpr std::size_t kMostRanges = 100'000;
   struct Node {
     PatternKind kind = PatternKind::kSequence;
     std::int32_t set = 0;
@@ -36,9 +43,11 @@ struct PatternTree {
   };
   std::vector<Node> nodes{};
   std::vector<CodePointSet> sets{};
+  std::map<CodePointSet, std::int32_t> set_ids{};
   std::int32_t root = 0;
 
   std::int32_t AddNode(Node node);
+  // Adds a set once.
   std::int32_t AddSet(const CodePointSet& set);
 };
 

@@ -17,6 +17,8 @@ using Json = nlohmann::ordered_json;
 
 constexpr int kMostDepth = 100;
 constexpr std::size_t kMostParts = 300'000;
+constexpr std::size_t kKeywordsOfPart = 8;        // that take as long as one part
+constexpr std::size_t kPartsOfPart = 64;          // where they are only compared
 constexpr std::size_t kMostCompared = 4'000'000;  // constants with constants
 constexpr std::size_t kCostOfLanguage = 20;
 constexpr std::size_t kMostOverlapping = 8;  // schemas of 'oneOf'
@@ -83,7 +85,8 @@ Status SchemaCompiler::CheckSchema(const Json& schema, const std::string& place)
 Status SchemaCompiler::Flatten(const Json& schema, const Where& where, std::set<const Json*>& chain,
                                Flat& flat) {
   if (where.depth > kMostDepth) return SchemaError(where.place, "is nested too deep");
-  if (++parts_ > kMostParts) return SchemaError(where.place, "makes the grammar too large");
+  parts_ += 1 + schema.size() / kKeywordsOfPart + flat.parts.size() / kPartsOfPart;
+  if (parts_ > kMostParts) return SchemaError(where.place, "makes the grammar too large");
   if (schema.is_boolean()) {
     flat.impossible = flat.impossible || !schema.get<bool>();
     return Status::Ok();
@@ -131,12 +134,15 @@ Status SchemaCompiler::Expand(const Json& schema, const Where& where, std::set<c
 
 Result<const Json*> SchemaCompiler::Opposite(const Json& schema, const char* keyword,
                                              const std::string& place) {
+  const Json*& known = opposites_[&schema];
+  if (known != nullptr) return known;
   auto opposite = OppositeOf(schema);
   if (!opposite) {
     return SchemaError(place, StrCat("has ", Quoted(keyword),
                                      " with a schema whose opposite this server cannot enforce"));
   }
-  return references_.Keep(*std::move(opposite), place);
+  KVCACHE_ASSIGN_OR_RETURN(known, references_.Keep(*std::move(opposite), place));
+  return known;
 }
 
 Status SchemaCompiler::Fill(GrammarSymbol rule, const SchemaParts& parts, const Where& where) {
@@ -144,9 +150,7 @@ Status SchemaCompiler::Fill(GrammarSymbol rule, const SchemaParts& parts, const 
   for (const char* keyword : {"const", "enum"}) {
     const auto constants = EachOf(parts, keyword);
     if (constants.empty()) continue;
-    validator_.TakeAsGiven(constants[0]);
-    if (keyword[0] == 'e') return Constants(rule, parts, *constants[0], where.place);
-    return Constants(rule, parts, Json::array({*constants[0]}), where.place);
+    return Constants(rule, parts, *constants[0], keyword, where.place);
   }
   KVCACHE_ASSIGN_OR_RETURN(const bool chosen, Choose(rule, parts, inner));
   if (chosen) return Status::Ok();
@@ -240,6 +244,7 @@ Status SchemaCompiler::ChooseOne(GrammarSymbol rule, const SchemaParts& parts, s
   Schemas schemas;
   for (const Json& one : given) {
     KVCACHE_ASSIGN_OR_RETURN(const Json* const target, Resolved(one, where.place));
+    if (target->is_object()) KVCACHE_RETURN_IF_ERROR(CheckSchema(*target, where.place));
     schemas.push_back(target);
   }
   const bool apart = schemas.size() == 1 || AreDisjoint(schemas);
@@ -299,6 +304,8 @@ Status SchemaCompiler::ChooseIf(GrammarSymbol rule, const SchemaParts& parts, st
 Status SchemaCompiler::ChooseDependent(GrammarSymbol rule, const SchemaParts& parts, std::size_t at,
                                        const Where& where) {
   const Json& schema = *parts[at].schema;
+  const Json*& made = dependents_[&schema];
+  if (made != nullptr) return Branch(rule, parts, at, SchemaPart::kDependent, {made}, where);
   Json all = Json::array();
   const auto add = [&](const std::string& name, Json then) {
     const Json without = {{"properties", Json{{name, false}}}};
@@ -313,8 +320,7 @@ Status SchemaCompiler::ChooseDependent(GrammarSymbol rule, const SchemaParts& pa
   }
   for (const auto& [name, its] : of("dependentSchemas").items()) add(name, its);
   if (all.empty()) return Branch(rule, parts, at, SchemaPart::kDependent, {}, where);
-  KVCACHE_ASSIGN_OR_RETURN(const Json* const made,
-                           references_.Keep(Json{{"allOf", std::move(all)}}, where.place));
+  KVCACHE_ASSIGN_OR_RETURN(made, references_.Keep(Json{{"allOf", std::move(all)}}, where.place));
   return Branch(rule, parts, at, SchemaPart::kDependent, {made}, where);
 }
 
@@ -368,8 +374,11 @@ Status SchemaCompiler::CheckEnforced(const SchemaParts& parts, const Types& type
   return Status::Ok();
 }
 
-Status SchemaCompiler::Constants(GrammarSymbol rule, const SchemaParts& parts, const Json& values,
-                                 const std::string& place) {
+Status SchemaCompiler::Constants(GrammarSymbol rule, const SchemaParts& parts, const Json& given,
+                                 std::string_view keyword, const std::string& place) {
+  const bool is_list = keyword == "enum";
+  const Json one = is_list ? Json() : Json::array({given});
+  const Json& values = is_list ? given : one;
   std::size_t others = 0;
   for (const Json* const list : EachOf(parts, "enum")) others += list->size();
   const std::size_t own = std::min(others, values.size());  // not compared with itself
@@ -379,7 +388,7 @@ Status SchemaCompiler::Constants(GrammarSymbol rule, const SchemaParts& parts, c
   for (const Json& value : values) {
     bool allowed = true;
     for (std::size_t i = 0; allowed && i < parts.size(); ++i) {
-      KVCACHE_ASSIGN_OR_RETURN(allowed, validator_.Allows(*parts[i].schema, value, place));
+      KVCACHE_ASSIGN_OR_RETURN(allowed, validator_.Allows(*parts[i].schema, value, place, &given));
     }
     if (allowed) builder_.Add(rule, Constant(value));
     if (builder_.too_large()) return SchemaError(place, "makes the grammar too large");
@@ -388,6 +397,7 @@ Status SchemaCompiler::Constants(GrammarSymbol rule, const SchemaParts& parts, c
 }
 
 GrammarSequence SchemaCompiler::Constant(const Json& value) {
+  if (builder_.too_large()) return {};
   const auto text = [](const Json& one) {
     return one.dump(-1, ' ', false, Json::error_handler_t::replace);
   };

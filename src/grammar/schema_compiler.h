@@ -11,6 +11,7 @@
 #include <nlohmann/json.hpp>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "grammar/json_grammar.h"
@@ -78,8 +79,9 @@ class SchemaCompiler {
   // Returns the schema of what `schema` refuses. Errors: kInvalidArgument: no schema says so. `keyword` needs it.
   Result<const Json*> Opposite(const Json& schema, const char* keyword, const std::string& place);
 
-  Status Constants(GrammarSymbol rule, const SchemaParts& parts, const Json& values,
-                   const std::string& place);
+  // `given`: what the parts say under the keyword 'const' or 'enum'.
+  Status Constants(GrammarSymbol rule, const SchemaParts& parts, const Json& given,
+                   std::string_view keyword, const std::string& place);
   GrammarSequence Constant(const Json& value);
   static Types TypesOf(const SchemaParts& parts);
   // Takes away what 'not' refuses by constants.
@@ -97,6 +99,9 @@ class SchemaCompiler {
   PatternPrograms programs_;
   SchemaValidator validator_;
   std::map<SchemaParts, GrammarSymbol> rules_;
+  std::map<const Json*, const Json*> opposites_;
+  std::map<const Json*, const Json*>
+      dependents_;                 // what 'dependentRequired' and 'dependentSchemas' say
   std::set<const Json*> checked_;  // schemas whose keywords have the right form
   std::size_t parts_ = 0;          // of all rules
 };

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <optional>
 #include <string>
 
 #include "grammar/schema_keywords.h"
@@ -15,12 +14,19 @@ using Json = nlohmann::ordered_json;
 constexpr std::int64_t kMostSchemas = 1024;
 constexpr std::int64_t kMostSteps = std::int64_t{1} << 22;
 
-// Returns the values of "enum" or "const"; none if the schema has neither.
-std::optional<Json> ConstantsOf(const Json& schema) {
+// The values of "enum" or "const".
+struct Constants {
+  const Json* first = nullptr;  // null: the schema has neither
+  std::size_t count = 0;
+};
+
+Constants ConstantsOf(const Json& schema) {
   if (!schema.is_object()) return {};
-  if (schema.contains("const")) return Json::array({schema["const"]});
-  if (schema.contains("enum") && schema["enum"].is_array()) return schema["enum"];
-  return {};
+  if (const auto found = schema.find("const"); found != schema.end()) return {&*found, 1};
+  const auto found = schema.find("enum");
+  if (found == schema.end() || !found->is_array()) return {};
+  static const Json kNone;
+  return {found->empty() ? &kNone : &found->front(), found->size()};
 }
 
 Json ListOf(const Json& types) {
@@ -31,7 +37,8 @@ Json ListOf(const Json& types) {
 class Comparer {
  public:
   bool AreApart(const Json& a, const Json& b) {
-    if (!a.is_object() || !b.is_object() || !Step(1)) return false;
+    if (!a.is_object() || !b.is_object() || !Step(a.size() + b.size())) return false;
+    if (ShareNull(a, b)) return false;
     if (ShareNone(ConstantsOf(a), ConstantsOf(b))) return true;
     if (AreOfOtherType(a, b) || AreOfOtherType(b, a)) return true;
     const bool objects = a.value("type", Json()) == "object" && b.value("type", Json()) == "object";
@@ -39,7 +46,9 @@ class Comparer {
     for (const auto& [key, value] : a["properties"].items()) {
       if (!Requires(a, key) || !Requires(b, key)) continue;
       if (!Step(b["properties"].size()) || !b["properties"].contains(key)) continue;
-      if (ShareNone(ConstantsOf(value), ConstantsOf(b["properties"][key]))) return true;
+      const Json& other = b["properties"][key];
+      if (ShareNull(value, other)) continue;
+      if (ShareNone(ConstantsOf(value), ConstantsOf(other))) return true;
     }
     return false;
   }
@@ -51,7 +60,28 @@ class Comparer {
     return steps_ <= kMostSteps;
   }
 
-  // Returns whether the types or constants of `a` are none of the types of `b`.
+  // Returns whether null may belong to both, where one is nullable. The rest of a schema does not say so.
+  bool ShareNull(const Json& a, const Json& b) {
+    return (IsNullable(a) && MayBeNull(b)) || (IsNullable(b) && MayBeNull(a));
+  }
+  static bool IsNullable(const Json& schema) {
+    return schema.is_object() && schema.value("nullable", Json(false)) == true;
+  }
+  // Returns false only if the schema refuses null.
+  bool MayBeNull(const Json& schema) {
+    if (!schema.is_object() || IsNullable(schema)) return true;
+    const Constants constants = ConstantsOf(schema);
+    if (!Step(constants.count)) return true;
+    const auto is_null = [](const Json& value) { return value.is_null(); };
+    if (constants.first != nullptr) {
+      return std::any_of(constants.first, constants.first + constants.count, is_null);
+    }
+    if (!schema.contains("type")) return true;
+    const Json types = ListOf(schema["type"]);
+    return std::find(types.begin(), types.end(), "null") != types.end();
+  }
+
+  // Returns whether the types or constants of `a`, but for what is nullable, are none of the types of `b`.
   bool AreOfOtherType(const Json& a, const Json& b) {
     if (!b.contains("type")) return false;
     const Json types_b = ListOf(b["type"]);
@@ -60,11 +90,14 @@ class Comparer {
         return type.is_string() && matches(type.get_ref<const std::string&>());
       });
     };
-    if (const auto constants = ConstantsOf(a)) {
-      return Step(constants->size()) &&
-             std::none_of(constants->begin(), constants->end(), [&](const Json& value) {
-               return is_of_b([&](const std::string& type) { return HasSchemaType(value, type); });
-             });
+    const Constants constants = ConstantsOf(a);
+    if (constants.first != nullptr) {
+      return Step(constants.count) &&
+             std::none_of(
+                 constants.first, constants.first + constants.count, [&](const Json& value) {
+                   return is_of_b(
+                       [&](const std::string& type) { return HasSchemaType(value, type); });
+                 });
     }
     if (!a.contains("type")) return false;
     const Json types_a = ListOf(a["type"]);
@@ -77,13 +110,15 @@ class Comparer {
     });
   }
 
-  bool ShareNone(const std::optional<Json>& a, const std::optional<Json>& b) {
-    if (!a || !b) return false;
-    return std::none_of(a->begin(), a->end(), [&](const Json& value) {
-      return !Step(b->size()) || std::any_of(b->begin(), b->end(), [&](const Json& other) {
-        return AreSame(value, other);
-      });
-    });
+  bool ShareNone(const Constants& a, const Constants& b) {
+    if (a.first == nullptr || b.first == nullptr) return false;
+    for (std::size_t i = 0; i < a.count; ++i) {
+      for (std::size_t j = 0; j < b.count; ++j) {
+        std::size_t steps = 0;
+        if (AreSame(a.first[i], b.first[j], steps) || !Step(steps)) return false;
+      }
+    }
+    return true;
   }
 
   bool Requires(const Json& schema, const std::string& key) {

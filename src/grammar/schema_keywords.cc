@@ -6,6 +6,8 @@
 #include <iterator>
 #include <set>
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace kvcache {
 namespace {
@@ -90,6 +92,18 @@ bool AreDistinctTexts(const Json& list) {
   });
 }
 
+// Returns the members by their names.
+std::vector<std::pair<std::string_view, const Json*>> MembersOf(const Json& object) {
+  std::vector<std::pair<std::string_view, const Json*>> members;
+  members.reserve(object.size());
+  for (const auto& [name, value] : object.get_ref<const Json::object_t&>()) {
+    members.emplace_back(name, &value);
+  }
+  std::sort(members.begin(), members.end(),
+            [](const auto& one, const auto& other) { return one.first < other.first; });
+  return members;
+}
+
 bool AreTypes(const Json& value) {
   const Json list = value.is_array() ? value : Json::array({value});
   return AreDistinctTexts(list) && !list.empty() &&
@@ -153,9 +167,23 @@ std::string_view NameOf(SchemaForm form) {
   return "";
 }
 
-bool AreSame(const Json& a, const Json& b) {
-  if (a.is_structured() && b.is_structured()) return nlohmann::json(a) == nlohmann::json(b);
-  return a == b;
+bool AreSame(const Json& a, const Json& b, std::size_t& steps) {
+  ++steps;
+  if (!a.is_structured() || !b.is_structured()) return a == b;
+  if (a.type() != b.type() || a.size() != b.size()) return false;
+  if (a.is_array()) {
+    for (std::size_t i = 0; i < a.size(); ++i) {
+      if (!AreSame(a[i], b[i], steps)) return false;
+    }
+    return true;
+  }
+  const auto members_a = MembersOf(a);
+  const auto members_b = MembersOf(b);
+  steps += 2 * a.size();
+  return std::equal(members_a.begin(), members_a.end(), members_b.begin(),
+                    [&](const auto& one, const auto& other) {
+                      return one.first == other.first && AreSame(*one.second, *other.second, steps);
+                    });
 }
 
 bool HasSchemaType(const Json& value, std::string_view type) {

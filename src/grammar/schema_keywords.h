@@ -3,6 +3,7 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string_view>
@@ -56,7 +57,8 @@ std::string_view NameOf(SchemaForm form);
 // Returns whether a value has a type of JSON schema, such as "integer".
 bool HasSchemaType(const nlohmann::ordered_json& value, std::string_view type);
 
-// Returns whether two values are the same, whatever the order of their keys.
-bool AreSame(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b);
+// Returns whether two values are the same, whatever the order of their keys. Adds how many values were compared to
+// `steps`.
+bool AreSame(const nlohmann::ordered_json& a, const nlohmann::ordered_json& b, std::size_t& steps);
 
 }  // namespace kvcache

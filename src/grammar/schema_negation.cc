@@ -132,14 +132,15 @@ std::optional<Json> Opposite(const Json& schema, int depth) {
     const SchemaKeyword* const known = FindKeyword(keyword);
     if (known == nullptr || known->merge == SchemaMerge::kIgnored) continue;
     if (!HasForm(value, known->form)) return {};
-    if (keyword == "nullable" && value == false) continue;
+    if (keyword == "nullable") continue;
     auto opposite = OppositeOfKeyword(keyword, value, depth);
     if (!opposite) return {};
     list.push_back(*std::move(opposite));
   }
   if (list.empty()) return Json(false);
-  if (list.size() == 1) return list[0];
-  return Json{{"anyOf", std::move(list)}};
+  Json others = list.size() == 1 ? list[0] : Json{{"anyOf", std::move(list)}};
+  if (schema.value("nullable", Json(false)) == false) return others;
+  return Json{{"allOf", Json::array({OtherTypes("null"), std::move(others)})}};
 }
 
 }  // namespace

@@ -1,7 +1,6 @@
 // The objects that JSON schemas allow: named properties in the order of the schemas, then others.
 #include <algorithm>
 #include <map>
-#include <memory>
 #include <optional>
 #include <set>
 #include <string>
@@ -56,20 +55,22 @@ class ObjectGrammar {
     for (const Json* const patterns : EachOf(parts_, "patternProperties")) {
       for (const auto& [pattern, schema] : patterns->items()) {
         if (patterns_.contains(pattern)) continue;
-        auto program = compiler_.programs().Pattern(pattern);
-        if (!program.ok()) {
-          return SchemaError(place_, StrCat("has a 'patternProperties' ", Quoted(pattern), " that ",
-                                            program.status().message()));
+        if (patterns_.size() == kMostPatterns) {
+          return SchemaError(place_, StrCat("has more than ", kMostPatterns,
+                                            " different 'patternProperties', which this server "
+                                            "does not support"));
         }
-        const TextLanguage::Part part{*std::move(program)};
-        patterns_.emplace(pattern,
-                          std::make_unique<TextLanguage>(std::vector{part}, TextLengths()));
+        const auto program = compiler_.programs().Pattern(pattern);
+        if (!program.ok()) return PatternError(pattern, program.status());
+        patterns_.insert(pattern);
       }
     }
-    if (patterns_.size() <= kMostPatterns) return Status::Ok();
-    return SchemaError(place_, StrCat("has more than ", kMostPatterns,
-                                      " different 'patternProperties', which this server does "
-                                      "not support"));
+    return Status::Ok();
+  }
+
+  Status PatternError(const std::string& pattern, const Status& status) const {
+    return SchemaError(
+        place_, StrCat("has a 'patternProperties' ", Quoted(pattern), " that ", status.message()));
   }
 
   // Returns what a part says of a named property by itself; null: nothing.
@@ -141,8 +142,14 @@ class ObjectGrammar {
   }
 
   Status ReadMember(const std::string& name, bool required) {
-    auto schemas = SchemasOf(
-        &name, [&](const std::string& pattern) { return patterns_.at(pattern)->Has(name); });
+    std::set<std::string> matched;
+    for (const std::string& pattern : patterns_) {
+      const auto matches = compiler_.programs().Matches(pattern, name);
+      if (!matches.ok()) return PatternError(pattern, matches.status());
+      if (*matches) matched.insert(pattern);
+    }
+    auto schemas =
+        SchemasOf(&name, [&](const std::string& pattern) { return matched.contains(pattern); });
     for (const Json* const of_names : EachOf(parts_, "propertyNames")) {
       KVCACHE_ASSIGN_OR_RETURN(const bool allowed,
                                compiler_.validator().Allows(*of_names, Json(name), place_));
@@ -165,7 +172,7 @@ class ObjectGrammar {
       std::set<std::string> matched;
       Json of_name = Json::array();
       std::size_t bit = 0;
-      for (const auto& [pattern, language] : patterns_) {
+      for (const std::string& pattern : patterns_) {
         const bool matches = (choice >> bit++ & 1) != 0;
         if (matches) matched.insert(pattern);
         const Json one = {{"pattern", pattern}};
@@ -266,7 +273,7 @@ class ObjectGrammar {
   std::int64_t top_ = 1;    // counts from here on are one
   bool impossible_ = false;
   bool names_properties_ = false;
-  std::map<std::string, std::unique_ptr<TextLanguage>> patterns_;
+  std::set<std::string> patterns_;
   std::vector<std::map<std::string, const Json*>> properties_;  // by part
   std::vector<std::string> named_;
   std::vector<Member> members_;

@@ -51,8 +51,11 @@ class TextParts {
       if (one.is_string()) texts.push_back(one.get_ref<const std::string&>());
     }
     if (texts.empty()) return Status::Ok();
-    KVCACHE_ASSIGN_OR_RETURN(auto program, PatternPrograms::Texts(texts));
-    parts_.push_back({std::move(program), /*negated=*/true});
+    auto program = programs_.Texts(texts);
+    if (!program.ok()) {
+      return SchemaError(place_, StrCat("refuses texts that ", program.status().message()));
+    }
+    parts_.push_back({*std::move(program), /*negated=*/true});
     return Status::Ok();
   }
 
@@ -61,12 +64,20 @@ class TextParts {
   std::vector<TextLanguage::Part> parts_;
 };
 
-Result<PatternPrograms::Program> Compiled(const PatternTree& tree) {
-  KVCACHE_ASSIGN_OR_RETURN(PatternProgram program, CompilePattern(tree));
-  return PatternPrograms::Program(std::make_shared<const PatternProgram>(std::move(program)));
-}
+constexpr std::size_t kRangesOfNode = 4;  // that take as much memory
 
 }  // namespace
+
+Result<PatternPrograms::Program> PatternPrograms::Compiled(const PatternTree& tree) {
+  KVCACHE_ASSIGN_OR_RETURN(PatternProgram program, CompilePattern(tree));
+  nodes_ += 1 + program.nodes.size();
+  for (const CodePointSet& set : program.sets) nodes_ += set.ranges().size() / kRangesOfNode;
+  if (nodes_ > GrammarBuilder::kMostSymbols) {
+    return InvalidArgument(StrCat("makes more than ", GrammarBuilder::kMostSymbols,
+                                  " steps together with the other patterns"));
+  }
+  return Program(std::make_shared<const PatternProgram>(std::move(program)));
+}
 
 Result<PatternPrograms::Program> PatternPrograms::Pattern(const std::string& pattern) {
   Program& program = programs_[pattern];
@@ -79,12 +90,46 @@ Result<PatternPrograms::Program> PatternPrograms::Pattern(const std::string& pat
 
 Result<PatternPrograms::Program> PatternPrograms::Format(const std::string& format) {
   const std::string* const pattern = PatternOfFormat(format);
-  return pattern == nullptr ? Program() : Pattern(*pattern);
+  if (pattern == nullptr) return Program();
+  Program& program = formats_[format];
+  if (program == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(const PatternTree tree, ParsePattern(*pattern));
+    KVCACHE_ASSIGN_OR_RETURN(PatternProgram made, CompilePattern(tree));
+    program = std::make_shared<const PatternProgram>(std::move(made));
+  }
+  return program;
 }
 
 Result<PatternPrograms::Program> PatternPrograms::Texts(
     const std::vector<std::string_view>& texts) {
+  std::size_t bytes = 0;
+  for (const std::string_view text : texts) bytes += text.size();
+  // A character has up to four bytes.
+  if (bytes / 4 + texts.size() > GrammarBuilder::kMostSymbols) {
+    return InvalidArgument(
+        StrCat("have more than ", GrammarBuilder::kMostSymbols, " characters together"));
+  }
   return Compiled(TreeOfTexts(texts));
+}
+
+Result<bool> PatternPrograms::Matches(const std::string& pattern, const std::string& text) {
+  auto& language = languages_[pattern];
+  if (language == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(Program program, Pattern(pattern));
+    const TextLanguage::Part part{std::move(program)};
+    language = std::make_unique<const TextLanguage>(std::vector{part}, TextLengths());
+  }
+  return Has(*language, text);
+}
+
+Result<bool> PatternPrograms::Has(const TextLanguage& language, const std::string& text) {
+  work_ += 10 + text.size();
+  if (work_ <= kMostWork) {
+    const auto has = language.Has(text, work_);
+    if (has && work_ <= kMostWork) return *has;
+  }
+  return InvalidArgument(StrCat("takes more than ", kMostWork,
+                                " steps to compare with names or constants, together with others"));
 }
 
 Result<std::shared_ptr<const TextLanguage>> TextsOf(const SchemaParts& parts,

@@ -17,19 +17,33 @@
 
 namespace kvcache {
 
-// Makes programs of patterns and formats, once each.
+// Makes programs of patterns and formats, once each, and tells whether texts match.
 class PatternPrograms {
  public:
   using Program = std::shared_ptr<const PatternProgram>;
+  // The most work that it may take to compare names and constants with patterns, all together.
+  static constexpr std::size_t kMostWork = 10'000'000;
+
   // Errors: kInvalidArgument with what is wrong with the pattern.
   Result<Program> Pattern(const std::string& pattern);
   // Returns null for a format that refuses nothing.
   Result<Program> Format(const std::string& format);
   // Returns the program of some texts.
-  static Result<Program> Texts(const std::vector<std::string_view>& texts);
+  Result<Program> Texts(const std::vector<std::string_view>& texts);
+  // Returns whether a pattern matches in a text, or a language has it. Errors: kInvalidArgument, too, if that takes too
+  // much work.
+  Result<bool> Matches(const std::string& pattern, const std::string& text);
+  Result<bool> Has(const TextLanguage& language, const std::string& text);
 
  private:
+  // Compiles what a request gives. Errors: kInvalidArgument if all programs together have too many nodes.
+  Result<Program> Compiled(const PatternTree& tree);
+
   std::map<std::string, Program> programs_;
+  std::map<std::string, Program> formats_;
+  std::map<std::string, std::unique_ptr<const TextLanguage>> languages_;  // by pattern
+  std::size_t nodes_ = 0;
+  std::size_t work_ = 0;
 };
 
 // Reads the texts that all parts allow.

@@ -6,6 +6,7 @@
 #include <map>
 #include <memory>
 #include <nlohmann/json.hpp>
+#include <set>
 #include <string>
 
 #include "grammar/schema_references.h"
@@ -19,18 +20,25 @@ class SchemaValidator {
   SchemaValidator(const SchemaReferences& references, PatternPrograms& programs)
       : references_(references), programs_(programs) {}
 
-  // The values that are asked for are those of this 'const' or 'enum', from now on.
-  void TakeAsGiven(const nlohmann::ordered_json* constants) { given_ = constants; }
-  // Errors: kInvalidArgument: the schema has a keyword that is not supported, or no right value.
+  // `given`: the 'const' or 'enum' that the value is from, which is not compared with it; null: none. Errors:
+  // kInvalidArgument: the schema has a keyword that is not supported, or no right value, or takes too many steps.
   Result<bool> Allows(const nlohmann::ordered_json& schema, const nlohmann::ordered_json& value,
-                      const std::string& place);
+                      const std::string& place, const nlohmann::ordered_json* given = nullptr);
 
  private:
   using Json = nlohmann::ordered_json;
 
   Result<bool> Check(const Json& schema, const Json& value);
-  Result<bool> CheckKeyword(const std::string& keyword, const Json& schema, const Json& value);
-  Result<bool> CheckCombined(const std::string& keyword, const Json& schema, const Json& value);
+  // Counts steps. Errors: kInvalidArgument: there are too many.
+  Status Spend(std::size_t steps);
+  // `own`: what the schema says under the keyword.
+  Result<bool> CheckKeyword(const std::string& keyword, const Json& own, const Json& schema,
+                            const Json& value);
+  Result<bool> IsSame(const Json& a, const Json& b);
+  Result<bool> IsOneOf(const Json& constants, const Json& value);
+  Result<bool> AreDistinct(const Json& values);
+  Result<bool> CheckCombined(const std::string& keyword, const Json& own, const Json& schema,
+                             const Json& value);
   Result<bool> CheckObject(const Json& schema, const Json& value);
   Result<bool> CheckMember(const Json& schema, const std::string& name, const Json& value);
   Result<bool> CheckArray(const Json& schema, const Json& value);
@@ -42,7 +50,9 @@ class SchemaValidator {
   const SchemaReferences& references_;
   PatternPrograms& programs_;
   std::string place_;
+  const Json* asked_ = nullptr;  // the value, and where it is from
   const Json* given_ = nullptr;
+  std::set<const Json*> checked_;  // schemas whose keywords have the right form
   std::map<const Json*, std::shared_ptr<const TextLanguage>> texts_;
   int depth_ = 0;
   std::size_t steps_ = 0;

@@ -273,14 +273,16 @@ std::unique_ptr<ByteReader> TextLanguage::Reader() const {
   return std::make_unique<TextReader>(*this);
 }
 
-bool TextLanguage::Has(std::string_view text) const {
+std::optional<bool> TextLanguage::Has(std::string_view text, std::size_t& work) const {
   CharacterAutomaton automaton(*this);
   CharacterAutomaton::State state = automaton.start();
   for (const std::uint32_t point : CodePointsOf(text)) {
-    if (state == CharacterAutomaton::kDead) return false;
+    if (state == CharacterAutomaton::kDead) break;
     state = automaton.Next(state, classes_.ClassOf(point));
   }
-  return automaton.Accepts(state);
+  const bool has = automaton.Accepts(state);
+  work += automaton.work();
+  return automaton.full() ? std::nullopt : std::optional(has);
 }
 
 }  // namespace kvcache

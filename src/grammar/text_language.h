@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -33,8 +34,9 @@ class TextLanguage final : public ByteLanguage {
   TextLanguage(std::vector<Part> parts, TextLengths lengths);
 
   std::unique_ptr<ByteReader> Reader() const override;
-  // Returns whether a text belongs to the language. A text is bytes of UTF-8 as they are, not as JSON.
-  bool Has(std::string_view text) const;
+  // Returns whether a text belongs to the language; none: it takes too much work to tell. A text is bytes of UTF-8 as
+  // they are, not as JSON. Adds the work to `work`.
+  std::optional<bool> Has(std::string_view text, std::size_t& work) const;
 
   const std::vector<Part>& parts() const { return parts_; }
   TextLengths lengths() const { return lengths_; }
