@@ -1,10 +1,14 @@
 // How many tokens to draft: as many as give the most committed tokens per second, from the measured time
 // of a pass by its tokens, and the measured acceptance by place. 0 if drafts do not pay.
 //
+// A number of drafts that was not used for 256 rounds counts as not measured. So a number that was bad once, on a busy
+// machine or in a hard text, is tried again, and so is one that was never used because a smaller one paid.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <array>
+#include <cstddef>
 
 #include "kvcache/draft_rates.h"
 
@@ -25,13 +29,16 @@ class DraftDepth {
   DraftRates& rates() { return rates_; }
 
  private:
-  // Returns the expected seconds of a pass with so many drafts, on a line through the nearest that were
-  // measured.
+  // Returns whether a pass with so many drafts was measured, and not too long ago.
+  bool IsKnown(std::size_t drafted) const;
+  // Returns the expected seconds of a pass with so many drafts, on a line through the nearest that are known.
   // REQUIRES: a pass without drafts was measured.
   double Seconds(int drafted) const;
   int Best() const;
 
   std::array<double, kMost + 1> seconds_{};  // by number of drafts; 0: not measured
+  std::array<int, kMost + 1> measured_{};    // the round in which it was last
+  int rounds_ = 0;
   DraftRates rates_;
   int rounds_with_drafts_ = 0;
 };

@@ -9,20 +9,27 @@ namespace kvcache {
 namespace {
 
 constexpr double kCostOfDraft = 0.1;  // of a pass, before one was measured
+constexpr int kOldRounds = 32;
 constexpr int kFirstDepth = 4;
 constexpr int kRefresh = 64;  // rounds between two without drafts, whose time changes as well
 
 }  // namespace
 
+// What a pass takes without drafts is always known, so that drafts can pay again.
+bool DraftDepth::IsKnown(std::size_t drafted) const {
+  const bool is_new = drafted == 0 || rounds_ - measured_[drafted] <= DraftRates::kForgetRounds;
+  return seconds_[drafted] > 0.0 && is_new;
+}
+
 double DraftDepth::Seconds(int drafted) const {
   const auto at = static_cast<std::size_t>(drafted);
   std::size_t below = 0;
   for (std::size_t depth = 1; depth <= at; ++depth) {
-    if (seconds_[depth] > 0.0) below = depth;
+    if (IsKnown(depth)) below = depth;
   }
   const double low = seconds_[below];
   std::size_t above = at;
-  while (above < seconds_.size() && seconds_[above] == 0.0) ++above;
+  while (above < seconds_.size() && !IsKnown(above)) ++above;
   const auto more = static_cast<double>(at - below);
   if (above == seconds_.size()) {
     const double draft =
@@ -63,8 +70,13 @@ int DraftDepth::Next() {
 }
 
 void DraftDepth::Count(int drafted, int accepted, double seconds) {
-  double& usual = seconds_[static_cast<std::size_t>(std::min(drafted, kMost))];
-  usual = UsualTime(usual, seconds);
+  ++rounds_;
+  const auto at = static_cast<std::size_t>(std::min(drafted, kMost));
+  // Nothing makes a pass shorter than usual but a machine that has less other work.
+  const bool is_old = rounds_ - measured_[at] > kOldRounds;
+  const bool replaces = !IsKnown(at) || (is_old && seconds < seconds_[at]);
+  seconds_[at] = replaces ? seconds : UsualTime(seconds_[at], seconds);
+  measured_[at] = rounds_;
   rates_.Count(drafted, accepted);
 }
 

@@ -2,7 +2,10 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cmath>
 #include <random>
+#include <utility>
 
 namespace kvcache {
 namespace {
@@ -49,6 +52,65 @@ TEST(DraftDepth, IsBetweenWhereDraftsAreHalfRight) {
   const double mean = Settle(depth, 1.0, 0.1, 0.7);
   EXPECT_GT(mean, 1.5);
   EXPECT_LT(mean, 5.5);
+}
+
+// A machine with these costs, a text whose drafts are right so often, and what DraftDepth makes of both.
+struct Bench {
+  double draft = 0.0;  // seconds; a pass takes 1
+  double acceptance = 0.0;
+  std::mt19937 random;
+  DraftDepth depth{};
+
+  double Uniform() { return static_cast<double>(random() % 10'000) / 10'000; }
+  // Returns tokens per second. `slower`: how much longer a pass takes with and without drafts.
+  template <typename Slower>
+  double Run(int rounds, Slower&& slower) {
+    double tokens = 0.0;
+    double seconds = 0.0;
+    for (int round = 0; round < rounds; ++round) {
+      const int drafted = depth.Next();
+      int accepted = 0;
+      while (accepted < drafted && Uniform() < acceptance) ++accepted;
+      const double took = (1.0 + draft * drafted) * (0.9 + 0.2 * Uniform()) * slower(drafted);
+      depth.Count(drafted, accepted, took);
+      tokens += accepted + 1;
+      seconds += took;
+    }
+    return tokens / seconds;
+  }
+  double Best() const {
+    double best = 1.0;
+    double tokens = 1.0;
+    for (int drafted = 1; drafted <= DraftDepth::kMost; ++drafted) {
+      tokens += std::pow(acceptance, drafted);
+      best = std::max(best, tokens / (1.0 + draft * drafted));
+    }
+    return best;
+  }
+};
+
+constexpr std::pair<double, double> kCostsAndAcceptances[] = {
+    {0.02, 0.95}, {0.1, 0.7}, {0.05, 0.85}, {0.2, 0.6}, {0.2, 0.05}, {1.0, 0.8}, {0.01, 0.98}};
+
+// Nothing that happens in a slow minute, and no smaller number that pays, keeps the best number from being found.
+TEST(DraftDepth, IsNearTheBestForEverySeed) {
+  const auto usual = [](int) { return 1.0; };
+  for (const auto& [draft, acceptance] : kCostsAndAcceptances) {
+    for (unsigned seed = 0; seed < 40; ++seed) {
+      Bench bench{.draft = draft, .acceptance = acceptance, .random = std::mt19937(seed)};
+      bench.Run(300, usual);
+      EXPECT_GT(bench.Run(4096, usual), 0.93 * bench.Best()) << draft << " " << seed;
+      bench.Run(300, [&](int drafted) {
+        return (drafted > 0 ? 4.0 : 1.5) * std::exp(2.0 * bench.Uniform() - 1.0);
+      });
+      EXPECT_GT(bench.Run(4096, usual), 0.93 * bench.Best()) << draft << " " << seed << " slow";
+      bench.acceptance = 0.1;
+      bench.Run(1000, usual);
+      bench.acceptance = acceptance;
+      bench.Run(2000, usual);  // the pauses between tries have become long
+      EXPECT_GT(bench.Run(4096, usual), 0.93 * bench.Best()) << draft << " " << seed << " hard";
+    }
+  }
 }
 
 TEST(DraftDepth, NoticesThatDraftsPayAgain) {
