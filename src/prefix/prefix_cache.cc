@@ -310,6 +310,7 @@ void PrefixCacheImpl::Close(PrefixRequest request, double now) {
   Request& own = found->second;
   PrefixNode& node = *own.node;
   --node.live;
+  history_.Pass(1);  // requests that end between two prompts have different times
   try {
     Touch(own);
   } catch (const std::bad_alloc&) {

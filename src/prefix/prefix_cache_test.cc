@@ -240,6 +240,22 @@ TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoesFirstBeforeAnythingIsLearned) {
   }
 }
 
+// Requests that live together end in an order of their own, while no prompt begins.
+TEST_F(PrefixCacheTest, TheRequestThatEndedFirstGoesFirst) {
+  const PrefixKey ended[] = {3, 1, 4, 0, 2};
+  Make({});
+  std::map<PrefixKey, PrefixRequest> requests;
+  for (PrefixKey i = 0; i < 5; ++i) {
+    requests[i] = cache_->Begin({.keys = Range(i * 1000, 100)}, ++now_)->request;
+    EXPECT_TRUE(cache_->Extend(requests[i], 100, states_.Add(100)).ok());
+  }
+  for (const PrefixKey i : ended) cache_->Close(requests[i], ++now_);
+  for (const PrefixKey i : ended) {
+    EXPECT_EQ(cache_->Evict(100), 100);
+    EXPECT_EQ(Known(Range(i * 1000, 100)), 0) << i;
+  }
+}
+
 TEST_F(PrefixCacheTest, LongEndsGoInParts) {
   Make({});
   Run(Range(0, 1000));
