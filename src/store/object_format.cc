@@ -38,28 +38,9 @@ std::uint64_t EnvelopeSum(std::span<const std::byte> bytes) {
   return XXH3_64bits(bytes.data(), kEnvelopeSumAt);
 }
 
-// The checksum covers the length as its seed, so payloads that end in zeros differ.
+// The checksum covers the length, too, so payloads that end in zeros differ.
 XXH128_hash_t PayloadSum(std::span<const std::byte> payload) {
   return XXH3_128bits_withSeed(payload.data(), payload.size(), payload.size());
-}
-
-Result<std::span<const std::byte>> Open(const ObjectId& id, std::span<const std::byte> object,
-                                        const XXH128_hash_t& sum) {
-  KVCACHE_ASSIGN_OR_RETURN(const EnvelopeDescription description, DescribeEnvelope(object));
-  const std::span<const std::byte> envelope = object.first(kEnvelopeBytes);
-  if (description.id != id) {
-    return Corrupt("the object has another key than it is stored under");
-  }
-  const std::span<const std::byte> payload = object.subspan(kEnvelopeBytes);
-  if (description.payload_bytes != payload.size()) {
-    return Corrupt(StrCat("the payload has ", payload.size(), " bytes; the envelope says ",
-                          description.payload_bytes));
-  }
-  if (NumberAt(envelope, kPayloadSumAt) != sum.low64 ||
-      NumberAt(envelope, kPayloadSumAt + 8) != sum.high64) {
-    return Corrupt("the checksum of the payload is wrong");
-  }
-  return payload;
 }
 
 }  // namespace
@@ -107,32 +88,22 @@ Result<EnvelopeDescription> DescribeEnvelope(std::span<const std::byte> object) 
 
 Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
                                                 std::span<const std::byte> object) {
-  const std::size_t envelope = std::min(object.size(), kEnvelopeBytes);
-  return Open(id, object, PayloadSum(object.subspan(envelope)));
-}
-
-void PayloadCheck::Free::operator()(XXH3_state_s* sum) const {
-  (void)XXH3_freeState(sum);
-}
-
-bool PayloadCheck::Begin(std::size_t object_bytes) {
-  if (sum_ == nullptr) sum_.reset(XXH3_createState());
-  if (sum_ == nullptr) return false;
-  envelope_left_ = kEnvelopeBytes;
-  // An object without an envelope is refused, whatever its sum is.
-  const std::size_t payload = object_bytes - std::min(object_bytes, kEnvelopeBytes);
-  return XXH3_128bits_reset_withSeed(sum_.get(), payload) == XXH_OK;
-}
-
-void PayloadCheck::Add(std::span<const std::byte> bytes) {
-  const std::size_t skipped = std::min(envelope_left_, bytes.size());
-  envelope_left_ -= skipped;
-  (void)XXH3_128bits_update(sum_.get(), bytes.data() + skipped, bytes.size() - skipped);
-}
-
-Result<std::span<const std::byte>> PayloadCheck::Open(const ObjectId& id,
-                                                      std::span<const std::byte> object) const {
-  return kvcache::Open(id, object, XXH3_128bits_digest(sum_.get()));
+  KVCACHE_ASSIGN_OR_RETURN(const EnvelopeDescription description, DescribeEnvelope(object));
+  const std::span<const std::byte> envelope = object.first(kEnvelopeBytes);
+  if (description.id != id) {
+    return Corrupt("the object has another key than it is stored under");
+  }
+  const std::span<const std::byte> payload = object.subspan(kEnvelopeBytes);
+  if (description.payload_bytes != payload.size()) {
+    return Corrupt(StrCat("the payload has ", payload.size(), " bytes; the envelope says ",
+                          description.payload_bytes));
+  }
+  const XXH128_hash_t sum = PayloadSum(payload);
+  if (NumberAt(envelope, kPayloadSumAt) != sum.low64 ||
+      NumberAt(envelope, kPayloadSumAt + 8) != sum.high64) {
+    return Corrupt("the checksum of the payload is wrong");
+  }
+  return payload;
 }
 
 }  // namespace kvcache

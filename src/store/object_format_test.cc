@@ -5,7 +5,6 @@
 
 #include <algorithm>
 #include <cstdint>
-#include <random>
 #include <string>
 #include <vector>
 
@@ -53,33 +52,6 @@ TEST(ObjectFormat, HasTheDocumentedBytes) {
   EXPECT_EQ(Hex(bytes.subspan(96, 24)), std::string(48, '0'));
   EXPECT_EQ(Hex(bytes.subspan(120, 8)), "a936f8f62c7de581");
   EXPECT_EQ(Hex(bytes.subspan(128)), "68656c6c6f");
-}
-
-// Pieces of any sizes give what the whole gives, for damaged objects, too.
-TEST(ObjectFormat, IsCheckedInPieces) {
-  std::mt19937 random(3);
-  PayloadCheck check;
-  for (int round = 0; round < 300; ++round) {
-    std::vector<std::byte> payload(random() % 5000);
-    for (std::byte& byte : payload) byte = static_cast<std::byte>(random());
-    std::vector<std::byte> object = ObjectOf(ExampleId(), payload);
-    if (round % 3 == 1) object.resize(random() % object.size());
-    if (round % 3 == 2) object[random() % object.size()] ^= std::byte{4};
-    ASSERT_TRUE(check.Begin(object.size()));
-    for (std::span<const std::byte> left(object); !left.empty();) {
-      const std::size_t piece = std::min<std::size_t>(random() % 700, left.size());
-      check.Add(left.first(piece));
-      left = left.subspan(piece);
-    }
-    const auto whole = OpenEnvelope(ExampleId(), object);
-    const auto pieces = check.Open(ExampleId(), object);
-    EXPECT_EQ(pieces.ok(), round % 3 == 0);
-    EXPECT_EQ(pieces.status().message(), whole.status().message());
-    if (whole.ok() && pieces.ok()) {
-      EXPECT_EQ(pieces->data(), whole->data());
-      EXPECT_TRUE(std::equal(pieces->begin(), pieces->end(), payload.begin(), payload.end()));
-    }
-  }
 }
 
 TEST(ObjectFormat, ReturnsThePayload) {

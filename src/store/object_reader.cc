@@ -1,6 +1,5 @@
 #include "store/object_reader.h"
 
-#include <algorithm>
 #include <cerrno>
 #include <new>
 #include <system_error>
@@ -10,11 +9,6 @@
 #include "store/object_format.h"
 
 namespace kvcache {
-namespace {
-
-constexpr std::size_t kPiece = std::size_t{256} << 10;  // stays in the cache until it is verified
-
-}  // namespace
 
 int ObjectReader::Copy(const LmdbEnvironment& environment, const MDB_val& value) {
   size_ = 0;
@@ -25,20 +19,13 @@ int ObjectReader::Copy(const LmdbEnvironment& environment, const MDB_val& value)
     if (bytes_ == nullptr) return ENOMEM;
     capacity_ = value.mv_size;
   }
-  if (!check_.Begin(value.mv_size)) return ENOMEM;
-  for (std::size_t at = 0; at < value.mv_size; at += kPiece) {
-    const MDB_val from{std::min(kPiece, value.mv_size - at),
-                       static_cast<std::byte*>(value.mv_data) + at};
-    const std::span<std::byte> piece(bytes_.get() + at, from.mv_size);
-    if (const int error = environment.ReadValue(from, piece); error != 0) return error;
-    check_.Add(piece);
-  }
-  size_ = value.mv_size;
-  return 0;
+  const int error = environment.ReadValue(value, {bytes_.get(), value.mv_size});
+  if (error == 0) size_ = value.mv_size;
+  return error;
 }
 
 Result<std::span<const std::byte>> ObjectReader::Verify(const ObjectId& id) const {
-  return check_.Open(id, {bytes_.get(), size_});
+  return OpenEnvelope(id, {bytes_.get(), size_});
 }
 
 Result<std::span<const std::byte>> ObjectReader::Read(LmdbEnvironment& environment,

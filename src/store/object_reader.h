@@ -14,7 +14,6 @@
 
 #include "kvcache/store.h"
 #include "store/lmdb_environment.h"
-#include "store/object_format.h"
 
 namespace kvcache {
 
@@ -34,7 +33,6 @@ class ObjectReader {
   Result<std::span<const std::byte>> Verify(const ObjectId& id) const;
 
  private:
-  PayloadCheck check_;
   std::unique_ptr<std::byte[]> bytes_;
   std::size_t size_ = 0;
   std::size_t capacity_ = 0;
