@@ -182,10 +182,10 @@ class ServerImpl final : public Server, private HttpHandler {
   }
 
   void HandleStored(const ServerContext& context, HttpRequest request, const Reply& reply) {
-    const bool added =
-        worker_.Add(request.path.size(), [context, request = std::move(request), reply] {
-          HandleStoredResponse(context, request, *reply);
-        });
+    const std::size_t bytes = request.path.size();
+    const bool added = worker_.Add(bytes, [context, request = std::move(request), reply] {
+      HandleStoredResponse(context, request, *reply);
+    });
     if (!added) SendBusy(*reply, Api::kOpenAi);
   }
 
