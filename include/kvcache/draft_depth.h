@@ -1,8 +1,8 @@
 // How many tokens to draft: as many as give the most committed tokens per second, from the measured time
 // of a pass by its tokens, and the measured acceptance by place. 0 if drafts do not pay.
 //
-// A number of drafts that was not used for 256 rounds counts as not measured. So a number that was bad once, on a busy
-// machine or in a hard text, is tried again, and so is one that was never used because a smaller one paid.
+// The time of a number of drafts that was not used for 256 rounds counts as not measured. So a number that was slow once,
+// on a busy machine, is tried again, and so is one that was never used because a smaller one paid.
 //
 // Thread safety: one thread at a time.
 #pragma once

@@ -10,6 +10,7 @@ namespace {
 
 constexpr double kCostOfDraft = 0.1;  // of a pass, before one was measured
 constexpr int kOldRounds = 32;
+constexpr int kForgetRounds = 256;
 constexpr int kFirstDepth = 4;
 constexpr int kRefresh = 64;  // rounds between two without drafts, whose time changes as well
 
@@ -17,7 +18,7 @@ constexpr int kRefresh = 64;  // rounds between two without drafts, whose time c
 
 // What a pass takes without drafts is always known, so that drafts can pay again.
 bool DraftDepth::IsKnown(std::size_t drafted) const {
-  const bool is_new = drafted == 0 || rounds_ - measured_[drafted] <= DraftRates::kForgetRounds;
+  const bool is_new = drafted == 0 || rounds_ - measured_[drafted] <= kForgetRounds;
   return seconds_[drafted] > 0.0 && is_new;
 }
 

@@ -17,20 +17,16 @@ constexpr int kProbe = 2;  // drafts after a pause
 
 double DraftRates::Of(int place) const {
   for (auto at = static_cast<std::size_t>(place) + 1; at-- > 0;) {
-    if (IsKnown(at)) return rates_[at].accepted;
+    if (rates_[at].rounds > 0) return rates_[at].accepted;
   }
   return kFirstRate;
 }
 
 void DraftRates::Count(int drafted, int accepted) {
-  ++counted_;
   for (int place = 0; place < std::min(drafted, kMost); ++place) {
     if (place > accepted) break;  // it was not judged
     Rate& rate = rates_[static_cast<std::size_t>(place)];
-    if (!IsKnown(static_cast<std::size_t>(place))) {
-      rate = {.accepted = place > 0 ? Of(place - 1) : kFirstRate};
-    }
-    rate.last = counted_;
+    if (rate.rounds == 0) rate.accepted = kFirstRate;
     // What is assumed weighs as much as one round, so that bad drafts end soon.
     const double weight = std::max(kNewestRate, 1.0 / (rate.rounds + 2));
     rate.accepted += weight * ((place < accepted ? 1.0 : 0.0) - rate.accepted);
