@@ -436,8 +436,8 @@ Status SchemaCompiler::AddText(GrammarSymbol rule, const SchemaParts& parts,
   return Status::Ok();
 }
 
-// Programs read 5.0 and 1e3 as whole numbers, and many of them refuse to. A model that writes a point would have to go on
-// with an exponent.
+// JSON Schema takes 5.0 and 1e3 for whole numbers, and many programs do not. A model that writes "7." could end only with
+// an exponent. So digits alone are preferred.
 void SchemaCompiler::AddNumber(GrammarSymbol rule, NumberRange range) {
   const GrammarSymbol number = json_.NumberOf(range);
   if (!range.unit || range.unit->places > 0) return builder_.Add(rule, {number});

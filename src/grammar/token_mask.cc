@@ -1,6 +1,7 @@
 #include "grammar/token_mask.h"
 
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <utility>
 
@@ -10,6 +11,15 @@ namespace {
 void SetBit(TokenTable::Bits& bits, std::int32_t token) {
   const auto at = static_cast<std::size_t>(token);
   bits[at / 64] |= std::uint64_t{1} << at % 64;
+}
+
+// Returns the bits of 64 tokens from `begin` on. REQUIRES: begin % 64 == 0.
+std::uint64_t GroupOf(const TokenTable::Bits& bits, std::size_t begin) {
+  return begin / 64 < bits.size() ? bits[begin / 64] : 0;
+}
+
+bool IsSet(const TokenTable::Bits& bits, std::size_t token) {
+  return (GroupOf(bits, token / 64 * 64) >> token % 64 & 1) != 0;
 }
 
 }  // namespace
@@ -108,7 +118,7 @@ bool TokenMask::Apply(std::span<float> logits) {
   constexpr float kNever = -std::numeric_limits<float>::infinity();
   bool any = false;
   for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
-    const std::uint64_t allowed = begin / 64 < mask.size() ? mask[begin / 64] : 0;
+    const std::uint64_t allowed = GroupOf(mask, begin);
     any = any || allowed != 0;
     const std::size_t count = std::min<std::size_t>(64, logits.size() - begin);
     if (allowed == 0) {
@@ -128,17 +138,18 @@ bool TokenMask::Lower(std::span<float> logits, float by) {
   ForgetIfMany();
   const Bits& mask = MaskOf(state_);
   if (automaton_.full()) return false;
-  const auto is_allowed = [&](std::size_t token) {
-    return token / 64 < mask.size() && (mask[token / 64] >> token % 64 & 1) != 0;
-  };
-  constexpr float kNever = -std::numeric_limits<float>::infinity();
   bool any = false;
   for (std::size_t i = 0; i < logits.size() && !any; ++i) {
-    any = is_allowed(i) && logits[i] != kNever;
+    any = IsSet(mask, i) && std::isfinite(logits[i]);
   }
   if (!any) return false;
-  for (std::size_t i = 0; i < logits.size(); ++i) {
-    if (!is_allowed(i)) logits[i] -= by;
+  for (std::size_t begin = 0; begin < logits.size(); begin += 64) {
+    const std::uint64_t allowed = GroupOf(mask, begin);
+    if (allowed == ~std::uint64_t{0}) continue;
+    const std::size_t count = std::min<std::size_t>(64, logits.size() - begin);
+    for (std::size_t i = 0; i < count; ++i) {
+      if ((allowed >> i & 1) == 0) logits[begin + i] -= by;
+    }
   }
   return true;
 }

@@ -22,8 +22,7 @@ namespace kvcache::server {
 // Which texts an answer may be.
 struct Form {
   std::shared_ptr<const Grammar> allowed{};
-  std::shared_ptr<const Grammar>
-      wanted{};  // WantedPart of `allowed`; null: none is less wanted than others
+  std::shared_ptr<const Grammar> wanted{};  // WantedPart of `allowed`; null: there is none
 };
 // The form of an answer, which all choices share; null: any text.
 using AnswerForm = std::shared_ptr<const Form>;
@@ -51,7 +50,8 @@ Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
 // kInvalidArgument if it is too large.
 enum class Thoughts : std::uint8_t { kBegun, kMayBegin };
 Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
-// The same, and remembers the last one: choices of a request ask one after another. Thread safety: any thread.
+// Makes forms behind thoughts and keeps the last one, because all choices of a request need the same form.
+// Thread safety: any number of threads.
 class FormsAfterThoughts {
  public:
   Result<AnswerForm> Of(const AnswerForm& form, Thoughts thoughts);
