@@ -130,7 +130,7 @@ bool CharacterAutomaton::Search(State from) {
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;
   std::unordered_map<State, State> before = {{from, kDead}};
   const std::int64_t most = language_.lengths().most;
-  open.emplace(Distance(from), 0, from);
+  if (Distance(from) < PatternProgram::kNever) open.emplace(Distance(from), 0, from);
   while (!open.empty()) {
     const auto [distance, depth, state] = open.top();
     open.pop();

@@ -343,6 +343,11 @@ TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
   ExpectTexts(R"({"pattern": "^[a-c]{2,3}(-\\d+)?$"})", {R"("ab")", R"("abc-12")"},
               {R"("a")", R"("ab-")", R"("abd")"});
   ExpectTexts(R"({"pattern": "b+"})", {R"("b")", R"("abba")"}, {R"("a")"});
+  // A '^' behind a character and a '$' before one match nothing; beside others they take away only their own texts.
+  ExpectTexts(R"({"pattern": "x*^a"})", {R"("a")", R"("ab")"}, {R"("xa")", R"("b")"});
+  ExpectTexts(R"({"pattern": "(^|b)a|c^"})", {R"("a")", R"("cba")"}, {R"("ca")", R"("c")"});
+  ExpectTexts(R"({"pattern": "a($c*|b)x*"})", {R"("a")", R"("xa")", R"("abx")"}, {R"("ac")"});
+  ExpectTexts(R"({"pattern": "(?=^a)a(?!$)b*"})", {R"("ab")"}, {R"("a")", R"("ba")"});
   ExpectTexts(R"({"pattern": "^(x|\"|\\\\)$"})", {R"("x")", R"("\"")", R"("\\")"}, {R"("\")"});
   ExpectTexts(R"({"pattern": "^[^a]$"})", {R"("b")", R"("é")"}, {R"("a")", R"("bb")"});
   ExpectTexts(R"({"type": "string", "format": "date"})", {R"("2024-02-28")"}, {R"("2024-13-01")"});
@@ -399,6 +404,10 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
             std::string::npos);
   EXPECT_NE(message(R"({"type": "string", "pattern": "(a)\\1"})").find("reference to a group"),
             std::string::npos);
+  for (const char* pattern : {"0^01", "a$b", "a(?=^b)", "(b|c)(^a|$a)", "(?=a$b)"}) {
+    const Json schema = {{"type", "string"}, {"format", "date-time"}, {"pattern", pattern}};
+    EXPECT_NE(message(schema.dump()).find("allows no value"), std::string::npos) << pattern;
+  }
   EXPECT_NE(message(R"({"type": "string", "pattern": "(?=a)b"})").find("allows no value"),
             std::string::npos);
   message(R"({"type": "string", "pattern": "a(b"})");

@@ -121,12 +121,15 @@ class PatternCompiler {
     program_.start = fork;
   }
 
-  // Breadth first from the ends backwards; only characters count.
+  // Breadth first from the ends backwards; only characters count. No way leads over a '^' that always has a
+  // character before it, nor from a '$' to a character.
   void FindDistances() {
     const std::size_t count = program_.nodes.size();
     std::vector<std::vector<std::int32_t>> before(count);
     std::deque<std::int32_t> open;
     program_.distance.assign(count, PatternProgram::kNever);
+    std::vector<char> at_start(count, 0);
+    Mark(program_.start, at_start);
     for (std::size_t i = 0; i < count; ++i) {
       const Node& node = program_.nodes[i];
       const auto index = static_cast<std::int32_t>(i);
@@ -138,6 +141,7 @@ class PatternCompiler {
       if (node.step == Step::kSet && program_.sets[static_cast<std::size_t>(node.set)].empty()) {
         continue;
       }
+      if (node.step == Step::kBegin && at_start[i] == 0) continue;
       before[static_cast<std::size_t>(node.next)].push_back(index);
       if (node.step == Step::kFork) before[static_cast<std::size_t>(node.other)].push_back(index);
     }
@@ -149,7 +153,7 @@ class PatternCompiler {
         const std::int32_t length =
             program_.distance[static_cast<std::size_t>(at)] + (is_character ? 1 : 0);
         std::int32_t& known = program_.distance[static_cast<std::size_t>(one)];
-        if (length >= known) continue;
+        if (length >= known || (NodeAt(one).step == Step::kEnd && length > 0)) continue;
         known = length;
         is_character ? open.push_back(one) : open.push_front(one);
       }
@@ -182,7 +186,9 @@ class PatternCompiler {
       const Node& one = NodeAt(at);
       if (one.step == Step::kSet || one.step == Step::kAccept) continue;
       open.push_back(one.next);
-      if (one.step == Step::kFork) open.push_back(one.other);
+      if (one.step == Step::kFork || one.step == Step::kLook || one.step == Step::kNoLook) {
+        open.push_back(one.other);
+      }
     }
   }
 

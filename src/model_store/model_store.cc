@@ -218,15 +218,16 @@ Result<std::set<std::string>> ModelStore::UsedDigests() const {
 void ModelStore::TakeLeftovers(StoreLock& lock) const {
   std::error_code ignored;
   fs::remove(StoreLock::ConvertedPath(root_), ignored);
-  const std::vector<std::string> left = lock.LeftDigests();
-  if (left.empty() || !CheckInside(StrCat(root_, "/blobs/x")).ok()) return;
+  auto left = lock.Left();
+  if (!left || !CheckInside(StrCat(root_, "/blobs/x")).ok()) return;
   const auto used = UsedDigests();
   if (!used.ok()) return;  // the unreadable manifest may name them
   std::map<std::string, std::string> unused;
-  for (const std::string& digest : left) {
+  for (const std::string& digest : left->digests) {
     if (!used->contains(digest)) unused[digest] = PathOfDigest(digest);
   }
-  lock.TakeOver(unused);
+  std::erase_if(left->folders, [&](const auto& folder) { return !CheckInside(folder).ok(); });
+  lock.TakeOver(unused, left->folders);
 }
 
 // Writes a blob that is missing or damaged. The old bytes of a damaged one are no one's: that it is written again is

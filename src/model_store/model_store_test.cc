@@ -234,6 +234,8 @@ TEST_F(ModelStoreTest, TheNextLockRemovesWhatAKilledProcessLeft) {
     auto lock = store().Lock();
     (void)store().AddBytes(*lock, media_type::kSystem, "left");
     (void)store().AddBytes(*lock, media_type::kSystem, "shared");  // of the model that is there
+    (void)lock->MakeFolder(store().root() + "/manifests/registry.ollama.ai/library/new");
+    (void)lock->MakeFolder(store().root() + "/manifests/elsewhere/library/new");
     std::ofstream(StoreLock::ConvertedPath(store().root())) << "half of the weights";
     _exit(0);  // as if killed: no destructor runs
   }
@@ -248,10 +250,13 @@ TEST_F(ModelStoreTest, AListOfLeftBlobsIsNotTrusted) {
   const Manifest one = Store("one", "weights");
   const std::string outside = File("outside", "x");
   const std::string list = "models/.kvcache-create.list";
-  File(list, StrCat("../../outside\nsha256:../../outside\n", one.layers[0].digest, "\n\n",
-                    std::string(100000, 'a')));
+  const std::string empty = (folder_ / "empty").string();
+  fs::create_directories(empty);
+  File(list, StrCat("../../outside\nsha256:../../outside\nfolder ../empty\nfolder blobs\nfolder \n",
+                    one.layers[0].digest, "\n\n", std::string(100000, 'a')));
   EXPECT_TRUE(store().Lock().ok());
   EXPECT_TRUE(fs::exists(outside));
+  EXPECT_TRUE(fs::exists(empty));
   EXPECT_TRUE(fs::exists(Blob(one.layers[0]))) << "a manifest names it";
   // A manifest that cannot be read may name any of them.
   const ManifestLayer left = [&] {

@@ -9,6 +9,7 @@
 #include <cerrno>
 #include <filesystem>
 #include <fstream>
+#include <string_view>
 #include <system_error>
 #include <utility>
 
@@ -20,6 +21,7 @@ namespace kvcache {
 namespace {
 
 constexpr int kMostRetries = 100;
+constexpr std::string_view kFolder = "folder ";
 
 // Returns whether the folder of that name is still the one that was opened.
 bool IsSameFolder(const std::string& path, int fd) {
@@ -53,11 +55,7 @@ StoreLock::StoreLock(StoreLock&& other) noexcept
       blobs_(std::move(other.blobs_)) {}
 
 StoreLock::~StoreLock() {
-  RemoveBlobs();
-  std::error_code ignored;
-  for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
-    std::filesystem::remove(*folder, ignored);  // refuses one that has something in it
-  }
+  RemoveRest();
   if (fd_ >= 0) close(fd_);
 }
 
@@ -77,18 +75,29 @@ Status StoreLock::MakeFolder(const std::string& path) {
        folder = folder.parent_path()) {
     missing.push_back(folder.string());
   }
-  folders_.insert(folders_.end(), missing.rbegin(), missing.rend());
+  for (auto folder = missing.rbegin(); folder != missing.rend(); ++folder) {
+    folders_.push_back(*folder);
+    if (!folder->starts_with(root_ + "/")) continue;
+    KVCACHE_RETURN_IF_ERROR(Note(StrCat(kFolder, folder->substr(root_.size() + 1))));
+  }
   fs::create_directories(path, error);
   return error ? OsError("create", path, error.value()) : Status::Ok();
 }
 
 Status StoreLock::AddBlob(const std::string& digest, const std::string& path) {
+  KVCACHE_RETURN_IF_ERROR(Note(digest));
+  blobs_[digest] = path;
+  return Status::Ok();
+}
+
+// Appends a line to the list.
+Status StoreLock::Note(const std::string& text) {
   const std::string list = ListPath();
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
   const int fd = open(list.c_str(), flags, 0644);
   if (fd < 0) return OsError("create", list, errno);
   owns_list_ = true;
-  const std::string line = StrCat(digest, "\n");
+  const std::string line = StrCat(text, "\n");
   std::size_t written = 0;
   int error = 0;
   while (error == 0 && written < line.size()) {
@@ -97,36 +106,44 @@ Status StoreLock::AddBlob(const std::string& digest, const std::string& path) {
     written += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
   }
   close(fd);
-  if (error != 0) return OsError("write to", list, error);
-  blobs_[digest] = path;
-  return Status::Ok();
+  return error == 0 ? Status::Ok() : OsError("write to", list, error);
 }
 
 void StoreLock::Keep(const std::set<std::string>& digests) {
   std::erase_if(blobs_, [&](const auto& blob) { return digests.contains(blob.first); });
-  RemoveBlobs();
-  folders_.clear();
+  RemoveRest();
 }
 
-void StoreLock::RemoveBlobs() {
+void StoreLock::RemoveRest() {
   std::error_code ignored;
   for (const auto& [digest, path] : blobs_) std::filesystem::remove(path, ignored);
   blobs_.clear();
+  // The list goes before the folder that it is in.
   if (std::exchange(owns_list_, false)) (void)unlink(ListPath().c_str());
+  for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
+    (void)rmdir(folder->c_str());  // refuses one that has something in it
+  }
+  folders_.clear();
 }
 
-void StoreLock::TakeOver(const std::map<std::string, std::string>& blobs) {
+void StoreLock::TakeOver(const std::map<std::string, std::string>& blobs,
+                         const std::vector<std::string>& folders) {
   owns_list_ = true;
   blobs_.insert(blobs.begin(), blobs.end());
+  folders_.insert(folders_.end(), folders.begin(), folders.end());
 }
 
-std::vector<std::string> StoreLock::LeftDigests() const {
-  std::vector<std::string> digests;
+std::optional<StoreLock::Leftovers> StoreLock::Left() const {
   std::ifstream file(ListPath());
+  if (!file) return std::nullopt;
+  Leftovers left;
   for (std::string line; std::getline(file, line);) {
-    if (IsBlobDigest(line)) digests.push_back(line);
+    if (IsBlobDigest(line)) left.digests.push_back(line);
+    if (line.starts_with(kFolder)) {
+      left.folders.push_back(StrCat(root_, "/", line.substr(kFolder.size())));
+    }
   }
-  return digests;
+  return left;
 }
 
 }  // namespace kvcache

@@ -350,6 +350,10 @@ class DamagedFile : public ::testing::Test {
     return WIFEXITED(status) ? WEXITSTATUS(status) : 1000 + WTERMSIG(status);
   }
 
+  // A damaged meta page makes LMDB take the transaction before: the object that was removed last is back, whole.
+  static constexpr std::uint64_t kLastRemoved = 39;
+  static constexpr int kHeld = 26;
+
   static int Exercise(const std::string& path) {
     auto store = OpenDiskStore({.directory = path, .budget_bytes = kBudget});
     if (!store.ok()) return 101;
@@ -357,6 +361,7 @@ class DamagedFile : public ::testing::Test {
     for (std::uint64_t i = 0; i < 40; ++i) {
       const auto found = ReadObject(**store, TestId(i));
       if (found.ok() && *found != TestPayload(i, SizeOf(i))) return 102;
+      if (found.ok() && i % 3 == 0 && i != kLastRemoved) return 105;
       hits += found.ok() ? 1 : 0;
     }
     for (std::uint64_t i = 40; i < 80; ++i) {
@@ -372,17 +377,17 @@ class DamagedFile : public ::testing::Test {
 };
 
 TEST_F(DamagedFile, GivesAllWithoutDamage) {
-  EXPECT_EQ(HitsOf(Bytes()), 26);
+  EXPECT_EQ(HitsOf(Bytes()), kHeld);
 }
 
 TEST_F(DamagedFile, GivesOnlyMissesWhenItIsCut) {
   const std::string bytes = Bytes();
   const std::size_t step = std::getenv("KVCACHE_SLOW_TESTS") != nullptr ? 4096 : 4096 * 23;
   for (std::size_t size = 0; size < bytes.size(); size += step) {
-    EXPECT_LE(HitsOf(bytes.substr(0, size)), 26) << size;
+    EXPECT_LE(HitsOf(bytes.substr(0, size)), kHeld) << size;
   }
-  EXPECT_LE(HitsOf(bytes.substr(0, 100)), 26);
-  EXPECT_LE(HitsOf(bytes.substr(0, 5000)), 26);
+  EXPECT_LE(HitsOf(bytes.substr(0, 100)), kHeld);
+  EXPECT_LE(HitsOf(bytes.substr(0, 5000)), kHeld);
 }
 
 // Bits anywhere, and bits in the pages of the index, which are few.
@@ -408,7 +413,7 @@ TEST_F(DamagedFile, GivesOnlyMissesWhenBitsAreFlipped) {
       damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
     }
     const int hits = HitsOf(damaged);
-    ASSERT_LE(hits, 26) << "round " << i;
+    ASSERT_LE(hits, kHeld + 1) << "round " << i;
     most = std::max(most, hits);
   }
   EXPECT_GT(most, 20);
@@ -425,7 +430,7 @@ TEST_F(DamagedFile, GivesOnlyMissesWhenRunsOfPagesAreDamaged) {
     std::string damaged = bytes;
     const std::size_t at = page + random() % 16;
     damaged[at] = static_cast<char>(damaged[at] ^ (1 << random() % 8));
-    ASSERT_LE(HitsOf(damaged), 26) << at;
+    ASSERT_LE(HitsOf(damaged), kHeld) << at;
   }
   EXPECT_GT(runs, 20);
 }
