@@ -6,7 +6,7 @@
 #include <cstdlib>
 #include <cstring>
 
-#include "backend/cpu/kv/kv_blocks_testing.h"
+#include "backend/cpu/common/kv_blocks_testing.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "tensor/float_conversion.h"
 

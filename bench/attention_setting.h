@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "backend/cpu/attention/attention.h"
-#include "backend/cpu/workspace.h"
+#include "backend/cpu/common/workspace.h"
 #include "kvcache/kv.h"
 #include "platform/aligned_buffer.h"
 #include "platform/thread_pool.h"

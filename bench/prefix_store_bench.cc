@@ -23,8 +23,8 @@
 
 #include "bench_program.h"
 #include "engine/engine_impl.h"
-#include "engine/prefix_store.h"
-#include "engine/session_prefixes.h"
+#include "engine/persist/prefix_store.h"
+#include "engine/prefixes/session_prefixes.h"
 #include "kvcache_engine/session.h"
 #include "store/content_hash.h"
 

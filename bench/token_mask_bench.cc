@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "grammar/grammar_automaton.h"
-#include "grammar/json_schema.h"
+#include "grammar/schema/json_schema.h"
 #include "grammar/token_mask.h"
 
 namespace kvcache {

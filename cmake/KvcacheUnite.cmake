@@ -6,16 +6,16 @@
 option(KVCACHE_UNITE "Compile several sources at once" OFF)
 
 # Sources that stay alone because they name their parts alike.
-file(GLOB builtins ${PROJECT_SOURCE_DIR}/src/chat_template/*_filters.cc)
+file(GLOB builtins ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/*_filters.cc)
 set(KVCACHE_ALONE ${builtins}
-  ${PROJECT_SOURCE_DIR}/src/chat_template/methods.cc
-  ${PROJECT_SOURCE_DIR}/src/chat_template/functions.cc
-  ${PROJECT_SOURCE_DIR}/src/chat_template/tests.cc)
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/methods.cc
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/functions.cc
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
 # Layers whose sources stay alone. Kernels include themselves once for each instruction set
 # (foreach_target.h). The sources of the server's routes name their parts alike. Other programs link parts of the
 # command line, and none of the libraries that its other parts need.
-set(KVCACHE_LAYERS_ALONE backend grammar server serve cli)
+set(KVCACHE_LAYERS_ALONE backend grammar server serve app)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

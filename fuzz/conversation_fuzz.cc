@@ -7,8 +7,8 @@
 #include <string_view>
 
 #include "chat_template/chat_template.h"
-#include "engine/conversation_text.h"
-#include "engine/json_text.h"
+#include "engine/chat/conversation_text.h"
+#include "engine/chat/json_text.h"
 #include "fuzz_input.h"
 
 namespace kvcache {

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "server/http_request_reader.h"
+#include "server/http/http_request_reader.h"
 
 namespace kvcache::server {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "fuzz_input.h"
 #include "grammar/grammar_automaton.h"
-#include "grammar/json_schema.h"
+#include "grammar/schema/json_schema.h"
 
 namespace kvcache {
 namespace {

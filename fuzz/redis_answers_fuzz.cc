@@ -18,7 +18,7 @@
 #include "fuzz_input.h"
 #include "kvcache/store.h"
 #include "store/object_format.h"
-#include "store/redis_store.h"
+#include "store/redis/redis_store.h"
 
 namespace kvcache {
 namespace {

@@ -5,14 +5,14 @@
 #include <string>
 #include <string_view>
 
-#include "engine/json_text.h"
+#include "engine/chat/json_text.h"
 #include "fuzz_input.h"
 #include "json_mutator.h"
 #include "server/answer.h"
-#include "server/answer_constraint.h"
-#include "server/request_sampling.h"
-#include "server/responses_input.h"
-#include "server/tools.h"
+#include "server/api/responses/input.h"
+#include "server/output/answer_constraint.h"
+#include "server/request/request_sampling.h"
+#include "server/request/tools.h"
 
 namespace kvcache::server {
 namespace {

@@ -17,9 +17,9 @@
 #include <vector>
 
 #include "base/fnv.h"
-#include "cache/kv_page.h"
-#include "cache/snapshot_bytes.h"
-#include "engine/stored_state.h"
+#include "cache/cells/kv_page.h"
+#include "cache/snapshot/snapshot_bytes.h"
+#include "engine/persist/stored_state.h"
 #include "fuzz_input.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"

@@ -12,9 +12,9 @@
 #include <utility>
 #include <vector>
 
-#include "engine/fingerprint_list.h"
-#include "engine/prefix_keys.h"
-#include "engine/state_index.h"
+#include "engine/persist/fingerprint_list.h"
+#include "engine/persist/prefix_keys.h"
+#include "engine/persist/state_index.h"
 #include "fuzz_input.h"
 #include "store/store_archive.h"
 

@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "store/lmdb_check.h"
+#include "store/disk/lmdb_check.h"
 #include "store/object_format.h"
 
 namespace kvcache {

@@ -30,10 +30,10 @@ THIRD_PARTY = {
 }
 # The sources that may include a library whose headers compile slowly.
 ONLY_SOURCES = {
-    "CLI": ["src/cli/command_line.cc"],
-    "boost": ["src/server/client_stream.h", "src/server/http_request_reader.cc", "src/server/http_server.cc",
-              "src/server/http_connection.cc", "src/server/http_connection.h"],
-    "prometheus": ["src/server/metrics.cc"],
+    "CLI": ["src/app/flags/command_line.cc"],
+    "boost": ["src/server/http/client_stream.h", "src/server/http/http_request_reader.cc", "src/server/http/http_server.cc",
+              "src/server/http/http_connection.cc", "src/server/http/http_connection.h"],
+    "prometheus": ["src/server/api/operator/metrics.cc"],
     "spdlog": ["src/server/log.cc"],
 }
 # "support" is tests/support: doubles and helpers; "import" is tests/import, which writes models in

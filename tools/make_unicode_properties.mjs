@@ -90,7 +90,7 @@ function rows(names, prefix) {
 
 function write(folder, file, name, list) {
   const lines = [`// Written by tools/make_unicode_properties.mjs, from Unicode ${process.versions.unicode}.`,
-    `#include "grammar/unicode_property.h"`, "", "namespace kvcache {", "",
+    `#include "grammar/text/unicode_property.h"`, "", "namespace kvcache {", "",
     "// clang-format off", `constexpr UnicodeProperty ${name}Rows[] = {`];
   for (const { names, text } of list) {
     lines.push(`    {"${names}",`);

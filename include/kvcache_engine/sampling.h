@@ -27,7 +27,7 @@ struct LogitBias {
   float bias = 0.0f;
 };
 
-// The parameters of sampling. Their defaults are here; Check (src/engine/sampling.cc) has their
+// The parameters of sampling. Their defaults are here; Check (src/engine/request/sampling.cc) has their
 // ranges.
 struct SamplingParams {
   float temperature = 0.8f;          // >= 0

@@ -1,7 +1,7 @@
 #include "cache/cache_checks.h"
 
 #include "base/strings.h"
-#include "cache/history_mask.h"
+#include "cache/pass/history_mask.h"
 
 namespace kvcache {
 

@@ -10,7 +10,7 @@
 #include <string>
 #include <utility>
 
-#include "cache/drafts.h"
+#include "cache/pass/drafts.h"
 #include "kvcache/cache.h"
 
 namespace kvcache {

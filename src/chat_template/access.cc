@@ -3,8 +3,8 @@
 #include <limits>
 
 #include "base/strings.h"
-#include "chat_template/builtins.h"
-#include "chat_template/python_text.h"
+#include "chat_template/builtins/builtins.h"
+#include "chat_template/value/python_text.h"
 
 namespace kvcache::jinja {
 namespace {

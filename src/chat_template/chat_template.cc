@@ -4,8 +4,8 @@
 
 #include "base/strings.h"
 #include "chat_template/interpreter.h"
-#include "chat_template/parser.h"
-#include "chat_template/value_json.h"
+#include "chat_template/syntax/parser.h"
+#include "chat_template/value/value_json.h"
 
 namespace kvcache {
 namespace {

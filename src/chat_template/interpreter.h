@@ -11,8 +11,8 @@
 #include <unordered_map>
 #include <vector>
 
-#include "chat_template/builtins.h"
-#include "chat_template/syntax.h"
+#include "chat_template/builtins/builtins.h"
+#include "chat_template/syntax/syntax.h"
 
 namespace kvcache::jinja {
 

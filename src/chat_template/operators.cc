@@ -2,7 +2,7 @@
 #include <cmath>
 
 #include "base/strings.h"
-#include "chat_template/builtins.h"
+#include "chat_template/builtins/builtins.h"
 
 namespace kvcache::jinja {
 namespace {

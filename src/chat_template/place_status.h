@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "chat_template/lexer.h"
+#include "chat_template/syntax/lexer.h"
 
 namespace kvcache::jinja {
 

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/score.h"
+#include "engine/request/score.h"
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"

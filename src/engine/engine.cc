@@ -6,11 +6,11 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/draft_model.h"
+#include "engine/drafts/draft_model.h"
+#include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
-#include "engine/head_batch.h"
-#include "engine/prefix_store.h"
-#include "engine/sequence_states.h"
+#include "engine/persist/prefix_store.h"
+#include "engine/prefixes/sequence_states.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/drafter.h"
 #include "model/layer_memory.h"

@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/score.h"
+#include "engine/request/score.h"
 #include "gguf/gguf_writer.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache_engine/generate.h"

@@ -7,8 +7,8 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "engine/prefix_store.h"
-#include "engine/sequence_states.h"
+#include "engine/persist/prefix_store.h"
+#include "engine/prefixes/sequence_states.h"
 #include "kvcache/transaction.h"
 
 namespace kvcache {

@@ -5,7 +5,7 @@
 #include <string>
 
 #include "grammar/grammar_automaton.h"
-#include "grammar/json_schema.h"
+#include "grammar/schema/json_schema.h"
 
 namespace kvcache {
 

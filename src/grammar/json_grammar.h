@@ -14,7 +14,7 @@
 
 #include "grammar/grammar.h"
 #include "grammar/number_range.h"
-#include "grammar/text_language.h"
+#include "grammar/text/text_language.h"
 
 namespace kvcache {
 

@@ -11,8 +11,8 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/scheduled_captures.h"
-#include "engine/snapshot_states.h"
+#include "engine/prefixes/scheduled_captures.h"
+#include "engine/prefixes/snapshot_states.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
 #include "replay/trace_tokens.h"

@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/json_text.h"
+#include "engine/chat/json_text.h"
 #include "replay/line_reader.h"
 
 namespace kvcache {

@@ -10,13 +10,13 @@
 #include <string>
 #include <vector>
 
+#include "app/flags/command_line.h"
+#include "app/flags/draft_flags.h"
+#include "app/flags/engine_flags.h"
+#include "app/flags/model_store.h"
+#include "app/flags/store_flags.h"
+#include "app/terminal/checked_output.h"
 #include "base/strings.h"
-#include "cli/checked_output.h"
-#include "cli/command_line.h"
-#include "cli/draft_flags.h"
-#include "cli/engine_flags.h"
-#include "cli/model_store.h"
-#include "cli/store_flags.h"
 #include "kvcache_engine/scheduler.h"
 #include "platform/mapped_file_faults.h"
 #include "platform/system_memory.h"
@@ -28,8 +28,8 @@ namespace kvcache::serve {
 namespace {
 
 struct ServeFlags {
-  cli::EngineFlags engine;
-  cli::StoreFlags store;
+  app::EngineFlags engine;
+  app::StoreFlags store;
   std::string draft;  // empty: the DRAFT of a stored model
   std::string api_keys;
   std::string tls_certificate, tls_key;
@@ -61,7 +61,7 @@ Result<server::LogForm> ParseLogForm(const std::string& text) {
   return Status(StatusCode::kInvalidArgument, Quoted(text) + " is not text or json");
 }
 
-void AddFlags(cli::FlagSet command, ServeFlags& flags) {
+void AddFlags(app::FlagSet command, ServeFlags& flags) {
   command
       .AddText(
           "MODEL", &flags.models,
@@ -168,7 +168,7 @@ void AddFlags(cli::FlagSet command, ServeFlags& flags) {
       .ShowDefault();
 }
 
-void AddLogFlags(cli::FlagSet command, ServeFlags& flags) {
+void AddLogFlags(app::FlagSet command, ServeFlags& flags) {
   const auto level = [&flags](const std::string& text) -> Status {
     KVCACHE_ASSIGN_OR_RETURN(flags.log_level, ParseLogLevel(text));
     return Status::Ok();
@@ -243,14 +243,14 @@ class Signals {
 
 // Returns a function that asks each store what it holds; none if there are no stores.
 std::function<std::vector<server::TierBytes>()> AskTiers(
-    const std::vector<cli::StoreFlags::OpenStore>& stores) {
+    const std::vector<app::StoreFlags::OpenStore>& stores) {
   if (stores.empty()) return nullptr;
   return [stores] {
     std::vector<server::TierBytes> tiers;
     for (const auto& [name, store] : stores) {
       const auto stats = store->Usage();
       if (!stats.ok()) continue;
-      tiers.push_back({.tier = cli::StoreFlags::TierOf(name),
+      tiers.push_back({.tier = app::StoreFlags::TierOf(name),
                        .held = stats->held_bytes,
                        .budget = stats->budget_bytes,
                        .evicted = stats->evicted});
@@ -268,7 +268,7 @@ class Opener {
 
   Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context) const {
     const bool is_first = model.path == first_path;
-    if (flags_.draft == "head" || (is_first && cli::NamesDraftFile(flags_.draft))) {
+    if (flags_.draft == "head" || (is_first && app::NamesDraftFile(flags_.draft))) {
       auto opened = OpenWith(model, context, flags_.draft, "--draft");
       if (opened.ok() || is_first) return opened;
     }
@@ -291,24 +291,24 @@ class Opener {
   // `said_by`: what named the draft, for errors.
   Result<std::shared_ptr<Engine>> OpenWith(const server::ServedModel& model, int context,
                                            const std::string& draft, const char* said_by) const {
-    cli::EngineFlags::ForRequests wanted{.path = model.path,
+    app::EngineFlags::ForRequests wanted{.path = model.path,
                                          .sequences = flags_.sequences,
                                          .pool_bytes = flags_.store.cache_budget(),
                                          .context = context};
-    auto head = cli::FindDraftHead(draft, model.path);
+    auto head = app::FindDraftHead(draft, model.path);
     if (!head.ok()) return std::move(head).TakeStatus().WithContext(said_by);
     wanted.draft_head = std::move(*head);
     KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
-    if (cli::NamesDraftFile(draft) && wanted.draft_head.empty()) {
+    if (app::NamesDraftFile(draft) && wanted.draft_head.empty()) {
       KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(said_by));
     }
-    cli::StoreFlags::Use(*engine, store_);
+    app::StoreFlags::Use(*engine, store_);
     return engine;
   }
 
   // Its memory is a part of the model's budget, at most half of it, and leaves the model what a request needs.
   Status UseDraftModel(Engine& engine, const std::string& draft) const {
-    KVCACHE_ASSIGN_OR_RETURN(const std::string path, cli::FindModel(draft));
+    KVCACHE_ASSIGN_OR_RETURN(const std::string path, app::FindModel(draft));
     KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
                              Engine::Open(path, {.threads = engine.options().threads,
                                                  .context = engine.context(),
@@ -329,9 +329,9 @@ class Opener {
 
 Status Serve(ServeFlags& flags, const Signals& signals) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(flags.log_level, flags.log_form));
-  const std::vector<cli::StoreFlags::OpenStore> stores =
-      flags.store.OpenEach(cli::StoreFlags::Failed::kLater);
-  Opener opener(flags, cli::StoreFlags::Combine(stores));
+  const std::vector<app::StoreFlags::OpenStore> stores =
+      flags.store.OpenEach(app::StoreFlags::Failed::kLater);
+  Opener opener(flags, app::StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
       auto models, MakeCatalog({.models = flags.models,
                                 .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
@@ -387,18 +387,18 @@ int Main(int argc, char** argv) {
   (void)std::signal(SIGPIPE, SIG_IGN);
   ReportCutFiles();
   AllowAllDescriptors();
-  cli::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
+  app::CommandLine line("kvcache", "Runs language models (GGUF files) on the CPU.",
                         "kvcache " KVCACHE_VERSION);
   ServeFlags flags;
-  const cli::FlagSet command =
+  const app::FlagSet command =
       line.AddCommand("serve", "Serve models to clients of OpenAI's and other APIs");
   AddFlags(command, flags);
   AddLogFlags(command, flags);
   std::vector<std::string> words = {"serve"};
   words.insert(words.end(), argv + 1, argv + argc);
-  const cli::ParsedLine parsed = line.Parse(words);
-  if (parsed.outcome == cli::ParseOutcome::kShown) return 0;
-  if (parsed.outcome == cli::ParseOutcome::kWrong) {
+  const app::ParsedLine parsed = line.Parse(words);
+  if (parsed.outcome == app::ParseOutcome::kShown) return 0;
+  if (parsed.outcome == app::ParseOutcome::kWrong) {
     (void)std::fprintf(stderr, "kvcache serve: %s; see 'kvcache serve --help'\n",
                        OneLine(parsed.error).c_str());
     return 2;
@@ -415,7 +415,7 @@ int Main(int argc, char** argv) {
 
 int main(int argc, char** argv) {
   try {
-    return kvcache::cli::CheckOutput("kvcache serve", kvcache::serve::Main(argc, argv));
+    return kvcache::app::CheckOutput("kvcache serve", kvcache::serve::Main(argc, argv));
   } catch (const std::exception& error) {  // std::bad_alloc and the like, from libraries
     (void)std::fprintf(stderr, "kvcache serve: %s\n", kvcache::OneLine(error.what()).c_str());
     return 1;

@@ -8,10 +8,10 @@
 #include <optional>
 #include <utility>
 
+#include "app/commands/create_model.h"
+#include "app/flags/model_store.h"
 #include "base/errors.h"
 #include "base/strings.h"
-#include "cli/create_model.h"
-#include "cli/model_store.h"
 
 namespace kvcache::serve {
 namespace {
@@ -98,7 +98,7 @@ std::int64_t OwnContext(const ServedModel& model) {
 }
 
 Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
-  KVCACHE_ASSIGN_OR_RETURN(cli::FoundModel found, cli::LocateModel(given));
+  KVCACHE_ASSIGN_OR_RETURN(app::FoundModel found, app::LocateModel(given));
   std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
   return Describe(std::move(name), found.path, found.stored, uses_drafts);
 }
@@ -189,7 +189,7 @@ class Catalog final : public server::ModelSource {
     if (!model.is_stored || IsGiven(model.name)) {
       return InvalidArgument(StrCat(Quoted(given), " is not a model that clients may remove"));
     }
-    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, cli::OpenModelStore());
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, app::OpenModelStore());
     KVCACHE_ASSIGN_OR_RETURN(const StoreLock writing, store.Lock());
     Status status = store.Remove(writing, name);
     const std::lock_guard lock(mutex_);
@@ -220,9 +220,9 @@ class Catalog final : public server::ModelSource {
 
   // Copies weights, which may take long. Names are never relative paths.
   Status Make(const ModelName& name, Modelfile file) {
-    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, cli::OpenModelStore());
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, app::OpenModelStore());
     KVCACHE_RETURN_IF_ERROR(
-        cli::CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
+        app::CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
     const std::lock_guard lock(mutex_);
     made_.push_back(name.Short());
     listed_.reset();
@@ -240,7 +240,7 @@ class Catalog final : public server::ModelSource {
     FileFacts& facts = facts_[model.path];
     if (std::exchange(facts.changed, model.created) == model.created) return facts;
     facts = {.changed = model.created};
-    auto summary = cli::ReadSummary(model.path);
+    auto summary = app::ReadSummary(model.path);
     facts.is_model = summary.ok();
     if (summary.ok()) facts.summary = std::move(*summary);
     return facts;
@@ -261,7 +261,7 @@ class Catalog final : public server::ModelSource {
     const auto now = std::chrono::steady_clock::now();
     if (listed_ && now - *listed_ < age) return;
     models_ = given_;
-    for (const cli::ListedModel& listed : cli::ListModels()) {
+    for (const app::ListedModel& listed : app::ListModels()) {
       const bool offered = options_.models.empty() || WasMade(listed.name);
       if (!offered || !listed.error.empty()) continue;
       const auto is_same = [&](const ServedModel& other) {

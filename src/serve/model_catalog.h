@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
-#include "server/model_source.h"
+#include "server/models/model_source.h"
 
 namespace kvcache::serve {
 

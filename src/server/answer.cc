@@ -6,9 +6,9 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/json_text.h"
+#include "engine/chat/json_text.h"
 #include "server/log.h"
-#include "server/pictures.h"
+#include "server/request/pictures.h"
 
 namespace kvcache::server {
 namespace {

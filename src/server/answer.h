@@ -10,15 +10,15 @@
 #include <string_view>
 #include <vector>
 
+#include "server/api/responses/store.h"
 #include "server/api_keys.h"
-#include "server/fields.h"
-#include "server/http_server.h"
-#include "server/model_host.h"
+#include "server/http/http_server.h"
+#include "server/models/model_host.h"
+#include "server/models/text_service.h"
+#include "server/request/fields.h"
+#include "server/request/volatile_lines.h"
 #include "server/request_log.h"
-#include "server/responses_store.h"
-#include "server/text_service.h"
 #include "server/tier_sampler.h"
-#include "server/volatile_lines.h"
 
 namespace kvcache::server {
 

@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kvcache/status.h"
-#include "server/fields.h"
+#include "server/request/fields.h"
 
 namespace kvcache::server {
 

@@ -6,8 +6,8 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/json_text.h"
-#include "server/fields.h"
+#include "engine/chat/json_text.h"
+#include "server/request/fields.h"
 
 namespace kvcache::server {
 namespace {

@@ -21,8 +21,8 @@
 #include <vector>
 
 #include "server/api_keys.h"
-#include "server/http_server.h"
-#include "server/text_service.h"
+#include "server/http/http_server.h"
+#include "server/models/text_service.h"
 
 namespace kvcache::server {
 

@@ -8,10 +8,10 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/json_text.h"
-#include "server/pictures.h"
-#include "server/url_text.h"
-#include "server/worker.h"
+#include "engine/chat/json_text.h"
+#include "server/http/url_text.h"
+#include "server/http/worker.h"
+#include "server/request/pictures.h"
 
 namespace kvcache::server {
 namespace {

@@ -12,8 +12,8 @@
 
 #include "server/answer.h"
 #include "server/api_keys.h"
-#include "server/http_server.h"
-#include "server/volatile_lines.h"
+#include "server/http/http_server.h"
+#include "server/request/volatile_lines.h"
 
 namespace kvcache::server {
 

@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "server/http_server.h"
+#include "server/http/http_server.h"
 #include "server/server_testing.h"
 
 namespace kvcache::server {

@@ -7,14 +7,14 @@
 #include <string_view>
 #include <vector>
 
-#include "cli/input_bytes.h"
-#include "cli/message_reader.h"
-#include "cli/shown_text.h"
-#include "cli/terminal_keys.h"
-#include "cli/typed_line.h"
-#include "cli/wide_text.h"
+#include "app/chat/message_reader.h"
+#include "app/terminal/input_bytes.h"
+#include "app/terminal/shown_text.h"
+#include "app/terminal/terminal_keys.h"
+#include "app/terminal/typed_line.h"
+#include "app/terminal/wide_text.h"
 
-namespace kvcache::cli {
+namespace kvcache::app {
 namespace {
 
 // Returns the keys in `bytes` as text: a typed byte as it is, a byte of a burst after '+', a paste
@@ -169,4 +169,4 @@ TEST(WideText, RoundTrips) {
 }
 
 }  // namespace
-}  // namespace kvcache::cli
+}  // namespace kvcache::app

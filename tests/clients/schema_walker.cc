@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "grammar/grammar_automaton.h"
-#include "grammar/json_schema.h"
+#include "grammar/schema/json_schema.h"
 
 namespace kvcache {
 namespace {

@@ -7,7 +7,7 @@
 #include <new>
 #include <vector>
 
-#include "cache/causal_cache_impl.h"
+#include "cache/causal/causal_cache_impl.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/recurrent_cache.h"
 #include "support/cache_harness.h"

@@ -11,7 +11,7 @@
 #include <thread>
 #include <utility>
 
-#include "engine/memory_governor.h"
+#include "engine/scheduler/memory_governor.h"
 #include "support/scheduler_fixture.h"
 
 namespace kvcache {

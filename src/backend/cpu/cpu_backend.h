@@ -9,9 +9,9 @@
 #include <string_view>
 
 #include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/common/workspace.h"
 #include "backend/cpu/linear/weight_memory.h"
 #include "backend/cpu/ops/rope.h"
-#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "kvcache/cell_memory.h"
 #include "platform/thread_pool.h"

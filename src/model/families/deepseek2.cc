@@ -18,8 +18,8 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
+#include "model/graph/attention/latent_attention.h"
 #include "model/graph/decoder.h"
-#include "model/graph/latent_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 

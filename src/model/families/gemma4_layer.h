@@ -6,9 +6,9 @@
 
 #include <vector>
 
+#include "model/graph/attention/window_layers.h"
 #include "model/graph/feed_forward.h"
 #include "model/graph/pass.h"
-#include "model/graph/window_layers.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/rope_scaling.h"
 #include "model/load/weights.h"

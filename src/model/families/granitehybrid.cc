@@ -17,9 +17,9 @@
 
 #include "base/strings.h"
 #include "model/families/architectures.h"
+#include "model/graph/attention/self_attention.h"
 #include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
-#include "model/graph/self_attention.h"
 #include "model/graph/shared_experts.h"
 #include "model/load/rope_scaling.h"
 

@@ -11,10 +11,10 @@
 #include <vector>
 
 #include "model/families/architectures.h"
+#include "model/graph/attention/self_attention.h"
+#include "model/graph/attention/window_layers.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"
-#include "model/graph/self_attention.h"
-#include "model/graph/window_layers.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {

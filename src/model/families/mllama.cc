@@ -23,9 +23,9 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
+#include "model/graph/attention/self_attention.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"
-#include "model/graph/self_attention.h"
 #include "model/load/rope_scaling.h"
 
 namespace kvcache {

@@ -30,11 +30,11 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
+#include "model/graph/attention/position_buckets.h"
+#include "model/graph/attention/self_attention.h"
+#include "model/graph/attention/text_attention.h"
 #include "model/graph/decoder.h"
 #include "model/graph/feed_forward.h"
-#include "model/graph/position_buckets.h"
-#include "model/graph/self_attention.h"
-#include "model/graph/text_attention.h"
 
 namespace kvcache {
 namespace {

@@ -14,7 +14,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/encoder_cache_impl.h"
+#include "cache/encoder/encoder_cache_impl.h"
 #include "support/cache_reference.h"
 #include "support/reference_transactions.h"
 

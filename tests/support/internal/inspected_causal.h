@@ -8,7 +8,7 @@
 
 #include <memory>
 
-#include "cache/causal_cache_impl.h"
+#include "cache/causal/causal_cache_impl.h"
 #include "support/causal_reference.h"
 
 namespace kvcache::testing {

@@ -16,7 +16,7 @@
 #include <utility>
 #include <vector>
 
-#include "cache/recurrent_cache_impl.h"
+#include "cache/recurrent/recurrent_cache_impl.h"
 #include "support/cache_reference.h"
 #include "support/internal/inspected_causal.h"
 

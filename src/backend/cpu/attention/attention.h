@@ -6,7 +6,7 @@
 #pragma once
 
 #include "backend/cpu/attention/attention_plan.h"
-#include "backend/cpu/workspace.h"
+#include "backend/cpu/common/workspace.h"
 #include "kvcache/kv_backend.h"
 #include "platform/thread_pool.h"
 

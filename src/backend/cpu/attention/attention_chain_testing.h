@@ -10,7 +10,7 @@
 #include <vector>
 
 #include "backend/cpu/attention/attention_testing.h"
-#include "backend/cpu/kv/kv_blocks_testing.h"
+#include "backend/cpu/common/kv_blocks_testing.h"
 
 namespace kvcache::cpu {
 

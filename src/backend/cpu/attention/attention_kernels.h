@@ -15,8 +15,8 @@
 #include <span>
 
 #include "backend/cpu/attention/attention_split.h"
-#include "backend/cpu/kv/kv_blocks.h"
-#include "backend/cpu/kv/kv_storage.h"
+#include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/common/kv_storage.h"
 #include "kvcache/kv.h"
 #include "kvcache/kv_backend.h"
 #include "kvcache/visibility.h"

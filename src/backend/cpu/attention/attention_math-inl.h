@@ -12,7 +12,7 @@
 #include <limits>
 
 #include "backend/cpu/attention/attention_split.h"
-#include "backend/cpu/kv/kv_storage.h"
+#include "backend/cpu/common/kv_storage.h"
 #include "backend/cpu/simd/exp-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"

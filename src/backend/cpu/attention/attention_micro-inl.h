@@ -18,8 +18,8 @@
 #include <span>
 
 #include "backend/cpu/attention/attention_math-inl.h"
-#include "backend/cpu/attention/prefetch-inl.h"
-#include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/common/kv_convert-inl.h"
+#include "backend/cpu/common/prefetch-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 
 HWY_BEFORE_NAMESPACE();

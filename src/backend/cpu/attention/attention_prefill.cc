@@ -14,12 +14,12 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "backend/cpu/attention/attention_block_keys-inl.h"
-#include "backend/cpu/attention/attention_block_values-inl.h"
-#include "backend/cpu/attention/attention_block_widen-inl.h"
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
+#include "backend/cpu/attention/block/keys-inl.h"
+#include "backend/cpu/attention/block/values-inl.h"
+#include "backend/cpu/attention/block/widen-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_ATTENTION_PREFILL_ONCE_

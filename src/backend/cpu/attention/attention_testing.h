@@ -14,7 +14,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/kv/kv_blocks_testing.h"
+#include "backend/cpu/common/kv_blocks_testing.h"
 #include "gtest/gtest.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/kv_backend.h"

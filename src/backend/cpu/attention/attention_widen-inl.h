@@ -19,7 +19,7 @@
 
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_split.h"
-#include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/common/kv_convert-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 

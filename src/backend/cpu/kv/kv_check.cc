@@ -1,9 +1,9 @@
 // The argument checks of the kernels over a cache's cells.
 #include <string>
 
-#include "backend/cpu/kv/kv_blocks.h"
+#include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/common/kv_storage.h"
 #include "backend/cpu/kv/kv_kernels.h"
-#include "backend/cpu/kv/kv_storage.h"
 
 namespace kvcache::cpu {
 

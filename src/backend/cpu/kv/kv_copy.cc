@@ -3,9 +3,9 @@
 #include <cstring>
 #include <string>
 
-#include "backend/cpu/kv/kv_blocks.h"
+#include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/common/kv_storage.h"
 #include "backend/cpu/kv/kv_kernels.h"
-#include "backend/cpu/kv/kv_storage.h"
 
 namespace kvcache::cpu {
 namespace {

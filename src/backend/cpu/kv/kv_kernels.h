@@ -6,7 +6,7 @@
 
 #include <span>
 
-#include "backend/cpu/workspace.h"
+#include "backend/cpu/common/workspace.h"
 #include "kvcache/kv_backend.h"
 #include "platform/thread_pool.h"
 

@@ -7,7 +7,7 @@
 // finite. Here such a block becomes 32 NaNs, with codes of zero and a scale of NaN, so that the
 // fault shows in every result that reads it.
 //
-// Queries are rounded elsewhere, to even: attention/attention_block_keys-inl.h.
+// Queries are rounded elsewhere, to even: attention/block/keys-inl.h.
 //
 // Only the cell's own bytes are written, never those of its neighbours in the tile.
 
@@ -23,9 +23,9 @@
 #include <cstring>
 #include <limits>
 
-#include "backend/cpu/attention/attention_block_codes-inl.h"
-#include "backend/cpu/kv/kv_blocks.h"
-#include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/common/block_codes-inl.h"
+#include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/common/kv_convert-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 #include "tensor/block_codec.h"
 

@@ -14,8 +14,8 @@
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "backend/cpu/kv/hadamard-inl.h"
-#include "backend/cpu/kv/kv_convert-inl.h"
+#include "backend/cpu/common/hadamard-inl.h"
+#include "backend/cpu/common/kv_convert-inl.h"
 #include "backend/cpu/kv/kv_quantize-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 

@@ -8,8 +8,8 @@
 #include <memory>
 #include <span>
 
+#include "backend/cpu/common/workspace.h"
 #include "backend/cpu/linear/weight_memory.h"
-#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 

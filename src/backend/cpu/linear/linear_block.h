@@ -9,7 +9,7 @@
 #include <cstddef>
 #include <cstdint>
 
-#include "backend/cpu/linear/linear_block_layout.h"
+#include "backend/cpu/common/block_layout.h"
 #include "kvcache/types.h"
 
 namespace kvcache::cpu::block {

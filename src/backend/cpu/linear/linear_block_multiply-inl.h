@@ -25,9 +25,9 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/common/block_dot-inl.h"
+#include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
-#include "backend/cpu/linear/linear_block_dot-inl.h"
 #include "backend/cpu/linear/linear_block_format-inl.h"
 #include "backend/cpu/linear/linear_block_unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"

@@ -1,4 +1,4 @@
-// Repacks rows of block-quantised weights from the file into panels (linear_block_layout.h).
+// Repacks rows of block-quantised weights from the file into panels (common/block_layout.h).
 #include <array>
 #include <cstring>
 

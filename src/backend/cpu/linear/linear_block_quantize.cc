@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <limits>
 
-#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/simd/targets.h"
@@ -11,7 +11,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_quantize.cc"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
-#include "backend/cpu/linear/linear_block_dot-inl.h"
+#include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 KVCACHE_BEFORE_DOT();

@@ -16,8 +16,8 @@
 #define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_UNPACK_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block_dot-inl.h"
-#include "backend/cpu/linear/linear_block_layout.h"
+#include "backend/cpu/common/block_dot-inl.h"
+#include "backend/cpu/common/block_layout.h"
 #include "backend/cpu/simd/simd-inl.h"
 #include "hwy/cache_control.h"
 

@@ -8,9 +8,9 @@
 #include <cstdint>
 #include <span>
 
+#include "backend/cpu/common/workspace.h"
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
-#include "backend/cpu/workspace.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 

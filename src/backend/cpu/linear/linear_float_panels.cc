@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/linear/linear_float.h"
 #include "backend/cpu/simd/targets.h"
 

@@ -2,7 +2,7 @@
 #include <algorithm>
 #include <cstring>
 
-#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/linear/linear_float.h"
 #include "backend/cpu/simd/targets.h"
 
@@ -10,7 +10,7 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_float_rows.cc"
 #include "hwy/foreach_target.h"
 // After it, so that it compiles once per target.
-#include "backend/cpu/attention/prefetch-inl.h"
+#include "backend/cpu/common/prefetch-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 HWY_BEFORE_NAMESPACE();

@@ -10,7 +10,7 @@
 #include <tuple>
 #include <vector>
 
-#include "backend/cpu/attention/token_tiles.h"
+#include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/linear/linear_testing.h"
 #include "backend/cpu/testing.h"
 

@@ -44,7 +44,7 @@ class FloatWeight final : public CpuWeight {
   const std::byte* rows_;
 };
 
-// Weights of block types: a copy in panels of 16 rows (linear_block_layout.h).
+// Weights of block types: a copy in panels of 16 rows (common/block_layout.h).
 class BlockWeight final : public CpuWeight {
  public:
   BlockWeight(const TensorView& w, WeightPiece panels) : CpuWeight(w), panels_(std::move(panels)) {}

@@ -4,7 +4,7 @@
 #include <cstring>
 #include <string>
 
-#include "backend/cpu/kv/kv_storage.h"
+#include "backend/cpu/common/kv_storage.h"
 #include "tensor/float_conversion.h"
 
 namespace kvcache::cpu {

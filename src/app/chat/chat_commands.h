@@ -1,0 +1,35 @@
+// Runs the commands of a chat: /help, /clear, …
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <string>
+#include <string_view>
+
+#include "app/chat/chat_branches.h"
+#include "app/flags/run_flags.h"
+#include "kvcache_engine/chat.h"
+
+namespace kvcache::app {
+
+enum class AfterCommand : std::uint8_t {
+  kReadOn,
+  kRetry,   // replace the last answer
+  kAnswer,  // answer the last message
+  kQuit,
+};
+
+// Returns whether a message is a command: it begins with one slash.
+bool IsCommand(std::string_view text);
+
+// Returns the number of messages without the last answer.
+std::size_t AnsweredMessages(const Conversation& conversation);
+
+// Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such
+// command, or what is wrong with its argument.
+Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches& branches,
+                                RunFlags& flags, std::string& say);
+
+}  // namespace kvcache::app

@@ -1,0 +1,231 @@
+#include "app/chat/chat_loop.h"
+
+#include <cstdio>
+#include <nlohmann/json.hpp>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "app/chat/answer_output.h"
+#include "app/chat/answer_report.h"
+#include "app/chat/chat_commands.h"
+#include "app/chat/context_fit.h"
+#include "app/chat/message_reader.h"
+#include "app/commands/json_report.h"
+#include "app/terminal/notes.h"
+#include "app/terminal/paste_mode.h"
+#include "app/terminal/shown_text.h"
+#include "base/strings.h"
+#include "kvcache_engine/chat.h"
+
+namespace kvcache::app {
+namespace {
+
+constexpr std::string_view kSpaces = " \t\r\n";
+
+constexpr const char* kMakeRoom =
+    "/forget removes the oldest exchange, /clear removes all; --ctx N gives a larger context";
+
+// Everything except answers goes to standard error.
+void Say(const std::string& text) {
+  if (!text.empty()) (void)std::fprintf(stderr, "%s\n", Shown(text).c_str());
+}
+
+std::string Welcome(const Chat& chat) {
+  const ChatFormat& format = chat.format();
+  if (format.kind() == ChatFormatKind::kPlain) {
+    return "This model has no chat template: it continues your text, like a story. /help lists the "
+           "commands.";
+  }
+  if (format.kind() == ChatFormatKind::kChatMl) {
+    return "Chat in the built-in format ChatML. /help lists the commands.";
+  }
+  return StrCat("Chat with ", format.name(), ". /help lists the commands.");
+}
+
+class ChatLoop {
+ public:
+  ChatLoop(Engine& engine, const RunFlags& flags, ChatFormat format, double load_ms,
+           std::int64_t kept_tokens)
+      : engine_(engine),
+        flags_(flags),
+        chat_(engine, std::move(format)),
+        load_ms_(load_ms),
+        on_terminal_(StdinIsTerminal()),
+        lines_(MakeLineEditor()) {
+    chat_.LimitKept(kept_tokens);
+  }
+
+  Status Run() {
+    KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
+    ShowNotes();
+    Say(UnusedByTemplate(chat_.format(), chat_.conversation()));
+    if (on_terminal_) Say(Welcome(chat_));
+    for (;;) {
+      ForgetInterrupt();
+      Message message = ReadMessage(*lines_);
+      if (message.end == LineEnd::kInterrupted) {
+        if (Terminated() || LeavesAfterInterrupt()) return Status::Ok();
+        continue;
+      }
+      interrupts_ = 0;
+      if (message.end == LineEnd::kEndOfInput) {
+        if (on_terminal_) Say(" ");
+        return Status::Ok();
+      }
+      Status status = Take(std::move(message));
+      if (quit_) return status;
+      if (status.ok()) continue;
+      if (!on_terminal_) return status;
+      Say(OneLine(status.message()));
+    }
+  }
+
+ private:
+  // Returns whether this is the second Ctrl-C in a row at the prompt.
+  bool LeavesAfterInterrupt() {
+    if (++interrupts_ >= 2) {
+      Say("");
+      return true;
+    }
+    Say("\nCtrl-C again or Ctrl-D ends the chat");
+    return false;
+  }
+
+  Status Take(Message message) {
+    if (message.end == LineEnd::kTooLong) {
+      return {StatusCode::kInvalidArgument,
+              StrCat("the message has more than ", HumanBytes(kMaxTextBytes),
+                     ", which is the most that is read")};
+    }
+    std::string text = std::move(message.text);
+    if (text.find_first_not_of(kSpaces) == std::string::npos) return Status::Ok();
+    if (!message.is_verbatim && IsCommand(text)) return Command(text);
+    if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
+    Status fits = CheckBytesFit(engine_, text);
+    if (!fits.ok()) return {fits.code(), StrCat("the message ", fits.message())};
+    chat_.conversation().Add("user", text);
+    return Answer();
+  }
+
+  Status Command(const std::string& text) {
+    std::string say;
+    KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after,
+                             RunCommand(text, chat_, branches_, flags_, say));
+    Say(say);
+    quit_ = after == AfterCommand::kQuit;
+    if (after == AfterCommand::kAnswer) return Answer();
+    return after == AfterCommand::kRetry ? Retry() : Status::Ok();
+  }
+
+  // The old answer returns if no new one begins.
+  Status Retry() {
+    Conversation& conversation = chat_.conversation();
+    return Answer(conversation.CutTail(AnsweredMessages(conversation)));
+  }
+
+  // Undoes what led to an answer that did not come: restores the answer that /retry took away, or
+  // removes the message that was typed.
+  void Undo(std::optional<Conversation> old_answer) {
+    Conversation& conversation = chat_.conversation();
+    if (old_answer) return conversation.Append(std::move(*old_answer));
+    conversation.Remove(conversation.size() - 1, conversation.size());
+  }
+
+  Status Answer(std::optional<Conversation> old_answer = std::nullopt) {
+    const bool is_retry = old_answer.has_value();
+    const PasteMode paste_mode;  // keeps the marks of a paste that the next line will read
+    Progress progress;
+    bool begun = false;
+    AnswerOutput output;
+    GenerateRequest request = flags_.MakeRequest(progress, 0);
+    request.on_text = [&](std::string_view text) { return Show(text, progress, begun, output); };
+    auto turn = chat_.Answer(std::move(request));
+    progress.Clear();
+    output.End();
+    if (!turn.ok()) {
+      Undo(std::move(old_answer));
+      Status status = std::move(turn).TakeStatus();
+      if (status.code() == StatusCode::kUnsupported) return AdviseOnTemplate(std::move(status));
+      if (status.code() != StatusCode::kCacheFull) return status;
+      return {status.code(), StrCat(status.message(), "; ", kMakeRoom)};
+    }
+    Report(*turn);
+    if (turn->result.stop == StopReason::kInterrupted) lines_->DropTypedAhead();
+    const bool nothing =
+        turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
+    if (nothing) {
+      Undo(std::move(old_answer));
+      Say(StrCat("interrupted before the answer began; the ",
+                 is_retry ? "conversation is unchanged" : "message is removed",
+                 ", the cache keeps what was read"));
+    }
+    return Status::Ok();
+  }
+
+  // Leading white space of an answer is not shown.
+  bool Show(std::string_view text, Progress& progress, bool& begun, AnswerOutput& output) const {
+    if (flags_.json) return true;
+    if (!begun) {
+      text.remove_prefix(std::min(text.find_first_not_of(" \r\n"), text.size()));
+      if (text.empty()) return true;
+      progress.Clear();
+      begun = true;
+    }
+    return output.Write(text);
+  }
+
+  void Report(const ChatTurn& turn) {
+    const PromptUse use{.kept = turn.kept,
+                        .stored = turn.stored,
+                        .tiers = turn.tiers,
+                        .restore_ms = turn.restore_ms,
+                        .store_problem = turn.store_problem,
+                        .dropped = turn.dropped,
+                        .reason = std::string(RewriteText(turn.rewrite)),
+                        .matched = turn.reuse.matched,
+                        .missed = turn.reuse.missed,
+                        .difference = turn.reuse.difference};
+    if (flags_.json) {
+      PrintJson(AnswerJson(engine_, flags_, turn.result, use, std::exchange(load_ms_, 0.0)));
+    } else {
+      (void)std::fputc('\n', stdout);
+      quit_ = std::fflush(stdout) != 0;
+    }
+    if (StderrIsTerminal()) {
+      const bool stopped = turn.result.stop == StopReason::kInterrupted;
+      Say(AnswerSummary(turn.result, use) + (stopped ? " · stopped\n" : "\n"));
+    }
+    if (turn.context_full) {
+      Say(StrCat("the context of ", engine_.context(), " tokens is full, and the answer ended; ",
+                 kMakeRoom));
+    }
+  }
+
+  Engine& engine_;
+  RunFlags flags_;
+  Chat chat_;
+  ChatBranches branches_;
+  double load_ms_;
+  const bool on_terminal_;
+  std::unique_ptr<LineEditor> lines_;
+  int interrupts_ = 0;
+  bool quit_ = false;
+};
+
+}  // namespace
+
+Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
+  if (engine.has_encoder()) {
+    return {StatusCode::kUnsupported,
+            "a model with an encoder answers one text and does not chat: give it one with -p"};
+  }
+  auto format = flags.chat.Format(engine);
+  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t kept, flags.store.TokensBesideContext(engine));
+  Status status = ChatLoop(engine, flags, std::move(format).value(), load_ms, kept).Run();
+  StoreFlags::Finish(engine);
+  return status;
+}
+
+}  // namespace kvcache::app

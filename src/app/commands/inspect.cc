@@ -1,0 +1,76 @@
+// kvcache inspect: what a model file holds, and what its cache would cost; or this machine.
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "app/commands/command.h"
+#include "app/commands/json_report.h"
+#include "app/flags/engine_flags.h"
+#include "app/flags/model_store.h"
+#include "app/terminal/shown_text.h"
+#include "gguf/gguf.h"
+#include "inspect/inspect.h"
+#include "kvcache/cpu_backend.h"
+
+namespace kvcache::app {
+namespace {
+
+struct InspectFlags {
+  std::string model;
+  CacheTypeFlags types;
+  bool machine = false;
+  bool tensors = false;
+  bool json = false;
+};
+
+Status InspectMachine(const InspectFlags& flags) {
+  // Fails as running a model would, for a KVCACHE_CPU_TARGET that does not exist.
+  KVCACHE_RETURN_IF_ERROR(MakeCpuBackend({.threads = 1}).status());
+  const std::vector<std::string> targets = CpuTargetNames();
+  if (flags.json) {
+    PrintJson({{"target", targets.front()}, {"targets", targets}});
+    return Status::Ok();
+  }
+  std::string offered;
+  for (const std::string& name : targets) offered += (offered.empty() ? "" : ", ") + name;
+  (void)std::printf("kernels run with %s, of %s\n", targets.front().c_str(), offered.c_str());
+  return Status::Ok();
+}
+
+Status Inspect(const InspectFlags& flags) {
+  if (flags.machine) return InspectMachine(flags);
+  const CacheTypes types = flags.types.types();
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model));
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  const ModelDescription description =
+      DescribeModelFile(*file, {.k_type = types.k, .v_type = types.v});
+  if (flags.json) {
+    PrintJson(DescriptionJson(description));
+    return Status::Ok();
+  }
+  const std::string text = Shown(DescriptionText(
+      description, flags.tensors ? InspectDetail::kTensors : InspectDetail::kSummary));
+  (void)std::fwrite(text.data(), 1, text.size(), stdout);
+  return Status::Ok();
+}
+
+}  // namespace
+
+Command AddInspect(CommandLine& line) {
+  FlagSet command =
+      line.AddCommand("inspect", "Describe a model file and the memory that its cache takes");
+  const auto flags = std::make_shared<InspectFlags>();
+  command.AddText("MODEL", &flags->model,
+                  "a .gguf file, or a name that 'kvcache list' shows (default: story)");
+  flags->types.Add(command);
+  command.AddSwitch("--tensors", &flags->tensors, "also list each tensor");
+  command.AddSwitch("--machine", &flags->machine,
+                    "describe this machine instead: the instruction set that the kernels use");
+  command.AddSwitch("--json", &flags->json, "print one JSON object");
+  command.RefuseEmptyValues({});
+  return {"inspect", [flags] { return Inspect(*flags); }};
+}
+
+}  // namespace kvcache::app

@@ -1,0 +1,223 @@
+// kvcache run: generate text, or chat.
+#include <chrono>
+#include <cstdio>
+#include <memory>
+#include <nlohmann/json.hpp>
+#include <random>
+#include <sstream>
+#include <string>
+#include <vector>
+
+#include "app/chat/answer_output.h"
+#include "app/chat/answer_report.h"
+#include "app/chat/chat_loop.h"
+#include "app/chat/context_fit.h"
+#include "app/commands/command.h"
+#include "app/commands/json_report.h"
+#include "app/flags/model_store.h"
+#include "app/flags/run_flags.h"
+#include "app/terminal/notes.h"
+#include "base/strings.h"
+#include "engine/engine_impl.h"
+#include "engine/persist/prefix_store.h"
+#include "engine/prefixes/session_prefixes.h"
+#include "kvcache_engine/chat.h"
+
+namespace kvcache::app {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+bool IsChat(const RunFlags& flags) {
+  if (flags.chat.chat) return true;
+  return !flags.prompt && flags.prompt_file.empty() && StdinIsTerminal();
+}
+
+Result<std::string> ReadPrompt(const RunFlags& flags) {
+  if (flags.prompt) return *flags.prompt;
+  KVCACHE_ASSIGN_OR_RETURN(std::string text,
+                           ReadTextFile(flags.prompt_file.empty() ? "-" : flags.prompt_file));
+  // Editors and echo end a file with a newline that is not part of the prompt.
+  if (text.ends_with('\n')) text.pop_back();
+  return text;
+}
+
+// Writes the text to `output` as it is generated; when nobody reads it any more, generation ends.
+void ShowText(GenerateRequest& request, AnswerOutput& output) {
+  request.on_text = [&output](std::string_view text) { return output.Write(text); };
+}
+
+// Returns an error if Ctrl-C came before the first token: there is no answer.
+Status CheckAnswered(const GenerateResult& result) {
+  if (result.stop != StopReason::kInterrupted || !result.tokens.empty()) return Status::Ok();
+  return {StatusCode::kCancelled,
+          StrCat("interrupted after ", WithThousands(result.computed_tokens), " of ",
+                 WithThousands(result.prompt_tokens), " prompt tokens; there is no answer")};
+}
+
+Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result,
+              const PromptUse& use, double load_ms) {
+  if (flags.json) {
+    PrintJson(AnswerJson(engine, flags, result, use, load_ms));
+    return CheckAnswered(result);
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
+  (void)std::fputc('\n', stdout);
+  (void)std::fflush(stdout);
+  if (StderrIsTerminal()) {
+    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, use).c_str());
+  }
+  return Status::Ok();
+}
+
+// Returns the advice for a prompt that does not fit.
+std::string AdviceOnLength(const Engine& engine) {
+  const int own = engine.info().context_length;
+  if (own > engine.context()) return StrCat("; give a larger --ctx, up to ", own);
+  return ", which is the most that the model was made for: shorten the prompt";
+}
+
+Status CheckFits(const Engine& engine, std::size_t tokens) {
+  if (tokens <= static_cast<std::size_t>(engine.context())) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat("the prompt has ", tokens, " tokens, the context holds ", engine.context(),
+                 AdviceOnLength(engine))};
+}
+
+// Returns what the store gave of a prompt that an encoder reads, and takes it out of the result's prompt.
+PromptUse UseOfText(GenerateResult& result) {
+  const TextReuse& reuse = result.text_reuse;
+  result.prompt_tokens -= reuse.stored;
+  return {.kept = reuse.stored,
+          .stored = reuse.stored,
+          .tiers = reuse.tiers,
+          .restore_ms = reuse.store_ms,
+          .store_problem = reuse.problem,
+          .matched = reuse.stored};
+}
+
+// Generates a continuation of `text`, without a template.
+Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
+  const EncodeOptions options{.special =
+                                  flags.chat.special ? SpecialText::kParse : SpecialText::kPlain};
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt,
+                           engine.tokenizer().Encode(text, options));
+  KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
+  Session session(engine, SequenceId{0});
+  Progress progress;
+  PromptUse use;
+  std::unique_ptr<SessionPrefixes> prefixes;
+  if (engine.prefix_store() != nullptr && !engine.has_encoder()) {
+    KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, 0));
+    KVCACHE_ASSIGN_OR_RETURN(const SessionReuse reuse, prefixes->Begin(prompt, {}));
+    use = {.kept = reuse.resumed,
+           .stored = reuse.stored,
+           .tiers = reuse.tiers,
+           .restore_ms = reuse.restore_ms,
+           .store_problem = reuse.problem,
+           .matched = reuse.matched};
+    prompt.erase(prompt.begin(), prompt.begin() + reuse.resumed);
+  }
+  GenerateRequest request = flags.MakeRequest(progress, prompt.size());
+  request.prompt = std::move(prompt);
+  if (prefixes != nullptr) {
+    request.on_prefill = [&prefixes, show = std::move(request.on_prefill)](std::int32_t done) {
+      prefixes->Evaluated();
+      show(done);
+    };
+  }
+  AnswerOutput output;
+  if (!flags.json) {
+    if (StdoutIsTerminal()) (void)output.Write(text);
+    output.End();
+    ShowText(request, output);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(GenerateResult result, Generate(session, engine, request));
+  if (engine.has_encoder()) use = UseOfText(result);
+  output.End();
+  if (prefixes != nullptr) prefixes->End();
+  return Report(engine, flags, result, use, load_ms);
+}
+
+// Generates the answer to the one message `text`.
+Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const std::string& text,
+                 double load_ms) {
+  Chat chat(engine, std::move(format));
+  KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.conversation()));
+  std::istringstream unused(UnusedByTemplate(chat.format(), chat.conversation()));
+  for (std::string line; std::getline(unused, line);) AddNote(line);
+  chat.conversation().Add("user", text);
+  Progress progress;
+  GenerateRequest request = flags.MakeRequest(progress, 0);
+  AnswerOutput output;
+  if (!flags.json) {
+    request.on_text = [&](std::string_view piece) {
+      progress.Clear();
+      return output.Write(piece);
+    };
+  }
+  auto turn = chat.Answer(std::move(request));
+  if (!turn.ok()) {
+    Status status = std::move(turn).TakeStatus();
+    if (status.code() == StatusCode::kCacheFull) {
+      return {status.code(), status.message() + AdviceOnLength(engine)};
+    }
+    return status.code() == StatusCode::kUnsupported ? AdviseOnTemplate(std::move(status)) : status;
+  }
+  progress.Clear();
+  output.End();
+  const PromptUse use{.kept = turn->kept,
+                      .stored = turn->stored,
+                      .tiers = turn->tiers,
+                      .restore_ms = turn->restore_ms,
+                      .store_problem = turn->store_problem,
+                      .matched = turn->reuse.matched};
+  return Report(engine, flags, turn->result, use, load_ms);
+}
+
+Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
+  const Status fits = CheckBytesFit(engine, text);
+  if (!fits.ok()) return {fits.code(), StrCat("the prompt ", fits.message())};
+  if (flags.chat.raw) return Continue(engine, flags, text, load_ms);
+  auto format = flags.chat.Format(engine);
+  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
+  const bool plain = format->kind() == ChatFormatKind::kPlain && !flags.chat.NeedTemplate();
+  if (plain) return Continue(engine, flags, text, load_ms);
+  return AnswerOne(engine, flags, std::move(format).value(), text, load_ms);
+}
+
+Status Run(RunFlags& flags) {
+  const Clock::time_point start = Clock::now();
+  KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
+  KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
+  if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
+  const bool is_chat = IsChat(flags);
+  std::string text;
+  if (!is_chat) {
+    KVCACHE_ASSIGN_OR_RETURN(text, ReadPrompt(flags));
+    if (text.empty()) return {StatusCode::kInvalidArgument, "the prompt is empty"};
+  }
+  flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
+  KVCACHE_ASSIGN_OR_RETURN(std::string head, flags.draft.HeadFile(flags.engine.model()));
+  flags.engine.SetDraftHead(std::move(head));
+  KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
+  KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
+  KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
+  flags.store.Use(*engine);
+  const std::chrono::duration<double, std::milli> load = Clock::now() - start;
+  if (is_chat) return RunChat(*engine, flags, load.count());
+  Status status = RunPrompt(*engine, flags, text, load.count());
+  StoreFlags::Finish(*engine);
+  return status;
+}
+
+}  // namespace
+
+Command AddRun(CommandLine& line) {
+  const FlagSet command = line.AddCommand("run", "Answer a prompt, or chat");
+  const auto flags = std::make_shared<RunFlags>();
+  flags->Add(command);
+  return {"run", [flags] { return Run(*flags); }};
+}
+
+}  // namespace kvcache::app

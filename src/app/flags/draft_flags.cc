@@ -1,0 +1,105 @@
+#include "app/flags/draft_flags.h"
+
+#include <charconv>
+#include <optional>
+
+#include "app/flags/model_store.h"
+#include "base/strings.h"
+#include "gguf/gguf.h"
+#include "kvcache_engine/head_drafter.h"
+#include "kvcache_engine/model_drafter.h"
+#include "model/model.h"
+
+namespace kvcache::app {
+namespace {
+
+constexpr int kMostDrafts = 16;
+
+// Returns the number, -1 for "auto", or nothing.
+std::optional<int> ParseTokens(const std::string& text) {
+  if (text == "auto") return -1;
+  int number = 0;
+  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
+  const bool whole = parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
+  if (!whole || number < 0 || number > kMostDrafts) return std::nullopt;
+  return number;
+}
+
+}  // namespace
+
+void DraftFlags::Add(FlagSet command) {
+  const std::string group = "Speculation";
+  command
+      .AddText(
+          "--draft", &draft_,
+          "who proposes tokens, which the model verifies several at a time; the text is the "
+          "same: a smaller model with the same vocabulary or a draft head for this model (a .gguf "
+          "file, or a name that 'kvcache list' shows), head (the one in the model's file), ngram "
+          "(what followed the same tokens before), or none")
+      .Group(group)
+      .ValueName("MODEL|head|ngram|none")
+      .ShowDefault();
+  command
+      .AddText(
+          "--draft-tokens", &tokens_,
+          "tokens that are proposed at once, 0 to 16; auto: as many as were measured to be the "
+          "fastest")
+      .Group(group)
+      .ValueName("N|auto")
+      .ShowDefault();
+}
+
+Status DraftFlags::Check() const {
+  if (ParseTokens(tokens_)) return Status::Ok();
+  return {StatusCode::kInvalidArgument,
+          StrCat("--draft-tokens is ", Quoted(tokens_), "; must be auto or a number from 0 to ",
+                 kMostDrafts)};
+}
+
+bool NamesDraftFile(const std::string& draft) {
+  return !draft.empty() && draft != "none" && draft != "ngram" && draft != "head";
+}
+
+Result<std::string> FindDraftHead(const std::string& draft, const std::string& model) {
+  if (draft != "head" && !NamesDraftFile(draft)) return std::string();
+  KVCACHE_ASSIGN_OR_RETURN(std::string path, FindModel(draft == "head" ? model : draft));
+  if (draft == "head") return path;
+  KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
+  return HasOnlyDraftHead(*file) ? path : std::string();
+}
+
+Result<std::string> DraftFlags::HeadFile(const std::string& model) const {
+  auto path = FindDraftHead(draft_, model);
+  return path.ok() ? std::move(path) : std::move(path).TakeStatus().WithContext("--draft");
+}
+
+Status DraftFlags::Open(Engine& engine) {
+  if (draft_ == "none") return Status::Ok();
+  if (engine.has_encoder()) {
+    return {StatusCode::kUnsupported, "--draft: a model with an encoder takes no drafts"};
+  }
+  if (draft_ == "ngram") {
+    drafter_ = MakeLookupDrafter();
+    return Status::Ok();
+  }
+  const auto open = [&]() -> Status {
+    if (engine.has_draft_head()) {
+      KVCACHE_ASSIGN_OR_RETURN(drafter_, MakeHeadDrafter(engine));
+      return Status::Ok();
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft_));
+    KVCACHE_ASSIGN_OR_RETURN(engine_, Engine::Open(path, {.threads = engine.options().threads,
+                                                          .context = engine.context()}));
+    KVCACHE_ASSIGN_OR_RETURN(drafter_, MakeModelDrafter(*engine_, engine));
+    return Status::Ok();
+  };
+  Status status = open();
+  return status.ok() ? Status::Ok() : std::move(status).WithContext("--draft");
+}
+
+void DraftFlags::Fill(GenerateRequest& request) const {
+  request.drafter = drafter_.get();
+  request.draft_tokens = *ParseTokens(tokens_);
+}
+
+}  // namespace kvcache::app

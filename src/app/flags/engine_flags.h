@@ -1,0 +1,86 @@
+// The flags that all commands share which run a model: the model, its cache, and the threads.
+//
+// Thread safety: values.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+
+#include "app/flags/command_line.h"
+#include "kvcache_engine/engine.h"
+
+namespace kvcache::app {
+
+struct CacheTypes {
+  DType k = DType::kF16;
+  DType v = DType::kF16;
+};
+
+// --kv-type, --k-type, --v-type.
+class CacheTypeFlags {
+ public:
+  // Declares the flags. REQUIRES: `command` is parsed while this lives.
+  void Add(FlagSet command);
+
+  CacheTypes types() const { return {k_.value_or(kv_), v_.value_or(kv_)}; }
+
+ private:
+  DType kv_ = DType::kF16;
+  std::optional<DType> k_, v_;
+};
+
+class EngineFlags {
+ public:
+  // Declares MODEL and the flags of the cache. `default_context` is the help's text for the default
+  // of --ctx. REQUIRES: `command` is parsed while this lives.
+  void Add(FlagSet command, const std::string& default_context = "the model's, at most 8,192");
+  // The same without MODEL.
+  void AddWithoutModel(FlagSet command,
+                       const std::string& default_context = "the model's, at most 8,192");
+
+  const std::string& model() const { return model_; }
+
+  // Returns the tokens of --ctx; 0: it is not given.
+  int context() const { return context_; }
+  // Sets the context for a command line without --ctx.
+  void SetDefaultContext(int tokens) { context_ = tokens; }
+
+  // Sets EngineOptions::draft_head for the next Open.
+  void SetDraftHead(std::string path) { draft_head_ = std::move(path); }
+
+  // Opens the model. Errors name the flag or the file.
+  Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
+
+  // Opens the model with a context of `tokens`, unless --ctx is given, for so many sequences.
+  Result<std::unique_ptr<Engine>> OpenFor(int tokens, int sequences = 1) const;
+
+  // Opens the weights at a path for a scheduler of so many requests: a pool for `pool_bytes` bytes (0: half
+  // of what the machine has free) that gives its memory back. `context`: tokens without --ctx; 0: the
+  // default. `draft_head`: as EngineOptions::draft_head.
+  struct ForRequests {
+    std::string path;
+    int sequences = 1;
+    std::int64_t pool_bytes = 0;
+    int context = 0;
+    std::string draft_head{};
+  };
+  Result<std::unique_ptr<Engine>> OpenForRequests(const ForRequests& wanted) const;
+
+ private:
+  EngineOptions Options() const;
+  static Result<std::unique_ptr<Engine>> OpenWith(const std::string& path,
+                                                  const EngineOptions& options);
+
+  std::string model_;
+  std::string draft_head_;
+  CacheTypeFlags types_;
+  int context_ = 0;
+  int prefill_chunk_ = 512;
+  int threads_ = 0;
+  CheckpointOptions checkpoints_;
+};
+
+}  // namespace kvcache::app

@@ -1,0 +1,75 @@
+// --store, --disk-budget and --memory-budget: where prefixes are kept, and how much of them. $KVCACHE_STORE is the default of --store.
+// Both name several stores with commas between them.
+//
+// Thread safety: a value.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "app/flags/command_line.h"
+#include "kvcache/store.h"
+#include "kvcache_engine/engine.h"
+
+namespace kvcache::app {
+
+// Returns the directory that is used without --store: kvcache in $XDG_CACHE_HOME or ~/.cache. Empty if the
+// environment names neither.
+std::string DefaultStoreDirectory();
+
+// Reads a number of bytes such as 500M or 10G. Errors: kInvalidArgument.
+Result<std::int64_t> ParseBytes(const std::string& text);
+
+class StoreFlags {
+ public:
+  // Declares the flags. REQUIRES: `command` is parsed while this lives.
+  void Add(FlagSet command);
+
+  // Returns the stores in order, the fastest first: directories, URLs of Redis, "memory". Empty: none.
+  std::vector<std::string> names() const;
+  // Returns the tier of a store's name.
+  static StoreTier TierOf(const std::string& name);
+  // Returns a store's name without a password.
+  static std::string NameOf(const std::string& name);
+  // Returns the bytes of --memory-budget that are for caches: all, or what a store in memory leaves; 0: no flag.
+  std::int64_t cache_budget() const;
+  // Returns how many tokens fit into the memory budget besides one context. Errors: kInvalidArgument if not
+  // even the context fits.
+  Result<std::int64_t> TokensBesideContext(Engine& engine) const;
+  // Opens one of them. Errors: the store's.
+  Result<std::unique_ptr<Store>> Open(const std::string& name) const;
+  // Collects the garbage of one of them. Errors: kUnsupported unless it is a directory.
+  Result<StoreStats> CollectGarbage(const std::string& name) const;
+
+  struct OpenStore {
+    std::string name;
+    std::shared_ptr<Store> store;
+  };
+  // What happens to a directory that cannot be opened now: it is not used, or a later call opens it.
+  enum class Failed { kUnused, kLater };
+  // Opens each of them. Says on standard error which cannot be opened.
+  std::vector<OpenStore> OpenEach(Failed failed = Failed::kUnused) const;
+  // Returns stores as one; null if there is none.
+  static std::shared_ptr<Store> Combine(const std::vector<OpenStore>& stores);
+  // Lets the engine use a store, if there is one. Says on standard error if it cannot: generation goes on.
+  static void Use(Engine& engine, std::shared_ptr<Store> store);
+  void Use(Engine& engine) const { Use(engine, Combine(OpenEach())); }
+  // Waits until everything is written, and says on standard error if something was not stored.
+  static void Finish(Engine& engine);
+
+ private:
+  DiskStoreOptions DiskOptions(const std::string& directory) const {
+    return {.directory = directory, .budget_bytes = budget_bytes_};
+  }
+  Result<std::unique_ptr<Store>> OpenLater(const std::string& name) const;
+  // Returns the bytes of a store in memory.
+  std::int64_t memory_store_bytes() const;
+
+  std::vector<std::string> stores_;
+  std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;
+  std::int64_t memory_bytes_ = 0;
+};
+
+}  // namespace kvcache::app

@@ -1,0 +1,136 @@
+#include "app/terminal/terminal.h"
+
+#include <unistd.h>
+
+#include <cerrno>
+#include <charconv>
+#include <csignal>
+#include <cstdio>
+#include <cstring>
+#include <memory>
+
+#include "app/terminal/paste_mode.h"
+
+namespace kvcache::app {
+namespace {
+
+std::atomic<bool> interrupted{false};
+std::atomic<int> termination{0};  // the signal that asked the program to end
+
+extern "C" void OnSignal(int signal) {
+  if (signal != SIGINT) termination.store(signal);
+  interrupted.store(true);
+  (void)std::signal(signal, EndBySignal);  // the second one
+}
+
+// Without SA_RESTART: a wait for a pipe's reader ends, too.
+void Catch(int signal) {
+  struct sigaction before {};
+  (void)sigaction(signal, nullptr, &before);
+  if (signal != SIGINT && before.sa_handler == SIG_IGN) return;  // nohup
+  struct sigaction action {};
+  action.sa_handler = &OnSignal;
+  (void)sigemptyset(&action.sa_mask);
+  (void)sigaction(signal, &action, nullptr);
+}
+
+struct FileCloser {
+  void operator()(std::FILE* file) const {
+    if (file != stdin) (void)std::fclose(file);
+  }
+};
+
+}  // namespace
+
+bool StdinIsTerminal() {
+  return isatty(STDIN_FILENO) != 0;
+}
+bool StdoutIsTerminal() {
+  return isatty(STDOUT_FILENO) != 0;
+}
+bool StderrIsTerminal() {
+  return isatty(STDERR_FILENO) != 0;
+}
+
+void Progress::Show(const std::string& line) {
+  if (!StderrIsTerminal()) return;
+  (void)std::fprintf(stderr, "\r\033[K%s", line.c_str());
+  shown_ = true;
+}
+
+void Progress::Clear() {
+  if (!shown_) return;
+  (void)std::fprintf(stderr, "\r\033[K");
+  shown_ = false;
+}
+
+const std::atomic<bool>& CatchInterrupt() {
+  Catch(SIGINT);
+  if (!Terminated()) {
+    Catch(SIGTERM);
+    Catch(SIGHUP);
+  }
+  return interrupted;
+}
+
+bool Interrupted() {
+  return interrupted.load();
+}
+
+void ForgetInterrupt() {
+  if (Terminated()) return;
+  interrupted.store(false);
+  Catch(SIGINT);
+}
+
+bool Terminated() {
+  return termination.load() != 0;
+}
+
+void EndByTermination() {
+  if (!Terminated()) return;
+  (void)std::signal(termination.load(), SIG_DFL);
+  (void)std::raise(termination.load());
+}
+
+Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes) {
+  const std::unique_ptr<std::FILE, FileCloser> file(path == "-" ? stdin
+                                                                : std::fopen(path.c_str(), "rb"));
+  const std::string name = path == "-" ? "standard input" : path;
+  if (!file) return Status(StatusCode::kIo, name + ": cannot open: " + std::strerror(errno));
+  std::string text;
+  char block[1 << 16];
+  while (const std::size_t count = std::fread(block, 1, sizeof(block), file.get())) {
+    if (count > max_bytes - text.size()) {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat(name, ": more than ", HumanBytes(static_cast<std::int64_t>(max_bytes)),
+                           ", which is the most that is read"));
+    }
+    text.append(block, count);
+  }
+  if (std::ferror(file.get()) != 0) {
+    return Status(StatusCode::kIo, name + ": cannot read: " + std::strerror(errno));
+  }
+  return text;
+}
+
+Result<std::vector<std::int32_t>> ParseTokens(std::string_view text) {
+  std::vector<std::int32_t> tokens;
+  constexpr std::string_view kSeparators = ", \t\r\n";
+  for (std::size_t at = text.find_first_not_of(kSeparators); at != std::string_view::npos;
+       at = text.find_first_not_of(kSeparators, at)) {
+    const std::size_t end = std::min(text.find_first_of(kSeparators, at), text.size());
+    const std::string_view word = text.substr(at, end - at);
+    std::int32_t token = 0;
+    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), token);
+    if (error != std::errc() || stop != word.data() + word.size()) {
+      return Status(StatusCode::kInvalidArgument,
+                    "'" + std::string(word.substr(0, 40)) + "' is not a token id");
+    }
+    tokens.push_back(token);
+    at = end;
+  }
+  return tokens;
+}
+
+}  // namespace kvcache::app

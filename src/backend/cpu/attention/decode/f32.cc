@@ -1,0 +1,19 @@
+// Decode attention's kernels for keys and values of type f32.
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/attention/decode/f32.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/attention/decode/kernels-inl.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu {
+namespace HWY_NAMESPACE {
+
+template struct DecodeKernels<DType::kF32>;
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu
+HWY_AFTER_NAMESPACE();

@@ -1,0 +1,64 @@
+// What the products of bytes with inputs have in common (common/block_dot-inl.h).
+//
+// Compiled once per target.
+#if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_BYTES_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_BYTES_INL_H_
+#undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_BYTES_INL_H_
+#else
+#define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_BYTES_INL_H_
+#endif
+
+#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/simd/simd-inl.h"
+
+// Highway 1.0 compiles AVX3_DL with 256-bit VNNI only; this adds the 512-bit one. It replaces
+// HWY_BEFORE_NAMESPACE instead of being nested in it because Clang honours one attribute only.
+#undef KVCACHE_BEFORE_DOT
+#if HWY_ARCH_X86
+#include <immintrin.h>
+#endif
+#if HWY_TARGET == HWY_AVX3_DL
+#define KVCACHE_BEFORE_DOT() HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni") static_assert(true)
+#else
+#define KVCACHE_BEFORE_DOT() HWY_BEFORE_NAMESPACE()
+#endif
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu::block {
+namespace HWY_NAMESPACE {
+namespace hn = hwy::HWY_NAMESPACE;
+using cpu::HWY_NAMESPACE::DF;
+using cpu::HWY_NAMESPACE::kLanes;
+using cpu::HWY_NAMESPACE::VF;
+using DI = hn::RebindToSigned<DF>;
+using VI = hn::Vec<DI>;
+using D8 = hn::Repartition<std::uint8_t, DF>;
+using V8 = hn::Vec<D8>;
+
+inline constexpr int kPanelRegs = static_cast<int>(kPanelRows) / kLanes;
+inline constexpr int kVectorBytes = 4 * kLanes;
+
+// The start of DotGroups' sums: zero, or `init`. `init` is null for kZero. The inputs of neighbouring
+// tokens are kBlock apart, even if only a part of a block is used; with digits 2 kBlock, and the high
+// digits of a block follow its low ones.
+enum class Init : std::uint8_t { kZero, kCorrections };
+
+inline constexpr int kAnyByte = 255;
+
+// The bytes of a product.
+struct Bytes {
+  int max;             // no byte exceeds it
+  bool fours = false;  // AVX2 only: uses AVX-VNNI
+};
+
+// The number of digits of an input that is multiplied with such bytes.
+constexpr int DigitsOf(Bytes bytes) {
+  constexpr bool kPairs = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
+  return kPairs && !bytes.fours && bytes.max > 127 ? 2 : 1;
+}
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::block
+HWY_AFTER_NAMESPACE();
+
+#endif  // per-target include guard

@@ -1,0 +1,58 @@
+#include "cache/cells/kv_page.h"
+
+#include <new>
+#include <utility>
+
+#include "base/strings.h"
+#include "cache/cache_checks.h"
+
+namespace kvcache {
+
+std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int64_t cells, std::byte* bytes) {
+  constexpr auto kAlignment = static_cast<std::int64_t>(AlignedBuffer::kAlignmentBytes);
+  std::int64_t size = 0;
+  for (LayerKv& layer : layers) {
+    layer.k = nullptr;
+    layer.v = nullptr;
+    if (layer.shape.kv_heads == 0) continue;
+    layer.layout = KvLayout::kTiled;
+    layer.v_transposed = false;
+    layer.on_host = true;
+    layer.cells = cells;
+    if (bytes != nullptr) layer.k = bytes + size;
+    size += RoundUp(layer.KBytes(), kAlignment);
+    if (bytes != nullptr && !layer.shape.v_in_k) layer.v = bytes + size;
+    size += RoundUp(layer.VBytes(), kAlignment);
+  }
+  return size;
+}
+
+Result<std::shared_ptr<KvPage>> KvPage::Make(std::span<const LayerKv> layers, Position begin,
+                                             Position end, std::shared_ptr<HostBytes> count) {
+  const Position first = begin / kCellTile * kCellTile;
+  const auto cells = static_cast<std::int32_t>(RoundUp(end, kCellTile) - first);
+  try {
+    std::shared_ptr<KvPage> page(new KvPage());
+    page->first_ = first;
+    page->layers_.assign(layers.begin(), layers.end());
+    const std::int64_t size = LayOutOnHost(page->layers_, cells, nullptr);
+    auto memory = count->memory.Take(static_cast<std::size_t>(size));
+    if (!memory.ok()) return memory.status();
+    page->memory_ = std::move(*memory);
+    LayOutOnHost(page->layers_, cells, page->memory_.data());
+    page->count_ = std::move(count);
+    page->count_->Add(page->bytes());
+    return page;
+  } catch (const std::bad_alloc&) {
+    return Status(StatusCode::kOutOfMemory,
+                  StrCat("no memory for the positions [", begin, ", ", end, ") of a snapshot"));
+  }
+}
+
+KvPage::~KvPage() {
+  if (count_ == nullptr) return;
+  count_->Add(-bytes());
+  count_->memory.Give(std::move(memory_));
+}
+
+}  // namespace kvcache

@@ -1,0 +1,105 @@
+// The outputs of an encoder in a store: PrefixStore's part for models that read a whole text first.
+//
+// An object is the snapshot of the encoder cache after the decoder's first token, which has the keys and values
+// that the decoder's layers attend to. The decoder's own keys and values are not in it: the first token is
+// evaluated again, which leaves its logits.
+#include <algorithm>
+#include <chrono>
+#include <utility>
+
+#include "engine/engine_impl.h"
+#include "engine/persist/prefix_store.h"
+#include "engine/persist/store_calls.h"
+#include "kvcache/encoder_cache.h"
+
+namespace kvcache {
+namespace {
+
+// The positions of the decoder's first token, which the output belongs to.
+constexpr Position kOutputBegin = 0;
+constexpr Position kOutputEnd = 1;
+
+}  // namespace
+
+Result<std::unique_ptr<Snapshot>> PrefixStore::ImportOutput(std::span<const std::byte> payload,
+                                                            std::size_t tokens) {
+  EncoderCache& encoder = *engine_.cache().Encoder();
+  KVCACHE_ASSIGN_OR_RETURN(auto output, encoder.Import(payload));
+  if (output->begin() != kOutputBegin || output->end() != kOutputEnd) {
+    return Status(StatusCode::kCorrupt, "the object is not the output of an encoder");
+  }
+  KVCACHE_RETURN_IF_ERROR(
+      encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
+  return output;
+}
+
+Status PrefixStore::RestoreOutput(SequenceId sequence, const Snapshot& output) {
+  EncoderCache& encoder = *engine_.cache().Encoder();
+  Status restored = encoder.Restore(sequence, &output, kOutputEnd);
+  if (!restored.ok()) (void)encoder.Remove(sequence, 0, kEndOfSequence).ok();  // never fails
+  return restored;
+}
+
+TextReuse PrefixStore::LoadOutput(SequenceId sequence, std::span<const std::int32_t> text) {
+  const auto start = std::chrono::steady_clock::now();
+  TextReuse reuse;
+  const auto size = static_cast<Position>(text.size());
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, 0));
+    bool is_wrong = false;
+    const auto read = [&](std::size_t, std::span<const std::byte> payload,
+                          StoreTier tier) -> Status {
+      auto output = ImportOutput(payload, text.size());
+      is_wrong = !output.ok() && output.status().code() != StatusCode::kOutOfMemory;
+      if (!output.ok()) return std::move(output).TakeStatus();
+      KVCACHE_RETURN_IF_ERROR(RestoreOutput(sequence, **output));
+      reuse.stored = reuse.tiers[static_cast<std::size_t>(tier)] = size;
+      return Status::Ok();
+    };
+    Status loaded = store_->GetEach(std::span(&id, 1), read);
+    if (is_wrong) (void)store_->Remove(id).ok();
+    return loaded;
+  });
+  if (status.code() == StatusCode::kNotFound) {
+    reuse.problem = WhyMissed(text, 0);
+  } else if (!status.ok()) {
+    reuse.problem = status.message();
+  }
+  reuse.store_ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  return reuse;
+}
+
+Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id,
+                                int most_wait_ms) {
+  EncoderCache& encoder = *engine_.cache().Encoder();
+  KVCACHE_ASSIGN_OR_RETURN(const auto output,
+                           encoder.TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
+  KVCACHE_RETURN_IF_ERROR(
+      encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
+  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(encoder, *output, {}));
+  return Queue(id, std::move(bytes), most_wait_ms);
+}
+
+// It was not found, or could not be read: one of several stores may have it, and others not.
+void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text) {
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, 0));
+    return WriteOutput(sequence, text.size(), id, kMostWaitMs);
+  });
+  (void)status.ok();  // what was not stored is encoded again
+}
+
+void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text,
+                             std::uint64_t salt, Known& known) {
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, salt));
+    if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(WriteOutput(sequence, text.size(), id, 0));
+    known.ids.push_back(id);
+    return Status::Ok();
+  });
+  (void)status.ok();
+}
+
+}  // namespace kvcache

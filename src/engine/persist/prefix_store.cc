@@ -1,0 +1,294 @@
+#include "engine/persist/prefix_store.h"
+
+#include <algorithm>
+#include <chrono>
+#include <cstring>
+#include <exception>
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/engine_impl.h"
+#include "engine/persist/fingerprint_list.h"
+#include "engine/persist/state_index.h"
+#include "engine/persist/store_calls.h"
+#include "engine/persist/store_fingerprint.h"
+#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/token_keys.h"
+#include "store/content_hash.h"
+
+namespace kvcache {
+namespace {
+
+static_assert(SequenceStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
+
+constexpr std::int64_t kMostWriteBehindBytes = std::int64_t{256} << 20;
+
+std::span<const std::byte> TextBytes(std::string_view text) {
+  return std::as_bytes(std::span(text.data(), text.size()));
+}
+
+}  // namespace
+
+PrefixStore::PrefixStore(Engine& engine, std::shared_ptr<Store> store)
+    : engine_(engine),
+      store_(std::move(store)),
+      is_divisible_(IsDivisible(engine.info().memory)),
+      has_encoder_(engine.has_encoder()),
+      writer_(*store_, kMostWriteBehindBytes) {
+  for (const LayerMemory& layer : engine.info().memory) {
+    const bool grows =
+        layer.kind == LayerMemory::Kind::kFull || layer.kind == LayerMemory::Kind::kChunked;
+    states_are_small_ = states_are_small_ && !grows;
+    if (layer.kind != LayerMemory::Kind::kCross) continue;
+    const auto at = static_cast<std::size_t>(layer.layer);
+    output_shapes_.resize(std::max(output_shapes_.size(), at + 1));
+    output_shapes_[at] = layer.kv;
+  }
+}
+
+Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
+                                                       std::shared_ptr<Store> store) {
+  try {
+    std::unique_ptr<PrefixStore> made(new PrefixStore(engine, std::move(store)));
+    KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, *made->store_));
+    KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
+    KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
+    KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
+    KVCACHE_ASSIGN_OR_RETURN(made->saved_, made->keys_->Nothing(0));
+    KVCACHE_ASSIGN_OR_RETURN(made->fingerprints_, ReadFingerprints(*made->store_));
+    made->fingerprint_text_ = text;
+    return made;
+  } catch (const std::exception& error) {
+    return Status(StatusCode::kInternal, error.what());
+  }
+}
+
+bool PrefixStore::Has(const ObjectId& id) {
+  if (writer_.Holds(id)) return true;
+  const auto has = store_->Contains(id);
+  return has.ok() && *has;
+}
+
+Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> pieces,
+                                std::span<const std::int32_t> tokens, TokensByTier& tiers) {
+  std::vector<ObjectId> ids;
+  for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
+  const ObjectId* wrong = nullptr;
+  Status status = store_->GetEach(
+      ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) -> Status {
+        auto state = Read(payload);
+        if (!state.ok() && state.status().code() != StatusCode::kOutOfMemory) wrong = &ids[index];
+        if (!state.ok()) return std::move(state).TakeStatus();
+        const Position before = session.position();
+        const auto most = static_cast<Position>(tokens.size()) - 1;
+        const auto target = static_cast<std::size_t>(std::min(pieces[index].end, most));
+        KVCACHE_RETURN_IF_ERROR(
+            session.Restore(state->snapshot.get(), tokens.first(target), state->last));
+        tiers[static_cast<std::size_t>(tier)] += session.position() - before;
+        return Status::Ok();
+      });
+  if (wrong != nullptr) (void)store_->Remove(*wrong).ok();
+  return status;
+}
+
+Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens,
+                               TokensByTier& tiers) {
+  KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
+  Status status;  // of a store that does not answer; others may
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
+                           keys_->Divide(tokens, kLeastPiece, nothing, [&](const ObjectId& id) {
+                             const auto has = store_->Contains(id);
+                             if (!has.ok() && status.ok()) status = has.status();
+                             return has.ok() && *has;
+                           }));
+  if (pieces.empty()) return status;
+  const auto most = static_cast<Position>(tokens.size()) - 1;
+  if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
+    const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
+      return piece.end > session.position();
+    });
+    Status loaded = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
+    if (!loaded.ok()) status = std::move(loaded);
+  }
+  // The first piece of a chain is of use to most prompts, and goes last.
+  std::vector<ObjectId> used;
+  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) used.push_back(piece->id);
+  store_->Touch(used);
+  return status;
+}
+
+Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens,
+                              TokensByTier& tiers) {
+  Status first;
+  const Status status = ForEachState(
+      *store_, *keys_, tokens, 0, session.position() + kLeastPiece,
+      static_cast<Position>(tokens.size()) - 1, [&](const StoredPiece& state) -> Result<bool> {
+        Status loaded = LoadObjects(session, std::span(&state, 1), tokens, tiers);
+        if (loaded.ok()) {
+          store_->Touch(std::span(&state.id, 1));
+          return false;
+        }
+        if (first.ok() && loaded.code() != StatusCode::kNotFound) first = std::move(loaded);
+        return true;
+      });
+  return status.ok() ? first : status;
+}
+
+PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int32_t> tokens) {
+  const auto start = std::chrono::steady_clock::now();
+  const Position before = session.position();
+  Loaded loaded;
+  const Status status = WithoutExceptions([&] {
+    return is_divisible_ ? LoadPieces(session, tokens, loaded.tiers)
+                         : LoadState(session, tokens, loaded.tiers);
+  });
+  if (!status.ok()) loaded.problem = status.message();
+  if (status.ok() && session.position() == 0) loaded.problem = WhyMissed(tokens, 0);
+  loaded.tokens = std::max<Position>(0, session.position() - before);
+  loaded.ms =
+      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
+  if (auto nothing = keys_->Nothing(0); nothing.ok()) saved_ = *nothing;
+  return loaded;
+}
+
+Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
+  const SequenceStates* const states = engine_.states();
+  return ReadStoredState(engine_.cache(), payload, states == nullptr ? 0 : states->hidden_size());
+}
+
+Status PrefixStore::Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
+                          int most_wait_ms) {
+  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(engine_.cache(), snapshot, last));
+  return Queue(id, std::move(bytes), most_wait_ms);
+}
+
+Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms) {
+  if (writer_.Add(id, std::move(bytes), most_wait_ms) == WriteBehind::Outcome::kQueued) {
+    Announce();
+    return Status::Ok();
+  }
+  return {StatusCode::kCacheFull, "the store is slower than the engine"};
+}
+
+std::string PrefixStore::WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt) {
+  std::string why;
+  const Status status = WithoutExceptions([&] {
+    why = has_encoder_
+              ? WhyTextMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt)
+              : kvcache::WhyMissed(*store_, fingerprint_text_, fingerprints_, tokens, salt);
+    return Status::Ok();
+  });
+  return status.ok() ? why : std::string();
+}
+
+// The first object of a process tells the store its fingerprint.
+void PrefixStore::Announce() {
+  if (std::exchange(is_announced_, true)) return;
+  writer_.Do([text = fingerprint_text_](Store& store) { return AddFingerprint(store, text); });
+}
+
+Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto snapshot,
+                           engine_.cache().TakeSnapshot(sequence, piece.begin, piece.end));
+  if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
+  return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, most_wait_ms);
+}
+
+void PrefixStore::Save(const Session& session, Extent extent) {
+  if (!is_divisible_ || session.unshifted() != session.position()) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(session.tokens(), least, saved_, [](const ObjectId&) { return true; }));
+    std::vector<ObjectId> known;
+    for (const StoredPiece& piece : pieces) {
+      if (Has(piece.id)) {
+        known.insert(known.begin(), piece.id);
+      } else {
+        KVCACHE_RETURN_IF_ERROR(
+            WritePiece(session.sequence(), piece, extent == Extent::kAll ? kMostWaitMs : 0));
+      }
+      if (piece.end - piece.begin == kChunk) saved_ = piece;
+    }
+    store_->Touch(known);
+    return Status::Ok();
+  });
+  (void)status.ok();  // what was not stored is computed again
+}
+
+void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens,
+                             Extent extent, Known& known) {
+  const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+  const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
+  if (!is_divisible_ || !has_piece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(
+        const std::vector<StoredPiece> pieces,
+        keys_->Divide(tokens, least, known.last, [](const ObjectId&) { return true; }));
+    for (const StoredPiece& piece : pieces) {
+      const bool is_known =
+          std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();
+      if (!is_known) KVCACHE_RETURN_IF_ERROR(WritePiece(sequence, piece, 0));
+      if (piece.end - piece.begin == kChunk) {
+        known.last = piece;
+      } else if (!is_known) {
+        known.ids.push_back(piece.id);
+      }
+    }
+    return Status::Ok();
+  });
+  (void)status.ok();
+}
+
+// The list is written after the state.
+Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> chain) {
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId list,
+                           keys_->ListId(chain[static_cast<std::size_t>(state.end / kChunk)]));
+  writer_.Do([list, state](Store& store) { return ListState(store, list, state); });
+  return Status::Ok();
+}
+
+void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
+                            std::span<const std::int32_t> tokens) {
+  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
+    if (Has(id)) {
+      store_->Touch(std::span(&id, 1));
+    } else {
+      KVCACHE_RETURN_IF_ERROR(Write(state, last, id, kMostWaitMs));
+    }
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
+  });
+  (void)status.ok();
+}
+
+void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
+                            std::span<const std::int32_t> tokens, std::uint64_t salt,
+                            Known& known) {
+  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  const Status status = WithoutExceptions([&]() -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
+    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
+    if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(Write(state, last, id, 0));
+    known.ids.push_back(id);
+    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
+  });
+  (void)status.ok();
+}
+
+// A state of a model with growing layers holds all tokens before it, so that many of them would take the
+// square of the prompt's length. The ends of messages, the end of the prompt and lengths that double are
+// stored: half of a matching prompt is found at least.
+bool PrefixStore::IsStateWorthStoring(Position length, Position prompt,
+                                      std::span<const Position> restore_points) const {
+  const Position chunks = length / kChunk;
+  const bool doubles = length % kChunk == 0 && (chunks & (chunks - 1)) == 0;
+  return states_are_small_ || doubles || length + 1 >= prompt ||
+         std::binary_search(restore_points.begin(), restore_points.end(), length);
+}
+
+}  // namespace kvcache

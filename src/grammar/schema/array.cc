@@ -1,0 +1,118 @@
+// The lists that JSON schemas allow.
+#include <algorithm>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/strings.h"
+#include "grammar/schema/compiler.h"
+
+namespace kvcache {
+namespace {
+
+using Json = nlohmann::ordered_json;
+using Schemas = SchemaCompiler::Schemas;
+
+// What a schema says of a list's items: of the first ones each, and of all behind them.
+struct Items {
+  const Json* first = nullptr;
+  const Json* rest = nullptr;
+};
+
+Items ItemsOf(const Json& schema) {
+  const auto find = [&](const char* keyword) {
+    const auto found = schema.find(keyword);
+    return found == schema.end() ? nullptr : &*found;
+  };
+  // Old drafts have an array of items.
+  const Json* const items = find("items");
+  if (items != nullptr && items->is_array()) return {items, find("additionalItems")};
+  return {find("prefixItems"), items};
+}
+
+// Returns the schemas of an item that all parts have.
+Schemas SchemasAt(const SchemaParts& parts, std::size_t index) {
+  Schemas schemas;
+  for (const SchemaPart& part : parts) {
+    const Items items = ItemsOf(*part.schema);
+    if (items.first != nullptr && index < items.first->size()) {
+      schemas.push_back(&(*items.first)[index]);
+    } else if (items.rest != nullptr) {
+      schemas.push_back(items.rest);
+    }
+  }
+  return schemas;
+}
+
+struct Lengths {
+  std::int64_t least = 0;
+  std::int64_t most = -1;  // any number
+};
+
+// Returns the rule of the items. `first`: those of the first places; `item`: all others.
+Result<GrammarSymbol> Sequence(const std::vector<GrammarSymbol>& first, GrammarSymbol item,
+                               Lengths lengths, const std::string& place,
+                               SchemaCompiler& compiler) {
+  GrammarBuilder& builder = compiler.builder();
+  const GrammarSymbol comma = compiler.json().Comma();
+  // From the last place on: what may follow before any item, and after some.
+  std::int64_t count = std::max({std::ssize(first), lengths.least, lengths.most});
+  GrammarSymbol after_some = builder.AnyOf({{}});
+  GrammarSymbol after_none = after_some;
+  if (lengths.most < 0) {
+    const GrammarSymbol next = builder.AnyOf({{comma, item}});
+    after_some = builder.AnyOf({builder.Repeat(next, 0, -1)});
+    after_none = builder.AnyOf({{}, {item, after_some}});
+  }
+  for (std::int64_t i = count; i-- > 0;) {
+    if (builder.too_large()) return SchemaError(place, "makes the grammar too large");
+    const GrammarSymbol own = i < std::ssize(first) ? first[static_cast<std::size_t>(i)] : item;
+    const GrammarSymbol none = builder.NewRule();
+    const GrammarSymbol some = builder.NewRule();
+    if (lengths.most < 0 || i < lengths.most) {
+      builder.Add(none, {own, after_some});
+      builder.Add(some, {comma, own, after_some});
+    }
+    if (i >= lengths.least) {
+      builder.Add(none, {});
+      builder.Add(some, {});
+    }
+    after_none = none;
+    after_some = some;
+  }
+  return after_none;
+}
+
+}  // namespace
+
+Status AddSchemaArray(GrammarSymbol rule, const SchemaParts& parts, const std::string& place,
+                      int depth, SchemaCompiler& compiler) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto least, CountOf(parts, "minItems", place));
+  KVCACHE_ASSIGN_OR_RETURN(const auto most, CountOf(parts, "maxItems", place));
+  const auto unique = EachOf(parts, "uniqueItems");
+  const bool is_unique =
+      std::any_of(unique.begin(), unique.end(), [](const Json* value) { return *value == true; });
+  if (is_unique && !(most && *most <= 1)) return UnsupportedKeyword(place, "uniqueItems");
+  std::size_t named = 0;
+  for (const SchemaPart& part : parts) {
+    const Items items = ItemsOf(*part.schema);
+    if (items.first != nullptr) named = std::max(named, items.first->size());
+  }
+  std::vector<GrammarSymbol> first;
+  for (std::size_t i = 0; i < named; ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        const GrammarSymbol item,
+        compiler.Value(SchemasAt(parts, i), StrCat(place, "/prefixItems/", i), depth));
+    first.push_back(item);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol item,
+                           compiler.Value(SchemasAt(parts, named), place + "/items", depth));
+  GrammarBuilder& builder = compiler.builder();
+  KVCACHE_ASSIGN_OR_RETURN(
+      const GrammarSymbol items,
+      Sequence(first, item, {least.value_or(0), most.value_or(-1)}, place, compiler));
+  builder.Add(rule, Joined(Joined(builder.Literal("["), {items}), builder.Literal("]")));
+  return Status::Ok();
+}
+
+}  // namespace kvcache

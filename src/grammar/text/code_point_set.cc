@@ -1,0 +1,128 @@
+#include "grammar/text/code_point_set.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache {
+namespace {
+
+// Returns what stands for bytes that are no character.
+constexpr std::uint32_t kReplacement = 0xFFFD;
+
+struct Utf8Lead {
+  std::size_t length = 0;  // 0: none
+  std::uint32_t bits = 0;
+  std::uint32_t least = 0;  // smaller ones are overlong
+};
+
+Utf8Lead LeadOf(unsigned char byte) {
+  if (byte < 0x80) return {1, byte, 0};
+  if (byte >= 0xC2 && byte <= 0xDF) return {2, byte & 0x1Fu, 0x80};
+  if (byte >= 0xE0 && byte <= 0xEF) return {3, byte & 0x0Fu, 0x800};
+  if (byte >= 0xF0 && byte <= 0xF4) return {4, byte & 0x07u, 0x10000};
+  return {};
+}
+
+}  // namespace
+
+CodePointSet CodePointSet::Of(std::uint32_t first, std::uint32_t last) {
+  CodePointSet set;
+  set.ranges_.push_back({first, last});
+  return set;
+}
+
+void CodePointSet::Add(std::uint32_t first, std::uint32_t last) {
+  Add(Of(first, last));
+}
+
+void CodePointSet::Add(const CodePointSet& other) {
+  std::vector<CodePointRange> all = ranges_;
+  all.insert(all.end(), other.ranges_.begin(), other.ranges_.end());
+  *this = OfRanges(std::move(all));
+}
+
+CodePointSet CodePointSet::OfRanges(std::vector<CodePointRange> ranges) {
+  std::sort(ranges.begin(), ranges.end(),
+            [](const CodePointRange& a, const CodePointRange& b) { return a.first < b.first; });
+  CodePointSet set;
+  for (const CodePointRange& range : ranges) {
+    if (!set.ranges_.empty() && range.first <= set.ranges_.back().last + 1) {
+      set.ranges_.back().last = std::max(set.ranges_.back().last, range.last);
+    } else {
+      set.ranges_.push_back(range);
+    }
+  }
+  return set;
+}
+
+CodePointSet CodePointSet::Complement() const {
+  CodePointSet others;
+  std::uint32_t next = 0;
+  for (const CodePointRange& range : ranges_) {
+    if (range.first > next) others.ranges_.push_back({next, range.first - 1});
+    next = range.last + 1;
+  }
+  if (next <= kLastCodePoint) others.ranges_.push_back({next, kLastCodePoint});
+  return others;
+}
+
+bool CodePointSet::Has(std::uint32_t point) const {
+  const auto after =
+      std::upper_bound(ranges_.begin(), ranges_.end(), point,
+                       [](std::uint32_t a, const CodePointRange& b) { return a < b.first; });
+  return after != ranges_.begin() && (after - 1)->last >= point;
+}
+
+CodePointSet DecimalDigits() {
+  return CodePointSet::Of('0', '9');
+}
+
+CodePointSet WordCharacters() {
+  CodePointSet set = DecimalDigits();
+  set.Add('A', 'Z');
+  set.Add('a', 'z');
+  set.Add('_', '_');
+  return set;
+}
+
+// WhiteSpace and LineTerminator: tab to carriage return, Zs, and U+FEFF.
+CodePointSet WhiteSpace() {
+  CodePointSet set = LineTerminators();
+  set.Add(0x09, 0x0D);
+  for (const std::uint32_t point : {0x20u, 0xA0u, 0x1680u, 0x202Fu, 0x205Fu, 0x3000u, 0xFEFFu}) {
+    set.Add(point, point);
+  }
+  set.Add(0x2000, 0x200A);
+  return set;
+}
+
+CodePointSet LineTerminators() {
+  CodePointSet set = CodePointSet::Of('\n');
+  set.Add('\r', '\r');
+  set.Add(0x2028, 0x2029);
+  return set;
+}
+
+std::uint32_t ReadCodePoint(std::string_view text, std::size_t& at) {
+  const Utf8Lead lead = LeadOf(static_cast<unsigned char>(text[at++]));
+  if (lead.length == 0 || at + lead.length - 1 > text.size()) return kReplacement;
+  std::uint32_t point = lead.bits;
+  for (std::size_t i = 1; i < lead.length; ++i) {
+    const auto byte = static_cast<unsigned char>(text[at + i - 1]);
+    if ((byte & 0xC0) != 0x80) return kReplacement;
+    point = point << 6 | (byte & 0x3Fu);
+  }
+  if (point < lead.least || point > kLastCodePoint || (point >= 0xD800 && point <= 0xDFFF)) {
+    return kReplacement;
+  }
+  at += lead.length - 1;
+  return point;
+}
+
+std::vector<std::uint32_t> CodePointsOf(std::string_view text) {
+  std::vector<std::uint32_t> points;
+  for (std::size_t at = 0; at < text.size();) points.push_back(ReadCodePoint(text, at));
+  return points;
+}
+
+}  // namespace kvcache

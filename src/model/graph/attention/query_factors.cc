@@ -1,0 +1,29 @@
+#include "model/graph/attention/query_factors.h"
+
+#include <algorithm>
+#include <cmath>
+#include <new>
+
+#include "base/strings.h"
+
+namespace kvcache {
+
+Status QueryFactors::Reserve(int max_batch) {
+  try {
+    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory,
+            StrCat("no memory for the query factors of ", max_batch, " tokens")};
+  }
+  return Status::Ok();
+}
+
+std::span<const float> QueryFactors::At(std::span<const Position> positions) {
+  for (std::size_t i = 0; i < positions.size(); ++i) {
+    const double lengths = std::floor((1.0 * positions[i] + offset_) / length_);
+    factors_[i] = static_cast<float>(1.0 + scale_ * std::log1p(lengths));
+  }
+  return std::span(factors_).first(positions.size());
+}
+
+}  // namespace kvcache

@@ -1,0 +1,76 @@
+#include "model/graph/attention/self_attention.h"
+
+#include <string>
+
+namespace kvcache {
+
+Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
+                                                int layer, Bias bias, Bias output_bias) {
+  const std::string prefix = LayerPrefix(layer) + "attn_";
+  return Load(reader, params, layer, {prefix + "q", prefix + "k", prefix + "v", prefix + "output"},
+              bias, output_bias);
+}
+
+Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
+                                                int layer, const AttentionNames& names, Bias bias,
+                                                Bias output_bias) {
+  const auto at = static_cast<std::size_t>(layer);
+  AttentionWeights a;
+  a.heads = params.heads[at];
+  a.kv_heads = params.kv_heads[at];
+  a.k_dim = params.k_dim;
+  a.v_dim = params.v_dim;
+  const std::int64_t size = params.hidden_size;
+  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(names.q, size, a.heads * a.k_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(names.k, size, a.kv_heads * a.k_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(names.v, size, a.kv_heads * a.v_dim, bias));
+  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(names.o, a.heads * a.v_dim, size, output_bias));
+  return a;
+}
+
+AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights) {
+  return {.q = pass.TakeHeads(weights.k_dim, weights.heads),
+          .k = pass.TakeHeads(weights.k_dim, weights.kv_heads),
+          .v = pass.TakeHeads(weights.v_dim, weights.kv_heads),
+          .out = pass.TakeHeads(weights.v_dim, weights.heads)};
+}
+
+Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParams& params,
+                                          int layer, const SelfAttentionTensors& tensors) {
+  const std::string prefix = LayerPrefix(layer) + "attn_";
+  const auto norm = [&](const char* name) {
+    return reader.RmsNorm(prefix + name, params.k_dim, params.norm_epsilon);
+  };
+  SelfAttention block;
+  KVCACHE_ASSIGN_OR_RETURN(
+      block.weights,
+      AttentionWeights::Load(reader, params, layer, tensors.bias, tensors.output_bias));
+  if (tensors.head_norms) {
+    KVCACHE_ASSIGN_OR_RETURN(block.q_norm, norm("q_norm"));
+    KVCACHE_ASSIGN_OR_RETURN(block.k_norm, norm("k_norm"));
+  }
+  if (tensors.sinks) {
+    KVCACHE_ASSIGN_OR_RETURN(block.sinks,
+                             reader.Floats(prefix + "sinks.weight", block.weights.heads));
+  }
+  return block;
+}
+
+void SelfAttention::Run(Pass& pass, int layer, const TensorView& h,
+                        const SelfAttentionOptions& options, const TensorView& out) const {
+  // One call for the three products: the backend converts or quantises h once.
+  const Pass::Scope scope(pass);
+  const auto [q, k, v, attended] = TakeAttention(pass, weights);
+  pass.Linear(h, {{weights.q, q}, {weights.k, k}, {weights.v, v}});
+  if (q_norm.has_value()) pass.RmsNorm(q, *q_norm, q);
+  if (k_norm.has_value()) pass.RmsNorm(k, *k_norm, k);
+  pass.Rope(q, options.rope);
+  pass.Rope(k, options.rope);
+  if (!options.query_factors.empty()) pass.ScaleTokens(q, options.query_factors);
+  AttentionOptions attention = options.attention;
+  attention.sinks = sinks;
+  pass.Attention(layer, q, k, v, attention, attended);
+  pass.Linear(attended, {{weights.o, out}});
+}
+
+}  // namespace kvcache

@@ -1,0 +1,186 @@
+// Routes for those who look at prompts and at the cache: tokens, templates, reuse and sequences.
+#include <algorithm>
+#include <span>
+#include <utility>
+
+#include "base/strings.h"
+#include "server/answer.h"
+#include "server/models/prompt_line.h"
+#include "server/request/template_fields.h"
+#include "server/request/tools.h"
+
+namespace kvcache::server {
+namespace {
+
+using Reply = std::shared_ptr<HttpReply>;
+
+// Reads a conversation with its tools, and what it says to the template.
+Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
+  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  ChatInput extra;
+  ReadThink(fields, context.service.reasons(), extra);
+  ReadTemplateFields(fields, extra);
+  if (!fields.ok()) return fields.error();
+  KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadMessages(*fields.Find("messages")));
+  input.tools = tools.list;
+  input.variables = std::move(extra.variables);
+  input.generation_prompt = extra.generation_prompt;
+  return input;
+}
+
+// Returns the tokens of "messages" or "prompt", as the routes that generate have them.
+Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
+  if (fields.Has("messages") == fields.Has("prompt")) {
+    return Status(StatusCode::kInvalidArgument, "needs either 'messages' or 'prompt'");
+  }
+  if (fields.Has("messages")) {
+    KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadChat(context, fields));
+    return RenderChat(context, std::move(input));
+  }
+  const std::string prompt = fields.Text("prompt");
+  if (!fields.ok()) return fields.error();
+  return context.service.Encode(prompt);
+}
+
+void Refuse(HttpReply& reply, const Status& status) {
+  SendError(reply, Api::kOpenAi, FromStatus(status));
+}
+
+Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
+               const PrefixMatch& match) {
+  Json missed = Json::array();
+  for (const PrefixMiss& miss : match.missed) {
+    missed.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
+  }
+  Json json = {{"prompt_tokens", tokens.size()},
+               {"matched_tokens", match.matched},
+               {"cached_tokens", match.resumed},
+               {"missed", std::move(missed)},
+               {"difference", nullptr}};
+  if (match.difference.position >= 0) {
+    json["difference"] = {{"token", match.difference.position},
+                          {"line", LineAt(engine, tokens, match.difference).line()}};
+  }
+  return json;
+}
+
+Json Pieces(const TextService& service, const std::vector<std::int32_t>& tokens) {
+  Json pieces = Json::array();
+  for (const std::int32_t token : tokens) pieces.push_back(service.Piece(token));
+  return pieces;
+}
+
+}  // namespace
+
+void Tokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  const std::string content = fields.Text("content");
+  const bool special = fields.Bool("add_special", false);
+  const bool pieces = fields.Bool("with_pieces", false);
+  if (!fields.Has("content")) fields.Fail("content", "is missing");
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  const Engine& engine = context.service.engine();
+  const auto tokens =
+      engine.Tokenize(content, special ? TextPlace::kBeginning : TextPlace::kContinuation);
+  if (!tokens.ok()) return Refuse(*reply, tokens.status());
+  Json list = Json::array();
+  for (const std::int32_t token : *tokens) {
+    if (pieces) {
+      list.push_back({{"id", token}, {"piece", context.service.Piece(token)}});
+    } else {
+      list.push_back(token);
+    }
+  }
+  SendJson(*reply, {{"tokens", std::move(list)}});
+}
+
+void Detokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  std::vector<std::int32_t> tokens;
+  const Json* const given = fields.Find("tokens");
+  if (given == nullptr || !given->is_array()) fields.Fail("tokens", "must be an array of integers");
+  for (std::size_t i = 0; fields.ok() && i < given->size(); ++i) {
+    const std::int64_t token = IntegerOf((*given)[i]).value_or(-1);
+    const bool fits = token >= 0 && token <= INT32_MAX;
+    if (!fits) fields.Fail(StrCat("tokens[", i, "]"), "is not a token");
+    if (fits) tokens.push_back(static_cast<std::int32_t>(token));
+  }
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  const auto text = context.service.engine().Detokenize(tokens);
+  if (!text.ok()) return Refuse(*reply, text.status());
+  SendJson(*reply, {{"content", *text}});
+}
+
+void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  if (!fields.Has("messages")) fields.Fail("messages", "is missing");
+  auto input = fields.ok() ? ReadChat(context, fields) : fields.error();
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (input.ok()) AddStoredMessages(context.model, *input);
+  auto text = input.ok() ? context.service.RenderText(std::move(*input)) : input.status();
+  if (!text.ok()) return Refuse(*reply, text.status());
+  SendJson(*reply, {{"prompt", *text}});
+}
+
+void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
+  Fields fields(body);
+  const bool pieces = fields.Bool("with_pieces", false);
+  auto prompt = ReadPrompt(context, fields);
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (!prompt.ok()) return Refuse(*reply, prompt.status());
+  if (prompt->tokens.empty()) {
+    return Refuse(*reply, {StatusCode::kInvalidArgument, "the prompt is empty"});
+  }
+  context.service.Probe(prompt->tokens, context.user.salt,
+                        [reply, lease = context.lease, lines = context.volatile_lines, pieces,
+                         tokens = prompt->tokens](auto match) {
+                          if (!match.ok()) return Refuse(*reply, match.status());
+                          Json json = ProbeJson(lease->engine(), tokens, *match);
+                          if (pieces) json["pieces"] = Pieces(*lease, tokens);
+                          if (lines.removed > 0) json["removed_lines"] = lines.removed;
+                          if (lines.moved > 0) json["moved_lines"] = lines.moved;
+                          SendJson(*reply, json);
+                        });
+}
+
+Json SequencesJson(const Scheduler& scheduler, const User& user) {
+  Json list = Json::array();
+  for (const RequestState& state : scheduler.Requests()) {
+    if (!user.is_admin && state.salt != user.salt) continue;
+    const bool live = state.sequence >= 0;
+    const char* const idle = state.parked ? "parked" : "waiting";
+    const char* const name = !live ? idle : state.in_prompt ? "prompt" : "generating";
+    list.push_back({{"request", static_cast<std::uint64_t>(state.id)},
+                    {"sequence", live ? Json(state.sequence) : Json()},
+                    {"state", name},
+                    {"prompt_tokens", state.prompt},
+                    {"cached_tokens", state.restored},
+                    {"generated_tokens", state.generated},
+                    {"cells", state.evaluated}});
+  }
+  return list;
+}
+
+// Shows the sequences of the model that was asked for last.
+void Slots(const ServerContext& context, const Reply& reply) {
+  const std::vector<LoadedModel> loaded = context.host.Loaded();
+  if (loaded.empty()) {
+    return SendJson(*reply, {{"model", nullptr}, {"sequences", Json::array()}});
+  }
+  const LoadedModel& last = loaded.front();
+  last.lease->Look([reply, name = last.model.name, lease = last.lease, user = context.user](
+                       const Scheduler& scheduler, std::int64_t free_cells) {
+    const Engine& engine = lease->engine();
+    Json slots = {{"model", name},
+                  {"sequences", SequencesJson(scheduler, user)},
+                  {"most_sequences", engine.options().max_sequences},
+                  {"context", engine.context()}};
+    if (user.is_admin) {  // these count all users' tokens
+      slots["free_cells"] = free_cells;
+      slots["prefix_tokens"] = scheduler.prefixes().Stats().tokens;
+    }
+    SendJson(*reply, slots);
+  });
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,84 @@
+// Makes a long conversation short: the model writes a summary, which a client sends instead of the answers and calls.
+#include <algorithm>
+#include <memory>
+#include <utility>
+
+#include "server/answer.h"
+#include "server/api/responses/conversation.h"
+#include "server/api/responses/input.h"
+#include "server/request/request_sampling.h"
+
+namespace kvcache::server {
+namespace {
+
+constexpr const char* kTask =
+    "Summarise this conversation for someone who goes on with it and does not see it: what was "
+    "asked for, what was done and found, decisions and their reasons, names and values that are "
+    "needed again, and what is left to do. Write the summary and nothing else.";
+constexpr std::int32_t kMostSummary = 2048;  // tokens
+
+class CompactionShape final : public AnswerShape {
+ public:
+  explicit CompactionShape(Json kept) : output_(std::move(kept)) {}
+
+  std::string_view stream_type() const override { return {}; }  // it is never streamed
+  const char* prompt_field() const override { return "input"; }
+  std::string Delta(const AnswerPart& /*part*/) override { return {}; }
+  std::string End(const TextResult& /*result*/) override { return {}; }
+
+  Json Whole(const Answer& answer, const TextResult& result) override {
+    output_.push_back({{"id", NewId("cmp_")},
+                       {"type", "compaction"},
+                       {"encrypted_content", SealSummary(answer.text)}});
+    return {{"id", NewId("resp_")},
+            {"object", "response.compaction"},
+            {"created_at", UnixSeconds()},
+            {"output", output_},
+            {"usage", ResponseUsage(result)}};
+  }
+
+ private:
+  Json output_;
+};
+
+// Returns the messages that are not the model's. They stay as they are.
+Json KeptItems(const Json& items) {
+  Json kept = Json::array();
+  for (const Json& item : items) {
+    if (item["type"] == "message" && item["role"] != "assistant") kept.push_back(item);
+  }
+  return kept;
+}
+
+// Adds the task to the conversation. Some templates want answers between the user's messages.
+void AddTask(Json& messages) {
+  Json& last = messages.back();
+  if (last["role"] != "user") {
+    messages.push_back({{"role", "user"}, {"content", kTask}});
+  } else {
+    last["content"] = last["content"].get<std::string>() + "\n\n" + kTask;
+  }
+}
+
+}  // namespace
+
+void OpenAiResponseCompact(const RouteContext& context, const Json& body,
+                           const std::shared_ptr<HttpReply>& reply) {
+  Fields fields(body, "", &context.model.parameters);
+  TextRequest request{.sampling = ReadSampling(fields), .stop = StoredStops(context.model)};
+  request.max_tokens = std::min(kMostSummary, context.service.engine().context() / 4);
+  (void)fields.Text("instructions");
+  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  auto conversation = ReadResponseConversation(context, fields, *reply);
+  if (!conversation) return;
+  ChatInput input;
+  input.messages = std::move(conversation->messages);
+  AddTask(input.messages);
+  auto prompt = RenderResponse(context, fields, std::move(input), *reply);
+  if (!prompt) return;
+  request.prompt = std::move(*prompt);
+  Deliver(context, request, false, Api::kOpenAi,
+          std::make_shared<CompactionShape>(KeptItems(conversation->items)), reply);
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,268 @@
+#include "server/api/responses/shape.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "server/api/responses/conversation.h"
+#include "server/api/responses/input.h"
+
+namespace kvcache::server {
+namespace {
+
+class ResponsesShape final : public AnswerShape {
+ public:
+  explicit ResponsesShape(ResponseSetup setup) : setup_(std::move(setup)) {}
+
+  std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
+  const char* prompt_field() const override { return "input"; }
+
+  std::string Start(const ReuseReport& /*reuse*/) override {
+    const std::string created = Event("response.created", {{"response", setup_.response}});
+    return created + Event("response.in_progress", {{"response", setup_.response}});
+  }
+
+  std::string Delta(const AnswerPart& part) override {
+    std::string out;
+    if (part.kind == AnswerPart::Kind::kCall) {
+      out = CloseItem("completed");
+      return out + CallItem({{"type", "function_call"},
+                             {"id", NewId("fc_")},
+                             {"call_id", NewId("call_")},
+                             {"name", part.call.name},
+                             {"arguments", Dump(part.call.arguments)},
+                             {"status", "completed"}});
+    }
+    if (open_ && part.kind != kind_) out = CloseItem("completed");
+    if (!open_) out += OpenItem(NewItem(part.kind), part.kind);
+    return out + TextDelta(part.text);
+  }
+
+  std::string End(const TextResult& result) override {
+    // An answer without a word is an empty message.
+    std::string out = output_.empty() && !open_ ? OpenMessage() : "";
+    const bool complete = result.stop != StopReason::kLength;
+    out += CloseItem(complete ? "completed" : "incomplete");
+    const Json response = Finished(result);
+    return out +
+           Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+  }
+
+  Json Whole(const Answer& answer, const TextResult& result) override {
+    if (!answer.reasoning.empty()) {
+      (void)Delta({.kind = AnswerPart::Kind::kReasoning, .text = answer.reasoning});
+    }
+    if (!answer.text.empty()) {
+      (void)Delta({.kind = AnswerPart::Kind::kText, .text = answer.text});
+    }
+    for (const ToolCall& call : answer.calls) {
+      (void)Delta({.kind = AnswerPart::Kind::kCall, .call = call});
+    }
+    if (output_.empty() && !open_) (void)OpenMessage();
+    (void)CloseItem(result.stop == StopReason::kLength ? "incomplete" : "completed");
+    return Finished(result);
+  }
+
+  std::string Failure(const ApiError& error) override {
+    Json response = setup_.response;
+    response["status"] = "failed";
+    response["error"] = {{"code", error.code.empty() ? "server_error" : error.code},
+                         {"message", error.message}};
+    response["output"] = output_;
+    return Event("response.failed", {{"response", std::move(response)}});
+  }
+
+  // Returns the events of a response that has ended, those after the number `after`.
+  Result<std::string> Replay(const StoredResponse& stored, std::int64_t after) {
+    skipped_ = after;
+    const Json& response = stored.response;
+    const Json& output = response["output"];
+    std::string out = Start({});
+    for (std::size_t i = 0; i < output.size(); ++i) {
+      out += ReplayItem(output[i], i < stored.pieces.size() ? stored.pieces[i] : Json());
+    }
+    const bool complete = response["status"] == "completed";
+    out += Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+    if (after < sequence_) return out;
+    return Status(StatusCode::kInvalidArgument,
+                  StrCat("is ", after, "; the last event has the number ", sequence_ - 1));
+  }
+
+ private:
+  // `pieces`: the bytes of the text's pieces.
+  std::string ReplayItem(const Json& item, const Json& pieces) {
+    if (item["type"] == "function_call") return CallItem(item);
+    setup_.seals_thoughts = item.contains("encrypted_content");
+    Json begun = item;
+    begun["status"] = "in_progress";
+    begun["content"] = Json::array();
+    begun.erase("encrypted_content");
+    std::string out =
+        OpenItem(std::move(begun), item["type"] == "message" ? AnswerPart::Kind::kText
+                                                             : AnswerPart::Kind::kReasoning);
+    std::string_view text = item["content"][0]["text"].get_ref<const std::string&>();
+    for (const Json& piece : pieces) {
+      const std::string_view part = text.substr(0, piece.get<std::size_t>());
+      out += TextDelta(std::string(part));
+      text.remove_prefix(part.size());
+    }
+    return out + CloseItem(item["status"].get_ref<const std::string&>().c_str());
+  }
+
+  bool is_text() const { return kind_ == AnswerPart::Kind::kText; }
+
+  std::string Event(const char* type, const Json& fields) {
+    const std::int64_t number = sequence_++;
+    if (number <= skipped_) return {};
+    Json event = {{"type", type}, {"sequence_number", number}};
+    event.update(fields);
+    return StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n");
+  }
+
+  // The fields that say where a delta belongs.
+  Json Place() const {
+    return {{"item_id", item_["id"]}, {"output_index", output_.size()}, {"content_index", 0}};
+  }
+
+  Json Part(const std::string& text) const {
+    if (!is_text()) return {{"type", "reasoning_text"}, {"text", text}};
+    return {{"type", "output_text"},
+            {"text", text},
+            {"annotations", Json::array()},
+            {"logprobs", Json::array()}};
+  }
+
+  std::string ItemEvent(const char* type) {
+    return Event(type, {{"output_index", output_.size()}, {"item", item_}});
+  }
+
+  static Json NewItem(AnswerPart::Kind kind) {
+    if (kind == AnswerPart::Kind::kText) {
+      return {{"type", "message"},
+              {"id", NewId("msg_")},
+              {"status", "in_progress"},
+              {"role", "assistant"},
+              {"content", Json::array()}};
+    }
+    return {{"type", "reasoning"},
+            {"id", NewId("rs_")},
+            {"status", "in_progress"},
+            {"summary", Json::array()},
+            {"content", Json::array()}};
+  }
+
+  std::string OpenMessage() {
+    return OpenItem(NewItem(AnswerPart::Kind::kText), AnswerPart::Kind::kText);
+  }
+
+  std::string OpenItem(Json item, AnswerPart::Kind kind) {
+    open_ = true;
+    kind_ = kind;
+    text_.clear();
+    item_ = std::move(item);
+    std::string out = ItemEvent("response.output_item.added");
+    Json part = Place();
+    part["part"] = Part("");
+    return out + Event("response.content_part.added", part);
+  }
+
+  std::string TextDelta(const std::string& text) {
+    text_ += text;
+    pieces_.push_back(text.size());
+    Json delta = Place();
+    delta["delta"] = text;
+    if (is_text()) delta["logprobs"] = Json::array();
+    return Event(is_text() ? "response.output_text.delta" : "response.reasoning_text.delta", delta);
+  }
+
+  std::string CloseItem(const char* status) {
+    if (!std::exchange(open_, false)) return {};
+    Json done = Place();
+    done["text"] = text_;
+    if (is_text()) done["logprobs"] = Json::array();
+    Json part = Place();
+    part["part"] = Part(text_);
+    item_["status"] = status;
+    item_["content"].push_back(part["part"]);
+    if (!is_text() && setup_.seals_thoughts) item_["encrypted_content"] = SealThoughts(text_);
+    std::string out =
+        Event(is_text() ? "response.output_text.done" : "response.reasoning_text.done", done);
+    out += Event("response.content_part.done", part);
+    return out + PushItem();
+  }
+
+  std::string PushItem() {
+    std::string out = ItemEvent("response.output_item.done");
+    output_.push_back(std::exchange(item_, Json()));
+    all_pieces_.push_back(std::exchange(pieces_, Json::array()));
+    return out;
+  }
+
+  // A call is whole when it comes.
+  std::string CallItem(const Json& call) {
+    item_ = call;
+    item_["arguments"] = "";
+    item_["status"] = "in_progress";
+    std::string out = ItemEvent("response.output_item.added");
+    const Json place = {{"item_id", item_["id"]}, {"output_index", output_.size()}};
+    Json delta = place;
+    delta["delta"] = call["arguments"];
+    out += Event("response.function_call_arguments.delta", delta);
+    Json done = place;
+    done["name"] = call["name"];
+    done["arguments"] = call["arguments"];
+    out += Event("response.function_call_arguments.done", done);
+    item_ = call;
+    return out + PushItem();
+  }
+
+  // Returns the response at its end, and keeps it.
+  Json Finished(const TextResult& result) {
+    Json& response = setup_.response;
+    const bool complete = result.stop != StopReason::kLength;
+    response["status"] = complete ? "completed" : "incomplete";
+    if (complete) {
+      response["completed_at"] = UnixSeconds();
+    } else {
+      response["incomplete_details"] = {{"reason", "max_output_tokens"}};
+    }
+    response["output"] = output_;
+    response["usage"] = ResponseUsage(result);
+    // The client of an interrupted request has left without the response's end.
+    if (setup_.store != nullptr && result.stop != StopReason::kInterrupted) {
+      setup_.store->Put({.response = response,
+                         .items = std::move(setup_.items),
+                         .pieces = std::move(all_pieces_),
+                         .owner = setup_.owner});
+    }
+    return response;
+  }
+
+  ResponseSetup setup_;
+  Json output_ = Json::array();  // the items that are done
+  Json item_;                    // the next one
+  bool open_ = false;            // whether it has begun
+  AnswerPart::Kind kind_ = AnswerPart::Kind::kText;
+  std::string text_;                 // of the item
+  Json pieces_ = Json::array();      // the bytes of the text's pieces
+  Json all_pieces_ = Json::array();  // those of the items that are done
+  std::int64_t sequence_ = 0;
+  std::int64_t skipped_ = -1;  // the last event that is not written
+};
+
+}  // namespace
+
+std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup) {
+  return std::make_shared<ResponsesShape>(std::move(setup));
+}
+
+Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after) {
+  Json begun = stored.response;
+  begun["status"] = "in_progress";
+  begun["output"] = Json::array();
+  for (const char* const name : {"completed_at", "incomplete_details", "usage"}) {
+    begun[name] = nullptr;
+  }
+  return ResponsesShape({.response = std::move(begun)}).Replay(stored, after);
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,29 @@
+// How OpenAI's responses are written, whole and as events.
+//
+// Thread safety: AnswerShape; free functions.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+
+#include "server/answer.h"
+#include "server/api/responses/store.h"
+
+namespace kvcache::server {
+
+struct ResponseSetup {
+  Json response{};                 // the response before its first item
+  Json items{};                    // of the conversation so far
+  bool seals_thoughts = false;     // into encrypted_content
+  ResponseStore* store = nullptr;  // null: the response is not kept
+  std::uint64_t owner = 0;         // the user's salt
+};
+
+std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup);
+
+// Returns the events of a response that has ended, as its stream has or would have had them. Those up to the number
+// `after` are left out. Errors: kInvalidArgument if no event has that number.
+Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after);
+
+}  // namespace kvcache::server

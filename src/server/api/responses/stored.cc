@@ -1,0 +1,138 @@
+// Routes of stored responses: the response itself, its events, its input, its end.
+#include <algorithm>
+#include <charconv>
+#include <string>
+#include <utility>
+
+#include "base/strings.h"
+#include "server/answer.h"
+#include "server/api/responses/shape.h"
+#include "server/http/url_text.h"
+
+namespace kvcache::server {
+namespace {
+
+constexpr std::string_view kResponses = "/v1/responses/";
+
+void SendUnknown(HttpReply& reply, const std::string& id) {
+  SendError(reply, Api::kOpenAi,
+            {.status = 404, .message = StrCat("there is no response ", Quoted(id))});
+}
+
+// Reads an integer of a query. The error is answered; then there is none.
+std::optional<std::int64_t> ReadInteger(const std::string& query, const char* name,
+                                        std::int64_t fallback, std::int64_t least,
+                                        std::int64_t most, HttpReply& reply) {
+  const auto text = QueryField(query, name);
+  if (!text || text->empty()) return fallback;
+  std::int64_t number = 0;
+  const char* const end = text->data() + text->size();
+  const auto read = std::from_chars(text->data(), end, number);
+  if (read.ec == std::errc() && read.ptr == end && number >= least && number <= most) {
+    return number;
+  }
+  SendError(reply, Api::kOpenAi,
+            {.message = StrCat("'", name, "' is ", Quoted(*text), "; must be an integer from ",
+                               least, " to ", most),
+             .param = name});
+  return std::nullopt;
+}
+
+void Get(const StoredResponse& stored, const std::string& query, HttpReply& reply) {
+  const std::string stream = QueryField(query, "stream").value_or("false");
+  if (stream != "true" && stream != "false" && !stream.empty()) {
+    return SendError(reply, Api::kOpenAi,
+                     {.message = StrCat("'stream' is ", Quoted(stream), "; must be true or false"),
+                      .param = "stream"});
+  }
+  if (stream != "true") return SendJson(reply, stored.response);
+  const auto after = ReadInteger(query, "starting_after", -1, -1, INT64_MAX, reply);
+  if (!after) return;
+  auto events = ResponseEvents(stored, *after);
+  if (!events.ok()) {
+    return SendError(reply, Api::kOpenAi,
+                     {.message = StrCat("'starting_after' ", events.status().message()),
+                      .param = "starting_after"});
+  }
+  // All of them are here: they do not wait in the bounded queue of a stream.
+  reply.Send(200, std::move(*events),
+             {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}});
+}
+
+// Lists items, the last one first unless "order" is "asc".
+void GetItems(Json items, const std::string& query, HttpReply& reply) {
+  const std::string order = QueryField(query, "order").value_or("desc");
+  if (order != "asc" && order != "desc") {
+    return SendError(reply, Api::kOpenAi,
+                     {.message = StrCat("'order' is ", Quoted(order), "; must be asc or desc"),
+                      .param = "order"});
+  }
+  const auto limit = ReadInteger(query, "limit", 20, 1, 100, reply);
+  if (!limit) return;
+  if (order == "desc") std::reverse(items.begin(), items.end());
+  auto first = items.begin();
+  if (const auto after = QueryField(query, "after"); after && !after->empty()) {
+    first = std::find_if(items.begin(), items.end(),
+                         [&](const Json& item) { return item["id"] == *after; });
+    if (first == items.end()) {
+      return SendError(reply, Api::kOpenAi,
+                       {.message = StrCat("'after' is ", Quoted(*after), ", no item of the list"),
+                        .param = "after"});
+    }
+    ++first;
+  }
+  Json page = Json::array();
+  while (first != items.end() && std::ssize(page) < *limit) page.push_back(*first++);
+  const Json first_id = page.empty() ? Json() : page.front()["id"];
+  const Json last_id = page.empty() ? Json() : page.back()["id"];
+  SendJson(reply, {{"object", "list"},
+                   {"data", std::move(page)},
+                   {"first_id", first_id},
+                   {"last_id", last_id},
+                   {"has_more", first != items.end()}});
+}
+
+void Delete(const ServerContext& context, const std::string& id, HttpReply& reply) {
+  if (!context.responses.Remove(id, context.user.salt)) return SendUnknown(reply, id);
+  SendJson(reply, {{"id", id}, {"object", "response"}, {"deleted", true}});
+}
+
+}  // namespace
+
+bool IsStoredResponse(std::string_view path) {
+  if (!path.starts_with(kResponses)) return false;
+  const std::string_view rest = path.substr(kResponses.size());
+  const std::string_view id = rest.substr(0, rest.find('/'));
+  const std::string_view part = rest.substr(id.size());
+  const bool named = !id.empty() && rest != "input_tokens" && rest != "compact";
+  return named && (part.empty() || part == "/input_items" || part == "/cancel");
+}
+
+void HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
+                          HttpReply& reply) {
+  const std::string rest = request.path.substr(kResponses.size());
+  const std::string id = rest.substr(0, rest.find('/'));
+  const std::string part = rest.substr(id.size());
+  const bool get = request.method == "GET" || request.method == "HEAD";
+  const std::string allowed = part == "/cancel" ? "POST"
+                              : part.empty()    ? "GET, HEAD, DELETE"
+                                                : "GET, HEAD";
+  if (part.empty() && request.method == "DELETE") {
+    Delete(context, id, reply);
+  } else if (part == "/cancel" ? request.method != "POST" : !get) {
+    SendNotAllowed(request, allowed, reply);
+  } else if (auto stored = context.responses.Get(id, context.user.salt); !stored) {
+    SendUnknown(reply, id);
+  } else if (part == "/cancel") {
+    SendError(reply, Api::kOpenAi,
+              {.message = StrCat("the response ", Quoted(id),
+                                 " was not made with 'background'; only such responses can be "
+                                 "cancelled")});
+  } else if (part == "/input_items") {
+    GetItems(std::move(stored->items), request.query, reply);
+  } else {
+    Get(*stored, request.query, reply);
+  }
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,468 @@
+#include "server/models/model_host.h"
+
+#include <algorithm>
+#include <chrono>
+#include <condition_variable>
+#include <deque>
+#include <exception>
+#include <future>
+#include <list>
+#include <mutex>
+#include <string>
+#include <thread>
+#include <utility>
+
+#include "base/seconds_since.h"
+#include "base/strings.h"
+#include "server/log.h"
+
+namespace kvcache::server {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+// Forever is 95 years here: the clock has no room for much more.
+constexpr double kMostSeconds = 3e9;
+
+Clock::time_point After(Clock::time_point time, double seconds) {
+  const std::chrono::duration<double> bounded(std::min(seconds, kMostSeconds));
+  return time + std::chrono::duration_cast<Clock::duration>(bounded);
+}
+
+class Host final : public ModelHost {
+ public:
+  Host(std::unique_ptr<ModelSource> source, ModelHostOptions options)
+      : source_(std::move(source)), options_(std::move(options)), thread_([this] { Run(); }) {}
+
+  ~Host() override {
+    {
+      const std::lock_guard lock(mutex_);
+      ending_ = true;
+    }
+    changed_.notify_all();
+    thread_.join();
+    waiting_.clear();
+    // Requests that are dropped give their leases back, so that entries end after all services.
+    for (Entry& entry : entries_) entry.service.reset();
+    try {
+      for (Entry& entry : entries_) Flush(entry);
+    } catch (const std::exception&) {  // without memory; what was not written is computed again
+    }
+  }
+
+  ModelSource& source() override { return *source_; }
+
+  void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
+               std::function<void(Result<ModelLease>)> ready) override {
+    Loan loan(*this, model);
+    std::unique_lock lock(mutex_);
+    if (stopping_) {
+      lock.unlock();
+      return ready(Status(StatusCode::kCancelled, "the server is stopping"));
+    }
+    if (Entry* const entry = Find(model); entry != nullptr && !entry->leaving) {
+      ModelLease lease = Lend(*entry, std::move(loan), stay_seconds);
+      lock.unlock();
+      return ready(std::move(lease));
+    }
+    if (waiting_.size() >= options_.most_waiting) {
+      lock.unlock();
+      return ready(Status(
+          StatusCode::kCacheFull,
+          StrCat(options_.most_waiting, " requests wait for their models; try again later")));
+    }
+    waiting_.push_back({std::move(loan), stay_seconds, std::move(ready)});
+    lock.unlock();
+    changed_.notify_all();
+  }
+
+  void LetGo(const ServedModel& model) override {
+    {
+      const std::lock_guard lock(mutex_);
+      if (Entry* const entry = Find(model); entry != nullptr) entry->stay_seconds = 0.0;
+    }
+    changed_.notify_all();
+  }
+
+  std::vector<LoadedModel> Loaded() override {
+    std::vector<LoadedModel> loaded;  // without memory, its leases end after the lock
+    const std::lock_guard lock(mutex_);
+    std::vector<Entry*> entries;
+    for (Entry& entry : entries_) {
+      if (entry.service != nullptr && !entry.leaving) entries.push_back(&entry);
+    }
+    std::sort(entries.begin(), entries.end(),
+              [](const Entry* a, const Entry* b) { return a->asked > b->asked; });
+    const auto now = Clock::now();
+    for (Entry* const entry : entries) {
+      const double unused =
+          entry->users > 0 ? 0.0 : std::chrono::duration<double>(now - entry->used).count();
+      loaded.push_back({entry->model, nullptr, entry->stay_seconds - unused});
+      auto back = std::make_shared<Returned>(*this);
+      ++entry->leases;
+      back->entry = entry;
+      loaded.back().lease = ModelLease(std::move(back), entry->service.get());
+    }
+    return loaded;
+  }
+
+  ServiceCounters counters() const override {
+    const std::lock_guard lock(mutex_);
+    ServiceCounters sum = gone_;
+    for (const Entry& entry : entries_) {
+      if (entry.service != nullptr) sum += entry.service->counters();
+    }
+    return sum;
+  }
+
+  bool idle() const override {
+    const std::lock_guard lock(mutex_);
+    return waiting_.empty() && !loading_ &&
+           std::all_of(entries_.begin(), entries_.end(), [](const Entry& entry) {
+             return entry.service == nullptr || entry.service->idle();
+           });
+  }
+
+  void StopAccepting() override {
+    const std::lock_guard lock(mutex_);
+    stopping_ = true;
+    for (Entry& entry : entries_) {
+      if (entry.service != nullptr) entry.service->StopAccepting();
+    }
+  }
+
+  void EndAll() override {
+    std::deque<Waiting> refused;
+    {
+      const std::lock_guard lock(mutex_);
+      stopping_ = true;
+      refused.swap(waiting_);
+      for (Entry& entry : entries_) {
+        if (entry.service != nullptr) entry.service->EndAll();
+      }
+    }
+    for (const Waiting& waiting : refused) {
+      waiting.ready(Status(StatusCode::kCancelled, "the server is stopping"));
+    }
+  }
+
+ private:
+  // A loaded model. Its place in memory stays until nobody holds a lease.
+  struct Entry {
+    ServedModel model;                       // as it was asked for last
+    std::shared_ptr<Engine> engine{};        // outlives the service
+    std::unique_ptr<TextService> service{};  // null: is being ended
+    double stay_seconds = kForever;
+    std::int64_t least_budget = 0;
+    int leases = 0;            // all
+    int users = 0;             // of them, those of requests
+    bool leaving = false;      // gets no more requests
+    std::uint64_t asked = 0;   // when, as a number that grows
+    Clock::time_point used{};  // when the last request let go of it
+  };
+
+  // Gives a lease back at its end.
+  struct Returned {
+    explicit Returned(Host& of) : host(of) {}
+    ~Returned() {
+      if (entry != nullptr) host.Return(*entry, is_use);
+    }
+    Returned(const Returned&) = delete;
+    Returned& operator=(const Returned&) = delete;
+
+    Host& host;
+    Entry* entry = nullptr;  // null: there is no lease
+    bool is_use = false;
+  };
+
+  // What a lease needs: made before the lock is taken, so that nothing fails in between.
+  struct Loan {
+    Loan(Host& host, ServedModel asked)
+        : model(std::move(asked)), back(std::make_shared<Returned>(host)) {}
+
+    ServedModel model;
+    std::shared_ptr<Returned> back;
+  };
+
+  struct Waiting {
+    Loan loan;
+    std::optional<double> stay_seconds;
+    std::function<void(Result<ModelLease>)> ready;
+    std::shared_ptr<Engine>
+        engine{};  // the model, if it is open and waits for its part of the budget
+    std::int64_t least_budget = 0;
+    double seconds = 0.0;  // that opening it took
+  };
+
+  Entry* Find(const ServedModel& model) {
+    const std::string key = model.key();
+    for (Entry& entry : entries_) {
+      if (entry.service != nullptr && entry.model.key() == key) return &entry;
+    }
+    return nullptr;
+  }
+
+  ModelLease Lend(Entry& entry, Loan loan, std::optional<double> stay_seconds) {
+    entry.model = std::move(loan.model);
+    if (stay_seconds) entry.stay_seconds = *stay_seconds;
+    entry.asked = ++asked_;
+    ++entry.leases;
+    ++entry.users;
+    loan.back->entry = &entry;
+    loan.back->is_use = true;
+    return ModelLease(std::move(loan.back), entry.service.get());
+  }
+
+  // May be called on any thread, also on the service's own.
+  void Return(Entry& entry, bool used) {
+    {
+      const std::lock_guard lock(mutex_);
+      --entry.leases;
+      if (used && --entry.users == 0) entry.used = Clock::now();
+      if (entry.leases > 0) return;
+    }
+    changed_.notify_all();
+  }
+
+  static Clock::time_point EndOf(const Entry& entry) {
+    return After(entry.used, entry.stay_seconds);
+  }
+
+  void Run() {
+    std::unique_lock lock(mutex_);
+    while (!ending_) {
+      try {
+        if (EndOne(lock) || ServeWaiting(lock)) continue;
+      } catch (const std::exception&) {  // the request that found no memory is given up
+        if (!lock.owns_lock()) lock.lock();
+        loading_ = false;
+      }
+      // A model that stays forever still has an end that the clock can name.
+      auto next = Clock::now() + std::chrono::hours(1);
+      for (const Entry& entry : entries_) {
+        if (entry.users == 0) next = std::min(next, EndOf(entry));
+      }
+      changed_.wait_until(lock, next);
+    }
+  }
+
+  // Lets go of a model whose time has come. Returns whether there was one.
+  bool EndOne(std::unique_lock<std::mutex>& lock) {
+    const auto now = Clock::now();
+    for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
+      const bool is_over = entry->users == 0 && now >= EndOf(*entry);
+      if (is_over) entry->leaving = true;
+      if (!entry->leaving || entry->leases > 0) continue;
+      gone_ += entry->service->counters().WithoutNow();
+      std::unique_ptr<TextService> service = std::move(entry->service);
+      lock.unlock();
+      LogEvent(LogLevel::kInfo, "model let go", {{"model", entry->model.name}});
+      service.reset();
+      Flush(*entry);
+      entry->engine.reset();
+      lock.lock();
+      entries_.erase(entry);
+      if (!entries_.empty()) Share(entries_.size());
+      return true;
+    }
+    return false;
+  }
+
+  static void Flush(const Entry& entry) {
+    if (entry.engine == nullptr || entry.engine->prefix_store() == nullptr) return;
+    const std::string lost = entry.engine->FlushStore();
+    if (!lost.empty()) LogEvent(LogLevel::kError, "not stored", {{"reason", OneLine(lost)}});
+  }
+
+  // Gives the first request that waits its model, or begins to make room. Returns whether it did anything.
+  bool ServeWaiting(std::unique_lock<std::mutex>& lock) {
+    if (waiting_.empty()) return false;
+    if (Entry* const entry = Find(waiting_.front().loan.model); entry != nullptr) {
+      if (entry->leaving) return false;  // it comes back after it has left
+      Waiting waiting = TakeFirst();
+      ModelLease lease = Lend(*entry, std::move(waiting.loan), waiting.stay_seconds);
+      lock.unlock();
+      Give(waiting, std::move(lease));
+      lock.lock();
+      return true;
+    }
+    if (Entry* const last = MustLeave(waiting_.front()); last != nullptr) {
+      return !std::exchange(last->leaving, true);
+    }
+    Waiting waiting = TakeFirst();
+    loading_ = true;
+    lock.unlock();
+    std::list<Entry> loaded(1);
+    loaded.front().model = waiting.loan.model;
+    loaded.front().stay_seconds = options_.stay_seconds;
+    const bool was_open = waiting.engine != nullptr;
+    Status status = Open(waiting);
+    lock.lock();
+    if (stopping_) status = {StatusCode::kCancelled, "the server is stopping"};
+    if (status.ok() && !was_open && MustLeave(waiting) != nullptr) {
+      waiting_.push_front(std::move(waiting));
+      loading_ = false;
+      return true;
+    }
+    if (status.ok()) {
+      const std::vector<std::future<void>> shared = Share(entries_.size() + 1);
+      const std::int64_t part = PartOf(entries_.size() + 1);
+      lock.unlock();
+      for (const std::future<void>& done : shared) done.wait();
+      loaded.front().engine = std::move(waiting.engine);
+      loaded.front().least_budget = waiting.least_budget;
+      status = Load(loaded.front(), part, waiting.seconds);
+      lock.lock();
+      if (!status.ok() && !entries_.empty()) Share(entries_.size());
+    }
+    loading_ = false;
+    ModelLease lease;
+    if (status.ok()) {
+      if (stopping_) loaded.front().service->StopAccepting();
+      entries_.splice(entries_.end(), loaded);
+      lease = Lend(entries_.back(), std::move(waiting.loan), waiting.stay_seconds);
+    }
+    lock.unlock();
+    Give(waiting, status.ok() ? Result<ModelLease>(std::move(lease)) : status);
+    lock.lock();
+    return true;
+  }
+
+  Waiting TakeFirst() {
+    Waiting waiting = std::move(waiting_.front());
+    waiting_.pop_front();
+    return waiting;
+  }
+
+  static void Give(const Waiting& waiting, Result<ModelLease> result) {
+    try {
+      waiting.ready(std::move(result));
+    } catch (const std::exception&) {
+      return;  // the request's reply ends it
+    }
+  }
+
+  // Returns the model that has to leave before another one may come, or null.
+  Entry* MustLeave(const Waiting& next) {
+    if (entries_.empty()) return nullptr;
+    std::int64_t bytes = next.loan.model.bytes;
+    std::int64_t least_budget = next.least_budget;
+    Entry* oldest = nullptr;
+    for (Entry& entry : entries_) {
+      bytes += entry.model.bytes;
+      least_budget = std::max(least_budget, entry.least_budget);
+      if (entry.leaving) return &entry;
+      if (oldest == nullptr || entry.asked < oldest->asked) oldest = &entry;
+    }
+    const bool fits = options_.most_bytes == 0 || bytes <= options_.most_bytes;
+    const bool has_part = budget() == 0 || least_budget <= PartOf(entries_.size() + 1);
+    return fits && has_part && entries_.size() < options_.most_loaded ? nullptr : oldest;
+  }
+
+  std::int64_t budget() const { return options_.scheduler.budget_bytes; }
+  // Returns the part of the budget that each of so many models has; 0: there is no budget.
+  std::int64_t PartOf(std::size_t models) const {
+    if (budget() == 0) return 0;
+    return std::max<std::int64_t>(1, budget() / static_cast<std::int64_t>(models));
+  }
+
+  // Gives each loaded model its part of the budget. The futures are ready when the models have given back what
+  // they can. Without memory for that, a model keeps the part that it has.
+  std::vector<std::future<void>> Share(std::size_t models) noexcept {
+    std::vector<std::future<void>> done;
+    if (budget() == 0) return done;
+    for (Entry& entry : entries_) {
+      if (entry.service == nullptr) continue;
+      try {
+        const auto promise = std::make_shared<std::promise<void>>();
+        std::future<void> future = promise->get_future();
+        done.reserve(done.size() + 1);
+        entry.service->SetBudget(PartOf(models), [promise] { promise->set_value(); });
+        done.push_back(std::move(future));
+      } catch (const std::exception&) {
+        continue;
+      }
+    }
+    return done;
+  }
+
+  // Opens the request's model, if it is not open.
+  Status Open(Waiting& waiting) {
+    if (waiting.engine != nullptr) return Status::Ok();
+    const ServedModel& model = waiting.loan.model;
+    const auto start = Clock::now();
+    const Status status = Guard(model, [&]() -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(auto engine, source_->Open(model));
+      KVCACHE_RETURN_IF_ERROR(Scheduler::CheckBudget(*engine, budget()));  // before others go
+      if (engine->options().releases_memory && budget() > 0) {
+        waiting.least_budget = Scheduler::LeastBudget(*engine);
+      }
+      waiting.engine = std::move(engine);
+      return Status::Ok();
+    });
+    waiting.seconds = SecondsSince(start);
+    if (!status.ok()) LogNotLoaded(model, status);
+    return status;
+  }
+
+  // Makes the service of an open model, with its part of the budget. `seconds`: that opening it took.
+  Status Load(Entry& entry, std::int64_t part, double seconds) {
+    const auto start = Clock::now();
+    const Status status = Guard(entry.model, [&]() -> Status {
+      SchedulerOptions options = options_.scheduler;
+      options.budget_bytes = part;
+      KVCACHE_ASSIGN_OR_RETURN(entry.service,
+                               TextService::Make(*entry.engine, options_.most_running, options,
+                                                 entry.model.chat_template));
+      return Status::Ok();
+    });
+    if (!status.ok()) {
+      LogNotLoaded(entry.model, status);
+      return status;
+    }
+    has_loaded_ = true;
+    LogEvent(LogLevel::kInfo, "model loaded",
+             {{"model", entry.model.name}, {"seconds", seconds + SecondsSince(start)}});
+    return status;
+  }
+
+  // A server does not start without its first model, and says why itself.
+  void LogNotLoaded(const ServedModel& model, const Status& status) const {
+    if (!has_loaded_) return;
+    LogEvent(LogLevel::kError, "model not loaded",
+             {{"model", model.name}, {"error", status.message()}});
+  }
+
+  // Returns what `load` returns, or throws as an error.
+  template <typename Function>
+  static Status Guard(const ServedModel& model, const Function& load) {
+    try {
+      return load();
+    } catch (const std::exception& error) {  // std::bad_alloc
+      return {StatusCode::kOutOfMemory,
+              StrCat("cannot load ", Quoted(model.name), ": ", error.what())};
+    }
+  }
+
+  const std::unique_ptr<ModelSource> source_;
+  const ModelHostOptions options_;
+  mutable std::mutex mutex_;
+  std::condition_variable changed_;
+  // All guarded by mutex_.
+  std::list<Entry> entries_;
+  std::deque<Waiting> waiting_;
+  ServiceCounters gone_;  // of models that were let go of
+  std::uint64_t asked_ = 0;
+  bool loading_ = false, stopping_ = false, ending_ = false;
+  bool has_loaded_ = false;  // any model; used on the host's thread
+  std::thread thread_;       // last: it uses all of the above
+};
+
+}  // namespace
+
+std::unique_ptr<ModelHost> ModelHost::Make(std::unique_ptr<ModelSource> source,
+                                           ModelHostOptions options) {
+  return std::make_unique<Host>(std::move(source), std::move(options));
+}
+
+}  // namespace kvcache::server

@@ -1,0 +1,79 @@
+// Loads models when requests ask for them, and lets them go when nobody does any more.
+//
+// A model is in use as long as a lease of it lives: every function that a request leaves behind holds one.
+// It is let go of when it was not in use for its time to stay, or when another model needs its place: of
+// those that are loaded, the one whose last use is oldest. If that one is in use, requests for it wait
+// from then on, so that the other model's turn comes.
+//
+// A budget of bytes is for all models together (SchedulerOptions::budget_bytes): those that are loaded have equal
+// parts of it. Before one gets its first request, the others give back what they have above their new part. A model
+// that needs more than its part for one request of a whole context takes the place of others; if it needs more than
+// the budget, it is loaded alone.
+//
+// What a model had cached is in the engine's store, if there is one, and comes back with the model.
+//
+// Thread safety: any thread. Functions are called on the host's thread or on the caller's, and must return
+// soon.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <limits>
+#include <memory>
+#include <optional>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "server/models/model_source.h"
+#include "server/models/text_service.h"
+
+namespace kvcache::server {
+
+inline constexpr double kForever = std::numeric_limits<double>::infinity();
+
+struct ModelHostOptions {
+  std::size_t most_loaded = 8;  // models at a time
+  std::int64_t most_bytes = 0;  // of the files of several models together; 0: any
+  double stay_seconds = kForever;
+  std::size_t most_waiting = 256;   // requests that wait for a model
+  std::int64_t most_running = 512;  // as in TextService::Make
+  SchedulerOptions scheduler{};     // of each model, with a part of the budget
+};
+
+// Keeps a model loaded.
+using ModelLease = std::shared_ptr<TextService>;
+
+struct LoadedModel {
+  ServedModel model;
+  ModelLease lease;
+  double seconds_left = kForever;  // before it is let go of, if nobody asks for it
+};
+
+class ModelHost {
+ public:
+  static std::unique_ptr<ModelHost> Make(std::unique_ptr<ModelSource> source,
+                                         ModelHostOptions options);
+  // REQUIRES: nobody else holds a lease, except functions of requests that have not ended.
+  virtual ~ModelHost() = default;
+
+  virtual ModelSource& source() = 0;
+  // Calls `ready` with the model, at once if it is loaded. `stay_seconds`: how long the model stays after
+  // its last use from now on. Errors: those of opening it; kCacheFull: too many requests wait;
+  // kCancelled after StopAccepting.
+  virtual void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
+                       std::function<void(Result<ModelLease>)> ready) = 0;
+  // Lets go of the model when it is not in use any more, if it is loaded.
+  virtual void LetGo(const ServedModel& model) = 0;
+  // Returns the loaded models, the one that was asked for last first. To look at them is no use.
+  virtual std::vector<LoadedModel> Loaded() = 0;
+
+  // The sums over all models that were ever loaded.
+  virtual ServiceCounters counters() const = 0;
+  // Returns whether no request waits or runs.
+  virtual bool idle() const = 0;
+  virtual void StopAccepting() = 0;
+  // Ends all requests with kCancelled.
+  virtual void EndAll() = 0;
+};
+
+}  // namespace kvcache::server

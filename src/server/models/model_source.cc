@@ -1,0 +1,60 @@
+#include "server/models/model_source.h"
+
+#include "base/strings.h"
+#include "model/model.h"
+
+namespace kvcache::server {
+namespace {
+
+Status Fixed() {
+  return {StatusCode::kUnsupported, "the models of this server cannot be changed"};
+}
+
+class OneModelSource final : public ModelSource {
+ public:
+  OneModelSource(Engine& engine, ServedModel model) : engine_(engine), model_(std::move(model)) {
+    model_.context = engine.context();
+    model_.trained_context = engine.info().context_length;
+  }
+
+  std::vector<ServedModel> List() override { return {model_}; }
+  Result<ServedModel> Find(const std::string& name) override {
+    if (MeansModel(name, model_.name)) return model_;
+    return Status(StatusCode::kNotFound, StrCat("there is no model ", Quoted(name),
+                                                "; this server has '", model_.name, "'"));
+  }
+  Result<std::shared_ptr<Engine>> Open(const ServedModel& /*model*/) override {
+    return std::shared_ptr<Engine>(&engine_, [](Engine*) {});
+  }
+
+ private:
+  Engine& engine_;
+  ServedModel model_;
+};
+
+}  // namespace
+
+Status ModelSource::Create(const NewModel& /*model*/) {
+  return Fixed();
+}
+Status ModelSource::Copy(const std::string& /*from*/, const std::string& /*to*/) {
+  return Fixed();
+}
+Status ModelSource::Remove(const std::string& /*name*/) {
+  return Fixed();
+}
+
+std::unique_ptr<ModelSource> OneModel(Engine& engine, ServedModel model) {
+  return std::make_unique<OneModelSource>(engine, std::move(model));
+}
+
+bool MeansModel(const std::string& asked, const std::string& name) {
+  constexpr std::string_view kLatest = ":latest";
+  const auto shorten = [&](std::string_view text) {
+    if (text.ends_with(kLatest)) text.remove_suffix(kLatest.size());
+    return text;
+  };
+  return shorten(asked) == shorten(name);
+}
+
+}  // namespace kvcache::server

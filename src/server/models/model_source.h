@@ -1,0 +1,81 @@
+// The models that a server offers: their names, how to open them, and how clients change the list.
+//
+// Thread safety: ModelSource from any thread.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/status.h"
+#include "kvcache_engine/engine.h"
+#include "server/request/fields.h"
+
+namespace kvcache::server {
+
+// A model as clients see it: weights, and what its prompts and its sampling begin with.
+struct ServedModel {
+  std::string name;
+  std::int64_t created = 0;          // seconds since 1970
+  std::int64_t bytes = 0;            // of the files of the weights and of the draft
+  std::int64_t context = 0;          // tokens of a prompt with its answer; 0: unknown
+  std::int64_t trained_context = 0;  // that the model was made for; 0: unknown
+  bool is_stored = false;            // in the store of models; else a file
+  std::string digest{};              // of the weights: 64 hexadecimal digits; empty: unknown
+  std::string family{};              // the architecture; empty: unknown
+  std::int64_t parameter_count = 0;  // values of the weights; 0: unknown
+  std::string quantization{};        // the type of the weights, such as "Q4_K_M"; empty: unknown
+  std::string path{};                // of the weights
+  std::string draft{};               // the file of its DRAFT; empty: it has none
+  std::string chat_template{};       // instead of the one in the weights; empty: that one
+  // What prompts begin with if they have no system message, and the messages after it.
+  std::string system{};
+  Json messages = Json::array();
+  // Sampling parameters for requests that do not give them, by Ollama's names.
+  Json parameters = Json::object();
+
+  // Models with equal keys are loaded once.
+  std::string key() const {
+    return path + '\n' + draft + '\n' + parameters.value("num_ctx", Json()).dump() + '\n' +
+           chat_template;
+  }
+};
+
+// A model that a client describes. It starts from one that the server has.
+struct NewModel {
+  std::string name;
+  std::string from;
+  std::optional<std::string> system{};
+  std::optional<std::string> chat_template{};
+  Json messages = Json::array();
+  Json parameters = Json::object();
+  std::vector<std::string> licenses{};
+};
+
+class ModelSource {
+ public:
+  virtual ~ModelSource() = default;
+  // Returns all models; the first is the one of requests that name none.
+  virtual std::vector<ServedModel> List() = 0;
+  // Finds a model by its name, with or without ":latest". Errors: kNotFound.
+  virtual Result<ServedModel> Find(const std::string& name) = 0;
+  // Opens the weights, which may take long.
+  virtual Result<std::shared_ptr<Engine>> Open(const ServedModel& model) = 0;
+
+  // Errors: kInvalidArgument for names and values; kNotFound for the old model; kUnsupported if the
+  // list cannot be changed.
+  virtual Status Create(const NewModel& model);
+  virtual Status Copy(const std::string& from, const std::string& to);
+  virtual Status Remove(const std::string& name);
+};
+
+// Returns a source with one model, whose engine must outlive it.
+std::unique_ptr<ModelSource> OneModel(Engine& engine, ServedModel model);
+
+// Returns whether a request's name means the model.
+bool MeansModel(const std::string& asked, const std::string& name);
+
+}  // namespace kvcache::server

@@ -1,0 +1,86 @@
+// What a request says about the form of its answer, as a constraint of its tokens: JSON, a JSON schema, or
+// calls of tools.
+//
+// Thread safety: free functions; Constraints is a constant.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "grammar/grammar.h"
+#include "grammar/token_mask.h"
+#include "kvcache_engine/scheduler.h"
+#include "server/output/answer_parser.h"
+#include "server/request/fields.h"
+
+namespace kvcache::server {
+
+// Which texts an answer may be.
+struct Form {
+  std::shared_ptr<const Grammar> allowed{};
+  std::shared_ptr<const Grammar> wanted{};  // WantedPart of `allowed`; null: there is none
+};
+// The form of an answer, which all choices share; null: any text.
+using AnswerForm = std::shared_ptr<const Form>;
+
+// The calls that an answer must be, or may have.
+struct CallRule {
+  Json tools = Json::array();  // as Tools::list, those that may be called
+  bool one = false;            // at most one call
+  bool forced = false;         // nothing but calls; else any text may come first
+  bool loose = false;          // a schema that cannot be enforced allows any object
+};
+
+// Returns the form of any JSON object.
+AnswerForm JsonObjectForm();
+// Returns the form of a schema. Errors: those of AddJsonSchema.
+Result<AnswerForm> SchemaForm(const Json& schema);
+// Returns the form of texts that are one of these. Errors: kInvalidArgument if they are too large together.
+Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices);
+// Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
+// for calls without tags that are not forced.
+Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax);
+// Returns the form of texts that have either form. Errors: kInvalidArgument if both are too large together.
+Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
+// Returns the form behind thoughts that the prompt has begun, or that the answer may begin with. Errors:
+// kInvalidArgument if it is too large.
+enum class Thoughts : std::uint8_t { kBegun, kMayBegin };
+Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
+// Makes forms behind thoughts and keeps the last one, because all choices of a request need the same form.
+// Thread safety: any number of threads.
+class FormsAfterThoughts {
+ public:
+  Result<AnswerForm> Of(const AnswerForm& form, Thoughts thoughts);
+
+ private:
+  std::mutex mutex_;
+  AnswerForm form_, after_;
+  Thoughts thoughts_{};
+};
+
+// Returns the texts of a model's tokens for masks.
+std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
+// Follows a form.
+class FormConstraint : public TokenConstraint {
+ public:
+  // Looks for the tokens that may come first. Returns TooLarge() of them.
+  virtual Status FindFirst() = 0;
+  // Returns the error of a form that is too large, as far as the text has come; Ok: it is not.
+  virtual Status TooLarge() const = 0;
+};
+// Returns a constraint for the rest of one text that begins with `begun`. Thoughts at its beginning may be no part of
+// the form. Errors: kInvalidArgument if no text of the form begins so, or if the form is too large.
+Result<std::shared_ptr<FormConstraint>> MakeConstraint(
+    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun);
+
+// Read the form that a request asks for. The first error is kept in `fields`.
+AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format
+AnswerForm ReadTextFormat(Fields& fields);      // text.format of OpenAI's responses
+AnswerForm ReadOllamaFormat(Fields& fields);    // Ollama's format
+AnswerForm ReadOutputFormat(Fields& fields);  // Anthropic's output_format and output_config.format
+
+}  // namespace kvcache::server

@@ -1,0 +1,302 @@
+#include "server/request/tools.h"
+
+#include <algorithm>
+#include <cstdint>
+#include <utility>
+
+#include "base/strings.h"
+#include "chat_template/chat_format.h"
+#include "engine/chat/json_text.h"
+
+namespace kvcache::server {
+namespace {
+
+constexpr const char* kNoTools =
+    "are not supported: the model's template has no tools, or writes calls in a way that this "
+    "server "
+    "does not know";
+
+// Adds a function with the keys that it came with. `place` is the function's, and `schema` what its API calls the
+// parameters, for errors.
+bool AddTool(Fields& fields, const std::string& place, Json function, const char* schema,
+             Tools& tools) {
+  const auto fail = [&](const char* key, const char* rule) {
+    fields.Fail(StrCat(place, ".", key), rule);
+    return false;
+  };
+  const Json name = function.value("name", Json());
+  if (!name.is_string() || name.get_ref<const std::string&>().empty()) {
+    return fail("name", "must be a string that is not empty");
+  }
+  const Json description = function.value("description", Json());
+  if (!description.is_null() && !description.is_string()) {
+    return fail("description", "must be a string");
+  }
+  const Json parameters = function.value("parameters", Json());
+  if (!parameters.is_null() && !parameters.is_object()) {
+    return fail(schema, "must be an object");
+  }
+  const Json strict = function.value("strict", Json());
+  if (!strict.is_null() && !strict.is_boolean()) return fail("strict", "must be a boolean");
+  tools.strict = tools.strict || strict == true;
+  tools.list.push_back({{"type", "function"}, {"function", std::move(function)}});
+  tools.callable.push_back(tools.list.back());
+  return true;
+}
+
+const Json* FindTools(Fields& fields) {
+  const Json* const given = fields.Find("tools");
+  if (given == nullptr || given->is_array()) return given;
+  fields.Fail("tools", "must be an array");
+  return nullptr;
+}
+
+// Where a tool has the keys of its function.
+enum class Nesting : std::uint8_t { kInFunction, kFlat };
+
+// Takes the functions. A model that cannot call them is an error.
+Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
+  Tools tools{.syntax = calls};
+  const Json* const given = FindTools(fields);
+  if (given == nullptr) return tools;
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const Json& tool = (*given)[i];
+    const bool flat = nesting == Nesting::kFlat;
+    const std::string place = StrCat("tools[", i, flat ? "]" : "].function");
+    if (!tool.is_object()) {
+      fields.Fail(StrCat("tools[", i, "]"), "must be an object");
+      return tools;
+    }
+    if (tool.value("type", Json("function")) != "function") continue;
+    Json function = flat ? tool : tool.value("function", Json());
+    if (flat) function.erase("type");
+    if (calls == CallSyntax::kNone || !function.is_object()) {
+      const bool none = calls == CallSyntax::kNone;
+      fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
+      return tools;
+    }
+    if (!AddTool(fields, place, std::move(function), "parameters", tools)) return tools;
+  }
+  return tools;
+}
+
+// Returns a tool of Anthropic's as the function that templates read, without what only the API knows.
+Json AsFunction(const Json& tool) {
+  Json function = Json::object();
+  for (const auto& [key, value] : tool.items()) {
+    if (key == "input_schema") function["parameters"] = value;
+    if (key == "name" || key == "description" || key == "strict") function[key] = value;
+  }
+  return function;
+}
+
+// Leaves the tools with these names callable.
+void Limit(Fields& fields, const std::vector<std::string>& names, Tools& tools) {
+  Json callable = Json::array();
+  for (const Json& tool : tools.list) {
+    const auto& name = tool["function"]["name"].get_ref<const std::string&>();
+    if (std::find(names.begin(), names.end(), name) != names.end()) callable.push_back(tool);
+  }
+  for (const std::string& name : names) {
+    const bool known = std::any_of(callable.begin(), callable.end(), [&](const Json& tool) {
+      return tool["function"]["name"] == name;
+    });
+    if (!known) fields.Fail("tool_choice", StrCat("names ", Quoted(name), ", no tool of 'tools'"));
+  }
+  tools.limited = callable.size() < tools.list.size();
+  tools.callable = std::move(callable);
+}
+
+// Lets the answer be calls of all tools, or one call of the tool with this name.
+void Force(Fields& fields, const std::string& only, Tools& tools) {
+  tools.forced = true;
+  if (tools.list.empty()) return fields.Fail("tool_choice", "needs 'tools'");
+  if (only.empty()) return;
+  Limit(fields, {only}, tools);
+  tools.one_call = true;
+}
+
+// Makes the form of the answer. A schema that cannot be enforced is an error. Calls without tags have no form beside
+// text; there the parser takes only those of callable tools.
+void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
+  const bool tags = calls == CallSyntax::kTags;
+  const bool limits = tools.limited && tags;
+  if (tools.callable.empty() && !tags) return;  // no call is none of a strict tool either
+  if (!fields.ok() || !(tools.forced || tools.strict || limits)) return;
+  auto form = CallsForm({.tools = tools.callable,
+                         .one = tools.one_call,
+                         .forced = tools.forced,
+                         .loose = !tools.forced && !tools.strict},
+                        calls);
+  if (form.ok()) {
+    tools.form = std::move(*form);
+  } else {
+    fields.Fail("tools", "cannot be enforced: " + form.status().message());
+  }
+}
+
+// Reads the name in {"type": "function", "function": {"name"}}, or without the inner object.
+std::string NameIn(const Json& choice) {
+  const Json function = choice.value("function", Json());
+  const Json name =
+      function.is_object() ? function.value("name", Json()) : choice.value("name", Json());
+  return name.is_string() ? name.get<std::string>() : "";
+}
+
+// Reads {"type": "allowed_tools", "mode": …, "tools": […]}; chats have mode and tools in an inner object.
+void Allow(Fields& fields, const Json& choice, Tools& tools) {
+  const Json given = choice.value("allowed_tools", Json());
+  const Json& inner = given.is_null() ? choice : given;
+  Json mode = inner.is_object() ? inner.value("mode", Json()) : Json(0);
+  if (mode.is_null()) mode = "auto";
+  const Json list = inner.is_object() ? inner.value("tools", Json()) : Json();
+  if ((mode != "auto" && mode != "required") || !list.is_array()) {
+    return fields.Fail("tool_choice",
+                       "needs the 'mode' \"auto\" or \"required\" and an array of 'tools'");
+  }
+  std::vector<std::string> names;
+  for (const Json& tool : list) {
+    if (!tool.is_object()) return fields.Fail("tool_choice", "has 'tools' that are no objects");
+    if (tool.value("type", Json("function")) != "function") continue;  // skipped in "tools" too
+    names.push_back(NameIn(tool));
+  }
+  if (mode == "required") Force(fields, "", tools);
+  Limit(fields, names, tools);
+  if (!tools.callable.empty()) return;
+  if (tools.forced) fields.Fail("tool_choice", "allows no function of 'tools'");
+}
+
+Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
+  Tools tools = ReadFunctions(fields, calls, nesting);
+  tools.one_call = !fields.Bool("parallel_tool_calls", true);
+  const Json* const choice = fields.Find("tool_choice");
+  const Json type =
+      choice != nullptr && choice->is_object() ? choice->value("type", Json()) : Json();
+  if (choice != nullptr && *choice == "none") return {};
+  if (choice != nullptr && *choice == "required") {
+    Force(fields, "", tools);
+  } else if (type == "function" && !NameIn(*choice).empty()) {
+    Force(fields, NameIn(*choice), tools);
+  } else if (type == "allowed_tools") {
+    Allow(fields, *choice, tools);
+  } else if (choice != nullptr && *choice != "auto") {
+    fields.Fail("tool_choice",
+                "must be \"auto\", \"none\", \"required\" or an object that names a function");
+  }
+  AddForm(fields, calls, tools);
+  return tools;
+}
+
+}  // namespace
+
+Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
+  if (answer == nullptr || tools.forced) return tools.form;
+  if (tools.callable.empty()) return answer;
+  // Either calls and nothing else, or the answer.
+  const auto both = [&]() -> Result<AnswerForm> {
+    KVCACHE_ASSIGN_OR_RETURN(
+        const AnswerForm calls,
+        CallsForm({.tools = tools.callable, .one = tools.one_call, .forced = true, .loose = true},
+                  tools.syntax));
+    return EitherForm(calls, answer);
+  };
+  auto form = both();
+  if (form.ok()) return form;
+  return Status(
+      StatusCode::kInvalidArgument,
+      "the tools beside the form of the answer cannot be enforced: " + form.status().message());
+}
+
+void SetCalls(const Tools& tools, AnswerSyntax& answer) {
+  answer.one_call = tools.one_call;
+  answer.tools.clear();
+  for (const Json& tool : tools.callable) answer.tools.push_back(tool["function"]["name"]);
+  if (tools.callable.empty()) answer.calls = CallSyntax::kNone;
+}
+
+Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
+  return ReadChosen(fields, calls, Nesting::kInFunction);
+}
+
+Tools ReadResponsesTools(Fields& fields, CallSyntax calls) {
+  return ReadChosen(fields, calls, Nesting::kFlat);
+}
+
+Tools ReadOllamaTools(Fields& fields, CallSyntax calls) {
+  Tools tools = ReadFunctions(fields, calls, Nesting::kInFunction);
+  AddForm(fields, calls, tools);
+  return tools;
+}
+
+Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
+  Tools tools{.syntax = calls};
+  const Json* const given = FindTools(fields);
+  for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
+    const Json& tool = (*given)[i];
+    const std::string place = StrCat("tools[", i, "]");
+    if (!tool.is_object()) {
+      fields.Fail(place, "must be an object");
+      return tools;
+    }
+    const Json type = tool.value("type", Json());
+    if (!type.is_null() && type != "custom") continue;
+    if (calls == CallSyntax::kNone) {
+      fields.Fail("tools", kNoTools);
+      return tools;
+    }
+    if (!AddTool(fields, place, AsFunction(tool), "input_schema", tools)) return tools;
+  }
+  if (const Json* const choice = fields.Find("tool_choice"); choice != nullptr) {
+    Fields inner(*choice, "tool_choice.");
+    const std::string type = inner.Text("type");
+    const std::string name = inner.Text("name");
+    tools.one_call = inner.Bool("disable_parallel_tool_use", false);
+    if (!inner.ok()) {
+      fields.Fail("tool_choice", "must be an object with a 'type'");
+    } else if (given == nullptr || given->empty()) {
+      fields.Fail("tool_choice", "needs 'tools'");
+    } else if (type == "none") {
+      return {};
+    } else if (type == "any" || (type == "tool" && !name.empty())) {
+      Force(fields, type == "any" ? "" : name, tools);
+    } else if (type == "tool") {
+      fields.Fail("tool_choice", "has the 'type' \"tool\" without a 'name'");
+    } else if (type != "auto") {
+      fields.Fail("tool_choice", "has an unknown 'type'");
+    }
+  }
+  AddForm(fields, calls, tools);
+  return tools;
+}
+
+CallSyntax CallSyntaxOf(const ChatFormat& format) {
+  if (!format.Mentions("tools")) return CallSyntax::kNone;
+  constexpr std::string_view kName = "kvcache_probe";
+  const Json arguments = {{"kvcache_key", "kvcache_value"}};
+  const Json call = {{"id", "callprobe"},
+                     {"type", "function"},
+                     {"function", {{"name", kName}, {"arguments", arguments}}}};
+  ChatInput input;
+  input.generation_prompt = GenerationPrompt::kOmit;
+  input.messages.push_back({{"role", "user"}, {"content", "question"}});
+  input.messages.push_back(
+      {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
+  const auto written = format.Write(std::move(input));
+  if (!written.ok()) return CallSyntax::kNone;
+  // The parser reads what the template wrote, if it knows the syntax.
+  const std::string& text = written->text;
+  const auto reads = [&](CallSyntax syntax, std::size_t begin) {
+    if (begin == std::string::npos) return false;
+    AnswerParser parser({.calls = syntax, .tools = {std::string(kName)}, .one_call = true});
+    const auto parts = parser.Push(std::string_view(text).substr(begin));
+    return parser.done() && parts.size() == 1 && parts[0].call.arguments == arguments;
+  };
+  const std::size_t name = text.find(kName);
+  if (name == std::string::npos) return CallSyntax::kNone;
+  if (reads(CallSyntax::kTags, text.rfind("<tool_call>", name))) return CallSyntax::kTags;
+  if (reads(CallSyntax::kJson, text.rfind('[', name))) return CallSyntax::kJson;
+  if (reads(CallSyntax::kJson, text.rfind('{', name))) return CallSyntax::kJson;
+  return CallSyntax::kNone;
+}
+
+}  // namespace kvcache::server

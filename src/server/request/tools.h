@@ -1,0 +1,51 @@
+// The tools of a request, as the model's template reads them.
+//
+// Thread safety: free functions.
+#pragma once
+
+#include <string>
+#include <vector>
+
+#include "server/output/answer_constraint.h"
+#include "server/output/answer_parser.h"
+#include "server/request/fields.h"
+
+namespace kvcache {
+class ChatFormat;
+}
+
+namespace kvcache::server {
+
+struct Tools {
+  // [{"type": "function", "function": {"name", "description", "parameters", …}}], with the keys that the function
+  // came with, in their order; null: none.
+  Json list = nullptr;
+  bool one_call = false;
+  bool strict = false;            // one of them is strict, so all calls follow their schemas
+  bool forced = false;            // the answer is calls and nothing else
+  bool limited = false;           // some of them may not be called
+  Json callable = Json::array();  // those that may be called
+  CallSyntax syntax = CallSyntax::kNone;  // of the model
+  AnswerForm form{};                      // what the above means for the answer; null: any text
+};
+
+// Adds the form of a request's answer to that of its tools: the answer has either. Null: any text. Errors:
+// kInvalidArgument if the grammar of both cannot be made.
+Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer);
+
+// Sets what the parser of an answer knows of its tools.
+void SetCalls(const Tools& tools, AnswerSyntax& answer);
+
+// Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
+// model's template can. The first error is kept in `fields`.
+Tools ReadOpenAiTools(Fields& fields, CallSyntax calls);
+// The keys of a function are the tool's own.
+Tools ReadResponsesTools(Fields& fields, CallSyntax calls);
+Tools ReadAnthropicTools(Fields& fields, CallSyntax calls);
+Tools ReadOllamaTools(Fields& fields, CallSyntax calls);
+
+// Returns how a template writes calls: it is asked to write one. kNone: it does not, or in a way that
+// AnswerParser does not know.
+CallSyntax CallSyntaxOf(const ChatFormat& format);
+
+}  // namespace kvcache::server
