@@ -20,7 +20,7 @@ Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t
 
 // SHA-256 of a key, a word of five letters and a number, little-endian. No text of KeyAfter has as many
 // bytes.
-Result<StoreHash> KeyOf(const StoreHash& parent, std::string_view word, std::uint64_t number) {
+Result<StoreHash> ChainedKey(const StoreHash& parent, std::string_view word, std::uint64_t number) {
   std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
   for (const char letter : word) text.push_back(static_cast<std::byte>(letter));
   AppendLittleEndian(number, 8, text);
@@ -29,7 +29,7 @@ Result<StoreHash> KeyOf(const StoreHash& parent, std::string_view word, std::uin
 
 Result<StoreHash> SaltedRoot(const StoreHash& root, std::uint64_t salt) {
   if (salt == 0) return root;
-  return KeyOf(root, "salt:", salt);
+  return ChainedKey(root, "salt:", salt);
 }
 
 }  // namespace
@@ -79,13 +79,13 @@ Result<std::vector<StoreHash>> PrefixKeys::Chain(std::span<const std::int32_t> t
 Result<ObjectId> PrefixKeys::OutputId(std::span<const std::int32_t> text,
                                       std::uint64_t salt) const {
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash root, SaltedRoot(root_, salt));
-  KVCACHE_ASSIGN_OR_RETURN(const StoreHash texts, KeyOf(root, "text:", 0));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash texts, ChainedKey(root, "text:", 0));
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyAfter(texts, text));
   return ObjectId{fingerprint_, key};
 }
 
 Result<ObjectId> PrefixKeys::ListId(const StoreHash& chunk) const {
-  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, KeyOf(chunk, "list:", 0));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash key, ChainedKey(chunk, "list:", 0));
   return ObjectId{fingerprint_, key};
 }
 

@@ -15,7 +15,7 @@ constexpr double kMostGrowth = 1.5;  // of a chunk
 constexpr double kFirstExcess = 0.05;
 constexpr double kNewestExcess = 0.25;
 constexpr double kMargin = 6.0;   // times the excess
-constexpr int kRefresh = 32;      // passes with prompts between two without
+constexpr int kRefreshSame = 32;  // passes with prompts between two without
 constexpr int kRefreshOther = 8;  // the same, if there are many more rows or many fewer
 constexpr int kRefreshSoon = 2;   // the same, if the last time without was not the expected one
 constexpr double kSteady = 1.5;   // times the expected time, or by it
@@ -56,7 +56,7 @@ void PrefillPace::Count(int rows, const PrefillWork& work, double seconds) {
 bool PrefillPace::MeasuresRows(int rows) const {
   if (rows < 1) return false;
   const bool other = rows > 2 * last_rows_ || 2 * rows < last_rows_;
-  const int refresh = !rows_are_steady_ ? kRefreshSoon : other ? kRefreshOther : kRefresh;
+  const int refresh = !rows_are_steady_ ? kRefreshSoon : other ? kRefreshOther : kRefreshSame;
   return !costs_of_rows_.known() || passes_since_ >= refresh;
 }
 
