@@ -133,9 +133,6 @@ struct ScheduledRequest {
   std::shared_ptr<Drafter> drafter{};
   int draft_tokens =
       -1;  // proposed at once, at most 16; -1: as many as pay beside the other requests
-  // Alternatives at one place, at most; 1: drafts are a chain. They also are beside prompts, and within a
-  // budget of bytes.
-  int draft_branches = 1;
   // Which tokens may be drawn; null: all. Such a request has no drafts. If no token is allowed it ends with
   // kUnsupported.
   std::shared_ptr<TokenConstraint> constraint{};

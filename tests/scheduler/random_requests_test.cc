@@ -122,7 +122,6 @@ class RandomRequests : public SchedulerFixture {
       return;
     }
     request.draft_tokens = pick(18) - 1;
-    request.draft_branches = 1 + pick(3);
     if (engine_->has_draft_head() && pick(2) == 0) {
       request.drafter = std::shared_ptr<Drafter>(*MakeHeadDrafter(*engine_));
     } else if (greedy && pick(4) > 0) {

@@ -19,10 +19,6 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-double MillisecondsSince(Clock::time_point start) {
-  return 1e3 * SecondsSince(start);
-}
-
 // Passes the text of tokens to the caller: whole characters, except those that may begin a stop
 // string.
 class TextOutput {

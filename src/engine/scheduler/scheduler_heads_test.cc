@@ -40,7 +40,6 @@ class SchedulerHeadBatches : public SchedulerFixture {
     for (int i = 0; i < kRequests; ++i) {
       ScheduledRequest request;
       request.draft_tokens = depth < 0 ? -1 : (depth + 5 * i) % 17;
-      request.draft_branches = 1 + i % 3;
       if (heads) {
         request.drafter = std::shared_ptr<Drafter>(*MakeHeadDrafter(*engine_));
       } else {

@@ -64,7 +64,7 @@ class SchedulerSpeculation : public SchedulerFixture {
   }
 
   // Runs the prompts with drafters that know these texts, or without. Returns the answers.
-  std::vector<Tokens> Answers(const std::vector<Tokens>& texts, int depth, int branches = 1) {
+  std::vector<Tokens> Answers(const std::vector<Tokens>& texts, int depth) {
     asked_.clear();
     const std::vector<Tokens> prompts = Prompts();
     for (std::size_t i = 0; i < prompts.size(); ++i) {
@@ -74,7 +74,6 @@ class SchedulerSpeculation : public SchedulerFixture {
       if (!texts.empty()) {
         // Each has another depth.
         request.draft_tokens = depth < 0 ? -1 : (depth + 5 * static_cast<int>(i)) % 17;
-        request.draft_branches = i == 1 ? 1 : branches;  // trees beside chains
         if (i == 2) {
           request.drafter = MakeLookupDrafter();
         } else {
@@ -123,13 +122,6 @@ class SchedulerSpeculation : public SchedulerFixture {
       // A second time, from the prefixes that the first one left.
       ASSERT_EQ(Answers(texts, depth), plain) << "depth " << depth;
       for (const auto& asked : asked_) ExpectExact(*asked);
-      ExpectNothingLeaks();
-      Start(4, 0);
-      ASSERT_EQ(Answers(texts, depth, 3), plain) << "trees, depth " << depth;
-      for (const auto& asked : asked_) {
-        ExpectExact(*asked);
-        accepted += asked->result.speculation.accepted;
-      }
       ExpectNothingLeaks();
     }
     EXPECT_GT(accepted, 200);
@@ -322,8 +314,6 @@ TEST_P(SchedulerSpeculation, BadDraftTokensAreRefused) {
   Start(1, 0);
   EXPECT_EQ(scheduler_->Submit({.prompt = {3}, .draft_tokens = 17}).status().message(),
             "draft tokens are 17; must be from 0 to 16");
-  EXPECT_EQ(scheduler_->Submit({.prompt = {3}, .draft_branches = 0}).status().message(),
-            "draft branches are 0; must be at least 1");
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerSpeculation,

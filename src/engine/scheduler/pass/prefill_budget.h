@@ -8,7 +8,7 @@
 
 #include <algorithm>
 
-#include "engine/scheduler/prefill_pace.h"
+#include "engine/scheduler/pass/prefill_pace.h"
 #include "kvcache/types.h"
 
 namespace kvcache {

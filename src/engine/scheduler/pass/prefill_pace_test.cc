@@ -1,5 +1,5 @@
 // The promises of PrefillPace and PrefillBudget on machines whose times are functions.
-#include "engine/scheduler/prefill_pace.h"
+#include "engine/scheduler/pass/prefill_pace.h"
 
 #include <gtest/gtest.h>
 
@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-#include "engine/scheduler/prefill_budget.h"
+#include "engine/scheduler/pass/prefill_budget.h"
 
 namespace kvcache {
 namespace {

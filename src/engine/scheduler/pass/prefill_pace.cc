@@ -1,4 +1,4 @@
-#include "engine/scheduler/prefill_pace.h"
+#include "engine/scheduler/pass/prefill_pace.h"
 
 #include <algorithm>
 #include <bit>

@@ -1,41 +1,59 @@
-// Prefixes that come from the engine's store and go there.
-#include "engine/scheduler/scheduler_store.h"
+#include "engine/scheduler/store_loads.h"
 
 #include <algorithm>
+#include <chrono>
 #include <utility>
 
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
 #include "engine/prefixes/sequence_states.h"
-#include "engine/scheduler/scheduler_impl.h"
 
 namespace kvcache {
 namespace {
 
+using Clock = std::chrono::steady_clock;
+
 // Bytes that one step restores, so that other requests need not wait long for their next token. A step
 // restores at least one piece.
-constexpr std::int64_t kMostBytesPerStep = std::int64_t{64} << 20;
+constexpr std::int64_t kMaxBytesPerStep = std::int64_t{64} << 20;
 // How long a step waits for a store if there is nothing else to do.
-constexpr std::chrono::milliseconds kMostWait{5};
+constexpr std::chrono::milliseconds kMaxWait{5};
 
 }  // namespace
 
-void SchedulerImpl::BeginLoad(Job& job, std::vector<Position> captures) {
+StoreLoads::StoreLoads(Engine& engine, JobPrefixes& prefixes, MemoryBudget& memory,
+                       SchedulerStats& stats)
+    : engine_(engine), prefixes_(prefixes), memory_(memory), stats_(stats) {
+  if (PrefixStore* const store = engine.prefix_store(); store != nullptr) {
+    loader_ = std::make_unique<StoreLoader>(*store);
+  }
+}
+
+void StoreLoads::Begin(Job& job, std::vector<Position> captures) {
   job.store = {.began = Clock::now(), .captures = std::move(captures), .is_first = !job.started};
   const bool fits = static_cast<Position>(job.tokens.size()) <= engine_.context();
   if (loader_ != nullptr && fits && !job.shifted() && HoldsTwice(job)) {
-    StartLoad(job, static_cast<Position>(job.tokens.size()) - 1);
+    Start(job, static_cast<Position>(job.tokens.size()) - 1);
   }
   if (!job.store.is_loading()) {
     job.captures.Schedule(engine_.cache(), job.sequence, std::move(job.store.captures));
   }
 }
 
-// A whole state takes cells of its own, also for the tokens that the job has from its prefix, which stays.
-// Returns whether the pool holds these twice when the job ends.
-bool SchedulerImpl::HoldsTwice(const Job& job) const {
+void StoreLoads::BeginText(Job& job) {
+  job.store = {.began = Clock::now(), .is_first = !job.started};
+  if (loader_ == nullptr) return;
+  job.store.load = loader_->Begin({.tokens = job.request.prompt,
+                                   .salt = job.request.salt,
+                                   .most = job.result.reuse.prompt,
+                                   .computes_per_s = computes_per_s_});
+}
+
+// A whole state takes cells of its own, also for the tokens that the request has from its prefix, which stays.
+// Returns whether the pool holds these twice when the request ends.
+bool StoreLoads::HoldsTwice(const Job& job) const {
   const EngineOptions& options = engine_.options();
-  if (divisible_ || job.length == 0 || options.releases_memory) return true;
+  if (prefixes_.divisible() || job.length == 0 || options.releases_memory) return true;
   const std::int64_t pool = options.pool_tokens > 0
                                 ? options.pool_tokens
                                 : std::int64_t{options.max_sequences} * options.context;
@@ -47,7 +65,7 @@ bool SchedulerImpl::HoldsTwice(const Job& job) const {
   return job.length + end <= pool;
 }
 
-void SchedulerImpl::StartLoad(Job& job, Position most) {
+void StoreLoads::Start(Job& job, Position most) {
   job.store.load = loader_->Begin({.tokens = job.tokens,
                                    .salt = job.request.salt,
                                    .from = job.length,
@@ -56,107 +74,116 @@ void SchedulerImpl::StartLoad(Job& job, Position most) {
 }
 
 // Passes with few tokens are those of answers.
-void SchedulerImpl::MeasurePasses() {
+void StoreLoads::MeasurePasses() {
   constexpr std::int64_t kLeastTokens = 32;
   const auto tokens =
       stats_.evaluated_tokens - std::exchange(measured_tokens_, stats_.evaluated_tokens);
   const double seconds =
       stats_.pass_seconds - std::exchange(measured_seconds_, stats_.pass_seconds);
-  const bool encodes = engine_.has_encoder();  // MeasureEncoder measures these
+  const bool encodes = engine_.has_encoder();  // CountText measures these
   if (tokens < kLeastTokens || seconds <= 0.0 || encodes) return;
   AddRate(static_cast<double>(tokens) / seconds);
 }
 
-void SchedulerImpl::AddRate(double rate) {
+void StoreLoads::CountText(Position tokens, double seconds) {
+  if (seconds > 0.0) AddRate(tokens / seconds);
+}
+
+void StoreLoads::AddRate(double rate) {
   computes_per_s_ = computes_per_s_ > 0.0 ? (3 * computes_per_s_ + rate) / 4 : rate;
 }
 
-bool SchedulerImpl::IsLate(const Job& job) const {
+bool StoreLoads::IsLate(const Job& job) const {
   if (computes_per_s_ <= 0.0) return false;
   const double waited = SecondsSince(job.store.began);
   const Position tokens = engine_.has_encoder() ? job.result.reuse.prompt : job.pending();
   return waited > StoreLoader::kLeastLoadSeconds && waited > tokens / computes_per_s_;
 }
 
-void SchedulerImpl::AdvanceLoads() {
+void StoreLoads::Advance(std::span<const JobPtr> live) {
   if (loader_ == nullptr) return;
   MeasurePasses();
   std::int64_t bytes = 0;
-  for (const JobPtr& job : live_) {
-    while (job->store.is_loading() && bytes < kMostBytesPerStep) {
-      auto fetched = loader_->Take(*job->store.load);
-      if (!fetched) break;
-      bytes += static_cast<std::int64_t>(fetched->payload.size);
-      if (engine_.has_encoder()) {
-        ApplyOutput(*job, *fetched);
-      } else if (!Apply(*job, *fetched)) {
-        break;
-      }
+  for (const JobPtr& job : live) {
+    if (job->store.is_loading()) Advance(*job, bytes);
+  }
+}
+
+void StoreLoads::Advance(Job& job, std::int64_t& bytes) {
+  while (job.store.is_loading() && bytes < kMaxBytesPerStep) {
+    auto fetched = loader_->Take(*job.store.load);
+    if (!fetched) break;
+    bytes += static_cast<std::int64_t>(fetched->payload.size);
+    if (engine_.has_encoder()) {
+      ApplyOutput(job, *fetched);
+    } else if (!Apply(job, *fetched)) {
+      break;
     }
-    if (job->store.is_loading() && loader_->IsEnded(*job->store.load)) {
-      StoreLoader::Report report = loader_->TakeReport(*job->store.load);
-      job->store.known = std::move(report.known);
-      job->store.saves = true;
-      EndLoad(*job, std::move(report.problem));
-    } else if (job->store.is_loading() && IsLate(*job)) {
-      CancelLoad(*job);
-      EndLoad(*job, "loading took longer than computing");
-    }
+  }
+  if (!job.store.is_loading()) return;
+  if (loader_->IsEnded(*job.store.load)) {
+    StoreLoader::Report report = loader_->TakeReport(*job.store.load);
+    job.store.known = std::move(report.known);
+    job.store.saves = true;
+    End(job, std::move(report.problem));
+  } else if (IsLate(job)) {
+    Cancel(job);
+    End(job, "loading took longer than computing");
   }
 }
 
 // Makes room for a pass of these tokens alone, without parking anybody.
-bool SchedulerImpl::HasRoomFor(Job& job, Position tokens) {
-  job.chunk = tokens;
-  bool has_room = HasRoom(tokens);
-  while (!has_room && prefixes_->Evict(tokens) >= 0) {
-    ReleaseMemory();
-    has_room = HasRoom(tokens);
+bool StoreLoads::HasRoomFor(Job& job, Position tokens) {
+  const PassRows rows[] = {{.job = &job, .tokens = tokens}};
+  bool has_room = memory_.HasRoom(tokens, rows);
+  while (!has_room && prefixes_.cache().Evict(tokens) >= 0) {
+    memory_.Release();
+    has_room = memory_.HasRoom(tokens, rows);
   }
-  job.chunk = 0;
   return has_room;
 }
 
-bool SchedulerImpl::Apply(Job& job, const StoreLoader::Fetched& fetched) {
+bool StoreLoads::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   const Position target = std::min(fetched.piece.end, static_cast<Position>(job.tokens.size()) - 1);
   if (target <= job.length) return true;
-  Cache& cache = engine_.cache();
   Status status = {StatusCode::kCacheFull, "the cache has no room for it"};
-  if (HasRoomFor(job, target - job.length)) {
-    status = ApplySnapshot(job, fetched, target);
+  if (HasRoomFor(job, target - job.length)) status = ApplySnapshot(job, fetched, target);
+  if (!status.ok()) {
+    GiveUp(job, fetched, status);
+    return false;
   }
-  if (status.ok()) {
-    AddStored(job, target - job.length, fetched.tier);
-    job.length = target;
-    return true;
-  }
+  AddStored(job, target - job.length, fetched.tier);
+  job.length = target;
+  return true;
+}
+
+void StoreLoads::GiveUp(Job& job, const StoreLoader::Fetched& fetched, const Status& status) {
   const bool is_wrong =
       status.code() != StatusCode::kOutOfMemory && status.code() != StatusCode::kCacheFull;
   if (is_wrong) loader_->Discard(fetched.piece.id);
+  Cache& cache = engine_.cache();
   if (!cache.CanResume(job.sequence, job.length)) {
     (void)cache.Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
-    job.store.captures = prefixes_->NotRestored(job.prefix);
+    job.store.captures = prefixes_.cache().NotRestored(job.prefix);
     LoseRestored(job);
   }
-  CancelLoad(job);
-  if (is_wrong && !divisible_) {  // perhaps there is a shorter state
+  Cancel(job);
+  if (is_wrong && !prefixes_.divisible()) {  // perhaps there is a shorter state
     job.result.reuse.store_problem = status.message();
-    StartLoad(job, fetched.piece.end - 1);
+    Start(job, fetched.piece.end - 1);
   }
-  if (!job.store.is_loading()) EndLoad(job, std::string(status.message()));
-  return false;
+  if (!job.store.is_loading()) End(job, std::string(status.message()));
 }
 
-// The part of a piece that the job has already is cut off, so that it takes no second cells.
-Status SchedulerImpl::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched,
-                                    Position target) {
+// The part of a piece that the request has already is cut off, so that it takes no second cells.
+Status StoreLoads::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target) {
   Cache& cache = engine_.cache();
   KVCACHE_ASSIGN_OR_RETURN(StoredState state, engine_.prefix_store()->Read(fetched.payload.span()));
   std::unique_ptr<Snapshot>& snapshot = state.snapshot;
   const bool is_piece =
       snapshot->begin() == fetched.piece.begin && snapshot->end() == fetched.piece.end;
   if (!is_piece) return {StatusCode::kCorrupt, "the object has other tokens than its key says"};
-  if (divisible_ && snapshot->begin() < job.length) {
+  if (prefixes_.divisible() && snapshot->begin() < job.length) {
     KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts, cache.SplitSnapshot(snapshot, job.length));
     snapshot = std::move(parts.second);
   }
@@ -168,7 +195,21 @@ Status SchedulerImpl::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetche
   return Status::Ok();
 }
 
-void SchedulerImpl::AddStored(Job& job, Position tokens, StoreTier tier) {
+void StoreLoads::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
+  PrefixStore& store = *engine_.prefix_store();
+  auto output = store.ImportOutput(fetched.payload.span(), job.request.prompt.size());
+  Status status = output.ok() ? store.RestoreOutput(job.sequence, **output) : output.status();
+  if (status.ok()) {
+    job.store.has_output = true;
+    AddStored(job, job.result.reuse.prompt, fetched.tier);
+  }
+  const bool is_wrong = !output.ok() && status.code() != StatusCode::kOutOfMemory;
+  if (is_wrong) loader_->Discard(fetched.piece.id);
+  Cancel(job);
+  End(job, std::string(status.message()));  // empty if it was restored
+}
+
+void StoreLoads::AddStored(Job& job, Position tokens, StoreTier tier) {
   ReuseReport& reuse = job.result.reuse;
   stats_.restored_tokens += tokens;
   job.store.loaded += tokens;
@@ -189,7 +230,7 @@ void SchedulerImpl::AddStored(Job& job, Position tokens, StoreTier tier) {
   std::erase_if(reuse.missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
 }
 
-void SchedulerImpl::LoseRestored(Job& job) {
+void StoreLoads::LoseRestored(Job& job) {
   ReuseReport& reuse = job.result.reuse;
   const Position lost = std::exchange(job.length, 0);
   stats_.restored_tokens -= lost;
@@ -205,47 +246,29 @@ void SchedulerImpl::LoseRestored(Job& job) {
   if (lost > 0) reuse.missed.insert(reuse.missed.begin(), {lost, MissReason::kRestoreFailed});
 }
 
-void SchedulerImpl::EndLoad(Job& job, std::string problem) {
+void StoreLoads::End(Job& job, std::string problem) {
   job.store.load.reset();
   ReuseReport& reuse = job.result.reuse;
-  reuse.store_ms +=
-      std::chrono::duration<double, std::milli>(Clock::now() - job.store.began).count();
+  reuse.store_ms += MillisecondsSince(job.store.began);
   if (!problem.empty()) reuse.store_problem = std::move(problem);
   std::vector<Position> captures = std::move(job.store.captures);
   std::erase_if(captures, [&](Position at) { return at <= job.length; });
   job.captures.Schedule(engine_.cache(), job.sequence, std::move(captures));
-  if (!divisible_ && job.store.loaded > 0) Keep(job);  // other requests go on from here
+  if (!prefixes_.divisible() && job.store.loaded > 0)
+    prefixes_.Keep(job);  // others go on from here
 }
 
-void SchedulerImpl::CancelLoad(Job& job) {
+void StoreLoads::Cancel(Job& job) {
   if (!job.store.is_loading()) return;
   loader_->Cancel(*job.store.load);
   job.store.load.reset();
 }
 
-void SchedulerImpl::WaitForLoads() {
+void StoreLoads::Wait(std::span<const JobPtr> live) {
   const auto loads = [](const JobPtr& job) { return job->store.is_loading(); };
-  if (loader_ != nullptr && std::any_of(live_.begin(), live_.end(), loads)) {
-    loader_->WaitForProgress(kMostWait);
+  if (loader_ != nullptr && std::any_of(live.begin(), live.end(), loads)) {
+    loader_->WaitForProgress(kMaxWait);
   }
-}
-
-void SchedulerImpl::SavePieces(Job& job, PrefixStore::Extent extent) {
-  if (!job.store.saves || job.shifted()) return;
-  engine_.prefix_store()->SavePieces(
-      job.sequence, std::span(job.tokens).first(static_cast<std::size_t>(job.length)), extent,
-      job.store.known);
-}
-
-void SchedulerImpl::SaveState(Job& job, const Snapshot& state, Position length) {
-  if (!job.store.saves || job.shifted()) return;
-  PrefixStore& store = *engine_.prefix_store();
-  const bool is_worth_it = store.IsStateWorthStoring(
-      length, static_cast<Position>(job.request.prompt.size()), job.request.restore_points);
-  if (!is_worth_it) return;
-  store.SaveState(state, LastState(engine_, job.sequence, length),
-                  std::span(job.tokens).first(static_cast<std::size_t>(length)), job.request.salt,
-                  job.store.known);
 }
 
 }  // namespace kvcache

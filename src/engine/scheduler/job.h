@@ -1,0 +1,85 @@
+// A request that a scheduler has, with or without a sequence.
+//
+// Thread safety: the engine's thread.
+#pragma once
+
+#include <chrono>
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "engine/persist/prefix_store.h"
+#include "engine/persist/store_loader.h"
+#include "engine/prefixes/scheduled_captures.h"
+#include "kvcache/drafter.h"
+#include "kvcache_engine/scheduler.h"
+
+namespace kvcache {
+
+// Who proposes tokens for a request, and what is proposed for the next pass.
+struct JobDrafts {
+  std::shared_ptr<Drafter> drafter{};  // null: it failed
+  int fixed = -1;                      // drafts of every round; -1: as many as pay
+  DraftRates* rates = nullptr;  // of all drafters of the scheduler's own kind; null: another kind
+  bool begun = false;
+  std::size_t told = 0;     // tokens of the request that the drafter knows
+  std::int32_t shifts = 0;  // of the context, when the drafter learned of them
+  int wanted = 0;           // drafts for the next pass
+  DraftTree tree{};         // a chain, proposed for the next pass
+};
+
+// What a request has to do with the engine's store.
+struct JobStore {
+  std::shared_ptr<StoreLoad> load{};  // in progress
+  std::chrono::steady_clock::time_point began{};
+  std::vector<Position> captures{};  // that the request takes after the load
+  Position loaded = 0;               // tokens that came from the store
+  PrefixStore::Known known{};        // what the store has of the request's text
+  bool saves = false;                // `known` is complete: what is evaluated is stored
+  bool is_first = false;             // the request's report does not have the load's tokens yet
+  bool has_output = false;           // the sequence has the stored output of an encoder
+
+  bool is_loading() const { return load != nullptr; }
+};
+
+struct Job {
+  // What each step looks at.
+  std::vector<std::int32_t> tokens{};  // prompt and generated
+  Position length = 0;                 // of them evaluated, while it has a sequence
+  SequenceId sequence{};
+  Position furthest = 0;       // the greatest length of all
+  int failures = 0;            // passes that failed at `furthest`
+  bool in_prompt = true;       // has not sampled since it got its sequence
+  bool has_prefix = false;     // `prefix` is open
+  bool can_keep = true;        // false after a pass whose logits are no numbers
+  bool started = false;        // had a sequence before
+  Position prefix_tokens = 0;  // keys that the prefix has
+  ScheduledCaptures captures{};
+  std::unique_ptr<JobDrafts> drafts{};  // null: it has none
+  PrefixRequest prefix{};
+  JobStore store{};
+  RequestId id{};
+  // What its beginning, its samples and its end look at.
+  std::chrono::steady_clock::time_point submitted{};
+  RequestResult result{};
+  ScheduledRequest request;
+  Sampler sampler;
+
+  // Returns the tokens that are not evaluated.
+  Position pending() const { return static_cast<Position>(tokens.size()) - length; }
+  // A shifted context is no prefix of any text: its keys are rotated.
+  bool shifted() const { return result.shifts > 0; }
+};
+
+using JobPtr = std::unique_ptr<Job>;
+
+inline bool WaitsForEncoder(const Engine& engine, const Job& job) {
+  return engine.has_encoder() && job.length == 0 && !job.store.has_output;
+}
+
+// Returns whether passes evaluate the job's prompt, or the tokens that it had when it was parked.
+inline bool ReadsPrompt(const Engine& engine, const Job& job) {
+  return job.in_prompt && !WaitsForEncoder(engine, job) && !job.store.is_loading();
+}
+
+}  // namespace kvcache

@@ -1,0 +1,185 @@
+#include "engine/scheduler/job_prefixes.h"
+
+#include <algorithm>
+#include <new>
+#include <utility>
+
+#include "base/seconds_since.h"
+#include "engine/engine_impl.h"
+#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/token_keys.h"
+#include "engine/scheduler/job_saves.h"
+
+namespace kvcache {
+namespace {
+
+// Tokens that are worth waiting for another request's prefill. It is never slower to wait: who does not
+// wait computes the same tokens in the same passes.
+constexpr Position kWorthWaiting = 16;
+
+Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int32_t> b) {
+  const auto end = a.begin() + static_cast<std::ptrdiff_t>(std::min(a.size(), b.size()));
+  return static_cast<Position>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
+}
+
+Status NoMemoryForKeys() {
+  return {StatusCode::kOutOfMemory, "no memory for the keys of a prompt"};
+}
+
+}  // namespace
+
+JobPrefixes::JobPrefixes(Engine& engine, const SchedulerOptions& options)
+    : engine_(engine),
+      options_(options),
+      divisible_(IsDivisible(engine.info().memory)),
+      states_(engine.cache(), engine.states()) {}
+
+Status JobPrefixes::Open() {
+  const EngineOptions& engine = engine_.options();
+  PrefixOptions prefix{
+      .divisible = divisible_,
+      .recompute_bound = options_.recompute_bound,
+      .state_tokens = StateTokens(engine_.info().memory, engine.k_type, engine.v_type),
+      .finds_continuations = options_.look_up_drafts,
+      .on_event = options_.on_prefix_event};
+  KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
+  return Status::Ok();
+}
+
+double JobPrefixes::Now() const {
+  return SecondsSince(start_);
+}
+
+Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
+  try {
+    auto plan = prefixes_->Begin({.keys = KeysOf(job.tokens),
+                                  .salt = job.request.salt,
+                                  .restore_points = job.request.restore_points,
+                                  .retention = job.request.retention},
+                                 Now());
+    if (!plan.ok()) return plan;
+    job.prefix = plan->request;
+    job.has_prefix = true;
+    job.prefix_tokens = static_cast<Position>(job.tokens.size());
+    return plan;
+  } catch (const std::bad_alloc&) {
+    return NoMemoryForKeys();
+  }
+}
+
+void JobPrefixes::Restore(Job& job, PrefixPlan& plan) {
+  if (plan.resumed == 0) return;
+  if (RestoreState(job, plan).ok()) {
+    job.length = plan.resumed;
+  } else {
+    (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+    plan.captures = prefixes_->NotRestored(plan.request);
+  }
+}
+
+Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
+  while (true) {
+    Status restored = states_.Restore(plan.state, job.sequence, plan.resumed);
+    if (restored.code() != StatusCode::kCacheFull || prefixes_->Evict(plan.resumed) < 0) {
+      return restored;
+    }
+    const auto match = Probe(job.tokens, job.request.salt);
+    if (!match.ok() || match->resumed == 0) return restored;
+    plan.state = match->state;
+    plan.resumed = match->resumed;
+  }
+}
+
+Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens,
+                                       std::uint64_t salt) const {
+  try {
+    return prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt});
+  } catch (const std::bad_alloc&) {
+    return NoMemoryForKeys();
+  }
+}
+
+bool JobPrefixes::AppendKeys(Job& job) {
+  if (!job.has_prefix) return false;
+  const auto known = static_cast<std::size_t>(job.prefix_tokens);
+  if (known == job.tokens.size()) return true;
+  try {
+    const auto keys = KeysOf(std::span(job.tokens).subspan(known));
+    if (!prefixes_->Append(job.prefix, keys).ok()) return false;
+  } catch (const std::bad_alloc&) {
+    return false;
+  }
+  job.prefix_tokens = static_cast<Position>(job.tokens.size());
+  return true;
+}
+
+void JobPrefixes::TakeCaptures(Job& job) {
+  if (!job.has_prefix) return;
+  job.captures.Take(
+      engine_.cache(), job.sequence, job.length, states_, *prefixes_, job.prefix,
+      [&](const Snapshot& state, Position length) { SaveState(engine_, job, state, length); });
+  SavePieces(engine_, job, PrefixStore::Extent::kWholeChunks);
+}
+
+void JobPrefixes::Keep(Job& job) {
+  if (job.length < 1 || !AppendKeys(job)) return;
+  auto state = states_.Take(job.sequence, job.length);
+  if (!state.ok()) return;
+  SaveState(engine_, job, *states_.Find(*state), job.length);
+  SavePieces(engine_, job, PrefixStore::Extent::kAll);
+  (void)prefixes_->Extend(job.prefix, job.length, *state).ok();
+}
+
+void JobPrefixes::Close(Job& job) {
+  (void)AppendKeys(job);
+  if (std::exchange(job.has_prefix, false)) prefixes_->Close(job.prefix, Now());
+}
+
+void JobPrefixes::Leave(Job& job) {
+  if (job.can_keep) {
+    TakeCaptures(job);
+    Keep(job);
+  }
+  Close(job);
+  Empty(job);
+}
+
+void JobPrefixes::Empty(Job& job) {
+  job.captures.Cancel(engine_.cache(), job.sequence);
+  (void)engine_.cache().Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
+  job.length = 0;
+}
+
+bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) {
+  Position most = 0;
+  Job* reader = nullptr;  // of a sequence that can be cut: whoever has read most of what they share
+  for (const JobPtr& other : live) {
+    if (!other->in_prompt || !other->has_prefix || other->request.salt != job.request.salt) {
+      continue;
+    }
+    const Position shared = SharedLength(other->tokens, job.tokens);
+    if (divisible_) {
+      const bool further = reader != nullptr && shared == most && other->length > reader->length;
+      if (shared > most || further) reader = other.get();
+      most = std::max(most, shared);
+      continue;
+    }
+    for (const Position at : other->captures.lengths()) {
+      if (at <= shared) most = std::max(most, at);
+    }
+  }
+  if (most < kWorthWaiting) return false;
+  const auto match = Probe(job.tokens, job.request.salt);
+  if (!match.ok() || most <= match->resumed + kWorthWaiting) return false;
+  if (reader == nullptr || reader->length < most) return true;
+  ShareWhatWasRead(*reader);
+  return false;
+}
+
+// The rest of a long prompt is not worth waiting for.
+void JobPrefixes::ShareWhatWasRead(Job& reader) {
+  auto state = states_.Take(reader.sequence, reader.length);
+  if (state.ok()) (void)prefixes_->Extend(reader.prefix, reader.length, *state).ok();
+}
+
+}  // namespace kvcache

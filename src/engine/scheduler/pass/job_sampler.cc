@@ -1,0 +1,73 @@
+#include "engine/scheduler/pass/job_sampler.h"
+
+#include <new>
+
+#include "base/seconds_since.h"
+#include "engine/scheduler/pass/step_clock.h"
+
+namespace kvcache {
+
+DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> logits) {
+  const AddSeconds time(clock_, sum_);
+  RequestResult& result = job.result;
+  if (job.request.on_logits) job.request.on_logits(length, logits);
+  result.stop = StopReason::kLength;
+  const auto is_full = [&] {
+    return job.request.max_tokens >= 0 &&
+           result.tokens.size() >= static_cast<std::size_t>(job.request.max_tokens);
+  };
+  if (is_full()) return {.goes_on = false};
+  DrawnToken drawn;
+  try {
+    drawn.token = Draw(job, logits);
+  } catch (const std::bad_alloc&) {
+    result.stop = StopReason::kInterrupted;
+    result.status = {StatusCode::kOutOfMemory, "no memory for the request's next token"};
+  }
+  drawn.goes_on = result.stop == StopReason::kLength;
+  if (!drawn.goes_on) return drawn;
+  if (job.request.on_token && !job.request.on_token(job.tokens.back())) {
+    result.stop = StopReason::kInterrupted;
+    drawn.goes_on = false;
+    return drawn;
+  }
+  drawn.goes_on = !is_full();
+  return drawn;
+}
+
+std::int32_t JobSampler::Draw(Job& job, std::span<const float> logits) {
+  RequestResult& result = job.result;
+  const std::int32_t token = DrawAllowed(job, logits);
+  if (token < 0) return token;
+  if (result.first_token_ms == 0.0) {
+    result.first_token_ms = MillisecondsSince(job.submitted);
+  }
+  if (engine_.IsEndOfGeneration(token)) {
+    result.stop = StopReason::kEndOfText;
+    return token;
+  }
+  result.tokens.push_back(token);
+  job.tokens.push_back(token);
+  return token;
+}
+
+// The samplers see the logits of the tokens that are allowed.
+std::int32_t JobSampler::DrawAllowed(Job& job, std::span<const float> logits) {
+  TokenConstraint* const constraint = job.request.constraint.get();
+  if (constraint == nullptr) return job.sampler.Sample(logits, job.tokens);
+  allowed_.assign(logits.begin(), logits.end());
+  if (constraint->complete()) {
+    job.result.stop = StopReason::kEndOfText;
+    return -1;
+  }
+  if (constraint->Apply(allowed_)) {
+    const std::int32_t token = job.sampler.Sample(allowed_, job.tokens);
+    if (constraint->Take(token)) return token;
+  }
+  job.result.stop = StopReason::kInterrupted;
+  job.result.status = {StatusCode::kUnsupported,
+                       "no token of the vocabulary goes on with a text that is allowed"};
+  return -1;
+}
+
+}  // namespace kvcache

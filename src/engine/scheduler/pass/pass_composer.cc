@@ -1,0 +1,118 @@
+#include "engine/scheduler/pass/pass_composer.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "engine/engine_impl.h"
+#include "engine/scheduler/pass/capture_limit.h"
+#include "engine/scheduler/pass/prefill_budget.h"
+
+namespace kvcache {
+namespace {
+
+// Ends the chunk before a capture that the pass has no state for.
+Position LimitCaptures(const Job& job, Position count, int& captures) {
+  for (const Position at : job.captures.lengths()) {
+    if (at <= job.length) continue;
+    if (at > job.length + count) break;
+    if (captures == kMaxCapturesPerPass) return at - 1 - job.length;
+    ++captures;
+  }
+  return count;
+}
+
+}  // namespace
+
+PassComposer::PassComposer(const Engine& engine, int max_tokens, double step_seconds)
+    : engine_(engine), max_tokens_(max_tokens), pace_(step_seconds, max_tokens) {
+  prompts_.reserve(static_cast<std::size_t>(std::max(engine.options().max_sequences, 1)));
+}
+
+std::size_t PassComposer::PromptShare() const {
+  const auto step = static_cast<std::size_t>(max_tokens_);
+  const std::size_t least = std::min<std::size_t>(PrefillPace::kLeastTokens, step / 2);
+  return std::max({std::size_t{1}, least, step / 8});
+}
+
+// A token of each request that generates comes first, then prompts.
+void PassComposer::Compose(std::span<const JobPtr> live, ComposedPass& pass) {
+  pass.Clear(live);
+  if (live.empty()) return;
+  if (PassRows* const encoding = NextToEncode(pass); encoding != nullptr) {
+    pass.encoding = encoding->job;
+    pass.Add(*encoding, 1);
+    turn_ = (turn_ + 1) % live.size();
+    return;
+  }
+  const Position left = AddDecodes(pass);
+  turn_ = (turn_ + 1) % live.size();
+  AddPrompts(pass, left);
+}
+
+PassRows* PassComposer::NextToEncode(ComposedPass& pass) const {
+  const auto waits = [&](const PassRows& of) { return WaitsForEncoder(engine_, *of.job); };
+  const auto next = std::find_if(pass.rows.begin(), pass.rows.end(), [&](const PassRows& of) {
+    return waits(of) && !of.job->store.is_loading();
+  });
+  if (next == pass.rows.end()) return nullptr;
+  const bool any_decodes = !std::all_of(pass.rows.begin(), pass.rows.end(), waits);
+  return any_decodes && turn_ % 2 == 1 ? nullptr : &*next;
+}
+
+Position PassComposer::AddDecodes(ComposedPass& pass) const {
+  std::size_t left = static_cast<std::size_t>(max_tokens_);
+  const std::size_t count = pass.rows.size();
+  const bool any_prompt =
+      std::any_of(pass.rows.begin(), pass.rows.end(),
+                  [this](const PassRows& of) { return ReadsPrompt(engine_, *of.job); });
+  // If a step is one token, all take turns.
+  const std::size_t for_prompts = any_prompt ? PromptShare() : 0;
+  const std::size_t least = for_prompts < left ? for_prompts : turn_ % 2;
+  for (std::size_t i = 0; i < count && left > least; ++i) {
+    PassRows& of = pass.rows[(turn_ + i) % count];
+    if (of.job->in_prompt) continue;
+    pass.Add(of, 1);
+    pass.AddDrafts(of);
+    left -= static_cast<std::size_t>(of.tokens);
+  }
+  return static_cast<Position>(left);
+}
+
+// The prompt with the fewest tokens left goes first. So that a long one goes on however many short ones come, the one
+// that arrived first begins each fourth pass.
+void PassComposer::OrderPrompts(ComposedPass& pass) {
+  prompts_.clear();
+  for (PassRows& of : pass.rows) {
+    if (ReadsPrompt(engine_, *of.job)) prompts_.push_back(&of);
+  }
+  std::sort(prompts_.begin(), prompts_.end(), [](const PassRows* a, const PassRows* b) {
+    return std::pair(a->job->pending(), a->job->id) < std::pair(b->job->pending(), b->job->id);
+  });
+  if (!pace_.BeginsWithOldest()) return;
+  const auto oldest = std::min_element(
+      prompts_.begin(), prompts_.end(),
+      [](const PassRows* a, const PassRows* b) { return a->job->id < b->job->id; });
+  if (oldest != prompts_.end()) std::rotate(prompts_.begin(), oldest, oldest + 1);
+}
+
+void PassComposer::AddPrompts(ComposedPass& pass, Position room) {
+  const int rows = static_cast<int>(pass.tokens.size());
+  if (pace_.MeasuresRows(rows)) return;
+  OrderPrompts(pass);
+  PrefillBudget budget(pace_, room, rows);
+  int captures = 0;
+  for (PassRows* const of : prompts_) {
+    const Job& job = *of->job;
+    const Position left = job.pending();
+    const Position tokens = LimitCaptures(job, budget.Offer(job.length, left), captures);
+    if (tokens < 1) continue;
+    budget.Take(job.length, left, tokens);
+    pass.Add(*of, tokens);
+  }
+}
+
+void PassComposer::CountPass(const ComposedPass& pass, const PrefillWork& work, double seconds) {
+  pace_.Count(static_cast<int>(pass.tokens.size()) - work.tokens(), work, seconds);
+}
+
+}  // namespace kvcache

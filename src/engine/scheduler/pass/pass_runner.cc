@@ -1,0 +1,82 @@
+#include "engine/scheduler/pass/pass_runner.h"
+
+#include <algorithm>
+#include <new>
+
+#include "base/strings.h"
+#include "engine/engine_impl.h"
+#include "engine/request/check_logits.h"
+#include "engine/scheduler/pass/step_clock.h"
+
+namespace kvcache {
+
+PassRunner::PassRunner(Engine& engine, const std::function<double()>& clock, double& sum)
+    : engine_(engine), clock_(clock), sum_(sum) {
+  rows_.reserve(static_cast<std::size_t>(std::max(engine.options().max_sequences, 1)));
+}
+
+Status PassRunner::Run(ComposedPass& pass) {
+  seconds_ = 0.0;
+  const AddSeconds time(clock_, sum_);
+  const AddSeconds last(clock_, seconds_);
+  KVCACHE_RETURN_IF_ERROR(
+      pass.encoding != nullptr
+          ? engine_.Encode(pass.encoding->request.prompt, pass.encoding->sequence)
+          : engine_.Forward(
+                {.tokens = pass.tokens, .positions = pass.positions, .sequences = pass.sequences}));
+  KVCACHE_RETURN_IF_ERROR(ReserveLogits(pass));
+  return rows_.empty() ? Status::Ok() : engine_.Logits(rows_, logits_.data());
+}
+
+Status PassRunner::ReserveLogits(ComposedPass& pass) {
+  rows_.clear();
+  try {
+    for (PassRows& of : pass.rows) {
+      if (of.tokens == 0 || !of.samples) continue;
+      of.logits_row = rows_.size();
+      for (Position i = 0; i <= of.drafted; ++i) {
+        rows_.push_back(static_cast<std::int32_t>(of.last_row) + i);
+      }
+    }
+    const std::size_t values = rows_.size() * static_cast<std::size_t>(engine_.vocabulary_size());
+    if (logits_.capacity() < values) {
+      logits_ = {};
+      logits_.reserve(values);
+    }
+    if (values > 0) logits_.resize(values);
+    return Status::Ok();
+  } catch (const std::bad_alloc&) {
+    return {StatusCode::kOutOfMemory,
+            StrCat("no memory for the logits of ", rows_.size(), " rows")};
+  }
+}
+
+std::span<const float> PassRunner::Logits(const PassRows& of, std::int32_t draft) const {
+  const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+  const std::size_t row = of.logits_row + static_cast<std::size_t>(draft + 1);
+  return std::span(logits_).subspan(row * vocabulary, vocabulary);
+}
+
+Status PassRunner::Check(std::span<const float> logits, Position length) const {
+  const AddSeconds time(clock_, sum_);
+  return CheckLogits(engine_, logits, length);
+}
+
+void PassRunner::AddSecondsOfCommit(double seconds) {
+  sum_ += seconds;
+  seconds_ += seconds;
+}
+
+// The workspace has a row of logits for each sequence; drafts need more.
+std::int64_t PassRunner::ExtraBytes(std::size_t rows) const {
+  const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
+  const auto most = static_cast<std::size_t>(std::max(engine_.options().max_sequences, 1));
+  const std::size_t values = std::max(logits_.capacity(), rows * vocabulary);
+  return static_cast<std::int64_t>((values - std::min(values, most * vocabulary)) * sizeof(float));
+}
+
+void PassRunner::Release() {
+  if (ExtraBytes() > 0) logits_ = {};
+}
+
+}  // namespace kvcache
