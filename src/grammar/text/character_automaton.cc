@@ -7,6 +7,83 @@
 #include <utility>
 
 namespace kvcache {
+namespace {
+
+using Step = PatternProgram::Step;
+
+// Above so many questions whether a set has a class, the characters of patterns are not compared.
+constexpr std::size_t kMostQuestions = 2'000'000;
+
+// The classes of characters that a text may have, by the patterns that it must match.
+class Alphabet {
+ public:
+  explicit Alphabet(const CharacterClasses& classes)
+      : classes_(classes), has_(classes.size(), true) {}
+
+  // Keeps the classes that ways through the pattern to its end have. Returns whether there is such a way. Lookaheads
+  // and boundaries only take ways away.
+  bool Restrict(const PatternProgram& program) {
+    std::vector<char> reached(program.nodes.size(), 0);
+    std::vector<bool> kept(has_.size(), false);
+    std::vector<std::int32_t> open = {program.start};
+    bool ends = false;
+    while (!open.empty()) {
+      const auto at = static_cast<std::size_t>(open.back());
+      open.pop_back();
+      if (program.distance[at] >= PatternProgram::kNever || reached[at] != 0) continue;
+      reached[at] = 1;
+      const PatternProgram::Node& node = program.nodes[at];
+      ends = ends || node.step == Step::kEnd || node.step == Step::kAccept;
+      if (node.step == Step::kEnd) continue;
+      if (node.step == Step::kAccept) {
+        std::fill(kept.begin(), kept.end(), true);  // anything may follow
+        continue;
+      }
+      if (node.step == Step::kFork) open.push_back(node.other);
+      const bool passes =
+          node.step != Step::kSet || Keep(program.sets[static_cast<std::size_t>(node.set)], kept);
+      if (passes) open.push_back(node.next);
+    }
+    for (std::size_t i = 0; i < has_.size(); ++i) has_[i] = has_[i] && kept[i];
+    return ends;
+  }
+
+ private:
+  // Marks the classes of a set that a text may have. Returns whether there are any.
+  bool Keep(const CodePointSet& set, std::vector<bool>& kept) const {
+    bool any = false;
+    for (std::size_t i = 0; i < has_.size(); ++i) {
+      if (!has_[i] || !set.Has(classes_.members()[i])) continue;
+      kept[i] = true;
+      any = true;
+    }
+    return any;
+  }
+
+  const CharacterClasses& classes_;
+  std::vector<bool> has_;  // [class]
+};
+
+// Returns false if a pattern needs a character that another one never has: a search would look at all texts of the
+// other one to find that.
+bool HaveCommonCharacters(const TextLanguage& language, PatternWork& work) {
+  std::size_t questions = 0;
+  for (const TextLanguage::Part& part : language.parts()) {
+    questions += 2 * part.program->nodes.size() * language.classes().size();
+  }
+  if (language.parts().size() < 2 || questions > kMostQuestions) return true;
+  work.done += questions / PatternMatcher::kClassesOfWork;
+  Alphabet alphabet(language.classes());
+  for (int round = 0; round < 2; ++round) {
+    for (const TextLanguage::Part& part : language.parts()) {
+      if (!part.negated && !alphabet.Restrict(*part.program)) return false;
+    }
+  }
+  return true;
+}
+
+}  // namespace
+
 CharacterAutomaton::CharacterAutomaton(const TextLanguage& language)
     : language_(language),
       work_{.done = language.classes().work(), .most = kMostStartWork},
@@ -43,6 +120,7 @@ CharacterAutomaton::State CharacterAutomaton::start() {
   // Lengths alone need no search, so nothing else would find that they allow no text.
   const TextLengths lengths = language_.lengths();
   if (full() || (lengths.most >= 0 && lengths.least > lengths.most)) return kDead;
+  if (!HaveCommonCharacters(language_, work_)) return kDead;
   std::vector<std::int32_t> parts;
   for (const PatternMatcher& matcher : matchers_) parts.push_back(matcher.start());
   const State state = StateOf(std::move(parts), 0);

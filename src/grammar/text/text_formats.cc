@@ -28,17 +28,17 @@ std::string LeapSecond() {
   for (int i = 0; i < 24; ++i) {
     const std::string_view bar = i == 0 ? "" : "|";
     const std::string hour = TwoDigits(i);
-    hours += StrCat(bar, TwoDigits(23 - i), ":..:60(?:\\.\\d+)?-", hour);
-    hours += StrCat("|", TwoDigits((i + 23) % 24), ":..:60(?:\\.\\d+)?\\+", hour, ":00");
-    hours += StrCat("|", hour, ":..:60(?:\\.\\d+)?\\+", hour, ":(?!00)");
+    hours += StrCat(bar, TwoDigits(23 - i), ":\\d\\d:60(?:\\.\\d+)?-", hour);
+    hours += StrCat("|", TwoDigits((i + 23) % 24), ":\\d\\d:60(?:\\.\\d+)?\\+", hour, ":00");
+    hours += StrCat("|", hour, ":\\d\\d:60(?:\\.\\d+)?\\+", hour, ":(?!00)");
   }
   for (int i = 0; i < 60; ++i) {
     const std::string_view bar = i == 0 ? "" : "|";
-    minutes += StrCat(bar, TwoDigits((i + 59) % 60), ":60(?:\\.\\d+)?\\+..:", TwoDigits(i));
-    minutes += StrCat("|", TwoDigits(59 - i), ":60(?:\\.\\d+)?-..:", TwoDigits(i));
+    minutes += StrCat(bar, TwoDigits((i + 59) % 60), ":60(?:\\.\\d+)?\\+\\d\\d:", TwoDigits(i));
+    minutes += StrCat("|", TwoDigits(59 - i), ":60(?:\\.\\d+)?-\\d\\d:", TwoDigits(i));
   }
-  return StrCat(R"(23:59:60(?:\.\d+)?[Zz]|(?=(?:)", hours, R"())..:(?=(?:)", minutes,
-                R"()$)..:60(?:\.\d+)?[+-](?:[01]\d|2[0-3]):[0-5]\d)");
+  return StrCat(R"(23:59:60(?:\.\d+)?[Zz]|(?=(?:)", hours, R"())\d\d:(?=(?:)", minutes,
+                R"()$)\d\d:60(?:\.\d+)?[+-](?:[01]\d|2[0-3]):[0-5]\d)");
 }
 
 // RFC 3339, full-time.
