@@ -113,6 +113,11 @@ function(kvcache_test name)
   kvcache_compile_options(${name})
   target_compile_definitions(${name} PRIVATE KVCACHE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
   target_compile_options(${name} PRIVATE ${KVCACHE_TEST_OPTIONS})
+  kvcache_unite_all(${name})
+  # Tests of kernels include themselves once for each instruction set, as kernels do.
+  set(kernels ${ARG_SOURCES})
+  list(FILTER kernels INCLUDE REGEX "/(hadamard_test)\\.cc$")
+  set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
   kvcache_precompile(${name} test
     LIBRARIES GTest::gtest HEADERS <gtest/gtest.h> OPTIONS ${KVCACHE_TEST_OPTIONS})
   gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name})

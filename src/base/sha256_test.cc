@@ -4,7 +4,7 @@
 
 #include <string_view>
 
-namespace kvcache {
+namespace kvcache::sha256_test {
 namespace {
 
 std::span<const std::byte> BytesOf(std::string_view text) {
@@ -28,4 +28,4 @@ TEST(Sha256Test, PartsMakeTheWhole) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::sha256_test

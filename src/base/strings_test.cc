@@ -4,7 +4,7 @@
 
 #include <cstdint>
 
-namespace kvcache {
+namespace kvcache::strings_test {
 namespace {
 
 TEST(StrCat, JoinsTextAndNumbers) {
@@ -67,4 +67,4 @@ TEST(StringsTest, HexTextHasSixteenDigits) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::strings_test

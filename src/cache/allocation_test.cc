@@ -10,7 +10,7 @@
 #include "support/counting_new.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::allocation_test {
 namespace {
 
 // Writes nothing, so that only the cache's allocations are counted.
@@ -180,4 +180,4 @@ TEST(AllocationTest, RewindingAndSharingReuseTheirMemory) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::allocation_test

@@ -19,7 +19,7 @@
 #include "support/failing_backend.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::transaction_test {
 namespace {
 
 using testing::PutContents;
@@ -280,4 +280,4 @@ TEST_F(TransactionTest, ACacheThatWasClosedIsLeftAlone) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::transaction_test

@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <string>
 
-namespace kvcache {
+namespace kvcache::chat_format_test {
 namespace {
 
 enum class Markers { kNone, kControl, kUserDefined };
@@ -158,4 +158,4 @@ TEST(ChatFormat, BuiltInsAndTheirStops) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::chat_format_test

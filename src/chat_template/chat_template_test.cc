@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace kvcache {
+namespace kvcache::chat_template_test {
 namespace {
 
 using nlohmann::ordered_json;
@@ -275,4 +275,4 @@ TEST(ChatTemplate, MentionsTheVariablesThatItReads) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::chat_template_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <utility>
 
-namespace kvcache {
+namespace kvcache::open_message_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -124,4 +124,4 @@ TEST(OpenMessage, ATemplateThatCannotIsAnError) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::open_message_test

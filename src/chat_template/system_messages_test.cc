@@ -6,7 +6,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::system_messages_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -137,4 +137,4 @@ TEST(SystemMessages, ATemplateSaysWhereItWritesThem) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::system_messages_test

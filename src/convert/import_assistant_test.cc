@@ -15,7 +15,7 @@
 #include "kvcache_engine/head_drafter.h"
 #include "support/assistant_pair.h"
 
-namespace kvcache {
+namespace kvcache::import_assistant_test {
 namespace {
 
 using nlohmann::json;
@@ -146,4 +146,4 @@ TEST_F(BadAssistant, TensorsThatAreMissingOrUnknown) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::import_assistant_test

@@ -15,7 +15,7 @@
 #include "import/hf_writer.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::import_config_test {
 namespace {
 
 using nlohmann::json;
@@ -245,4 +245,4 @@ TEST_F(ImportConfig, IdsOfTokens) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::import_config_test

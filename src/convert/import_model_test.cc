@@ -12,7 +12,7 @@
 #include "import/hf_writer.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::import_model_test {
 namespace {
 
 using testing::HasSubstr;
@@ -183,4 +183,4 @@ INSTANTIATE_TEST_SUITE_P(Families, ImportModelTest, testing::ValuesIn(Cases()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::import_model_test

@@ -7,7 +7,7 @@
 
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::quantize_model_test {
 namespace {
 
 using testing::HasSubstr;
@@ -85,4 +85,4 @@ TEST(QuantizeModelTest, NamesOfTypes) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::quantize_model_test

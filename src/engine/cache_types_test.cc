@@ -10,7 +10,7 @@
 #include "engine/engine_impl.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::cache_types_test {
 namespace {
 
 struct TypesCase {
@@ -89,4 +89,4 @@ INSTANTIATE_TEST_SUITE_P(Models, CacheTypes, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::cache_types_test

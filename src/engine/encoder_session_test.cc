@@ -12,7 +12,7 @@
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::encoder_session_test {
 namespace {
 
 constexpr SequenceId kFirst{0}, kSecond{1};
@@ -114,4 +114,4 @@ TEST_F(EncoderSessionTest, AFullContextIsTheEnd) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::encoder_session_test

@@ -22,7 +22,7 @@
 #include "make_model/make_model.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::engine_test {
 namespace {
 
 std::vector<std::int32_t> SomeTokens(int count, std::int32_t first = 3) {
@@ -414,4 +414,4 @@ TEST_F(EngineTest, ScoreAddsUpWhatTheSinkSees) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::engine_test

@@ -12,7 +12,7 @@
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::hybrid_engine_test {
 namespace {
 
 constexpr int kChunk = 16;
@@ -122,4 +122,4 @@ INSTANTIATE_TEST_SUITE_P(Families, HybridEngine,
                          [](const auto& test) { return std::string(test.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::hybrid_engine_test

@@ -11,7 +11,7 @@
 #include <sstream>
 #include <string>
 
-namespace kvcache {
+namespace kvcache::npy_writer_test {
 namespace {
 
 std::string Slurp(const std::string& path) {
@@ -101,4 +101,4 @@ TEST(NpyWriter, FoldersAreErrors) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::npy_writer_test

@@ -13,7 +13,7 @@
 #include "make_model/make_model.h"
 #include "model/layer_memory.h"
 
-namespace kvcache {
+namespace kvcache::window_session_test {
 namespace {
 
 constexpr int kWindow = 24, kChunk = 16, kTokens = 400;
@@ -90,4 +90,4 @@ TEST_F(WindowSessionTest, GoesBackByAWindow) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::window_session_test

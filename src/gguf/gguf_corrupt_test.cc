@@ -10,7 +10,7 @@
 #include "base/strings.h"
 #include "gguf/gguf.h"
 
-namespace kvcache {
+namespace kvcache::gguf_corrupt_test {
 namespace {
 
 using testing::HasSubstr;
@@ -334,4 +334,4 @@ TEST(GgufCorrupt, OpenNamesThePath) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::gguf_corrupt_test

@@ -10,7 +10,7 @@
 #include "base/sha256.h"
 #include "gguf/gguf_writer.h"
 
-namespace kvcache {
+namespace kvcache::gguf_summary_test {
 namespace {
 
 // Returns the summary of a file in memory with one f16 and one f32 tensor, and these bytes as the first one's.
@@ -57,4 +57,4 @@ TEST(GgufSummary, LargeFilesHaveStableDigests) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::gguf_summary_test

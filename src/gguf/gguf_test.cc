@@ -10,7 +10,7 @@
 
 #include "gguf/gguf_writer.h"
 
-namespace kvcache {
+namespace kvcache::gguf_test {
 namespace {
 
 using testing::ElementsAre;
@@ -191,4 +191,4 @@ TEST(GgmlType, EveryDTypeHasANumber) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::gguf_test

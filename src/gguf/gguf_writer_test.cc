@@ -11,7 +11,7 @@
 
 #include "gguf/gguf.h"
 
-namespace kvcache {
+namespace kvcache::gguf_writer_test {
 namespace {
 
 class GgufWriterTest : public testing::Test {
@@ -143,4 +143,4 @@ TEST_F(GgufWriterTest, FinishRequiresEveryByte) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::gguf_writer_test

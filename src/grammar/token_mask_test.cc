@@ -12,7 +12,7 @@
 #include "grammar/grammar_automaton.h"
 #include "grammar/grammar_testing.h"
 
-namespace kvcache {
+namespace kvcache::token_mask_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -129,4 +129,4 @@ TEST(TokenMask, AllowsWhatTheAutomatonAllows) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::token_mask_test

@@ -11,7 +11,7 @@
 #include "gguf/gguf_writer.h"
 #include "make_model/architecture.h"
 
-namespace kvcache {
+namespace kvcache::inspect_test {
 namespace {
 
 using testing::HasSubstr;
@@ -277,4 +277,4 @@ TEST(Inspect, PrintsText) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::inspect_test

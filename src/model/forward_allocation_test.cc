@@ -16,7 +16,7 @@
 #include "model/model.h"
 #include "support/counting_new.h"
 
-namespace kvcache {
+namespace kvcache::forward_allocation_test {
 namespace {
 
 // An architecture, and the type of its cache.
@@ -109,4 +109,4 @@ INSTANTIATE_TEST_SUITE_P(Blocks, ForwardAllocation,
                          NameOfCase);
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::forward_allocation_test

@@ -18,7 +18,7 @@
 #include "model/model.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::forward_fault_test {
 namespace {
 
 using testing::FailingBackend;
@@ -166,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(Blocks, ForwardFault,
                          NameOfCase);
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::forward_fault_test

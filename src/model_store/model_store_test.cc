@@ -15,7 +15,7 @@
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
 
-namespace kvcache {
+namespace kvcache::model_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -274,4 +274,4 @@ TEST_F(ModelStoreTest, AListOfLeftBlobsIsNotTrusted) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::model_store_test

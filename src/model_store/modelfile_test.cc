@@ -3,7 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-namespace kvcache {
+namespace kvcache::modelfile_test {
 namespace {
 
 using testing::HasSubstr;
@@ -102,4 +102,4 @@ TEST(ModelfileTest, KnowsGoTemplates) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::modelfile_test

@@ -8,7 +8,7 @@
 #include <string>
 #include <utility>
 
-namespace kvcache {
+namespace kvcache::aligned_buffer_test {
 namespace {
 
 constexpr std::size_t kMiB = std::size_t{1} << 20;
@@ -64,4 +64,4 @@ TEST(AlignedBufferTest, RefusesWhatNoMachineHas) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::aligned_buffer_test

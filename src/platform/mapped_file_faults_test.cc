@@ -11,7 +11,7 @@
 
 #include "platform/mapped_file.h"
 
-namespace kvcache {
+namespace kvcache::mapped_file_faults_test {
 namespace {
 
 // Reads the last byte of a mapped file whose name is `name` after it was cut short.
@@ -53,4 +53,4 @@ TEST(MappedFileFaults, ServesAnyNumberOfMappings) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::mapped_file_faults_test

@@ -10,7 +10,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::mapped_file_test {
 namespace {
 
 class MappedFileTest : public testing::Test {
@@ -104,4 +104,4 @@ TEST_F(MappedFileTest, DropGivesBackWholePagesAndKeepsTheBytes) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::mapped_file_test

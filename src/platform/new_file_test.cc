@@ -12,7 +12,7 @@
 #include <iterator>
 #include <string>
 
-namespace kvcache {
+namespace kvcache::new_file_test {
 namespace {
 
 class NewFileTest : public testing::Test {
@@ -174,4 +174,4 @@ TEST_F(NewFileTest, ReportsAWriteThatFails) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::new_file_test

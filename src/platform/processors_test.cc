@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::processors_test {
 namespace {
 
 constexpr char kV2Mount[] =
@@ -178,4 +178,4 @@ TEST(ThisProcessTest, HasProcessorsAndCores) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::processors_test

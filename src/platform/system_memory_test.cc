@@ -9,7 +9,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::system_memory_test {
 namespace {
 
 class SystemMemoryTest : public ::testing::Test {
@@ -171,4 +171,4 @@ TEST_F(SystemMemoryTest, DamagedFilesSetNoLimit) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::system_memory_test

@@ -10,7 +10,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::thread_pool_test {
 namespace {
 
 class ThreadPoolTest : public testing::TestWithParam<int> {};
@@ -86,4 +86,4 @@ TEST_P(ThreadPoolTest, AllThreadsRunAtOnce) {
 INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::thread_pool_test

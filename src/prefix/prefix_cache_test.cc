@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::prefix_cache_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -315,4 +315,4 @@ TEST_F(PrefixCacheTest, CapturesBoundWhatIsComputedAgain) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::prefix_cache_test

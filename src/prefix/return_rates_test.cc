@@ -8,7 +8,7 @@
 
 #include "prefix/reuse_history.h"
 
-namespace kvcache {
+namespace kvcache::return_rates_test {
 namespace {
 
 TEST(ReturnRates, BucketsCoverAllAges) {
@@ -148,4 +148,4 @@ TEST(UseClass, TellsFamiliesAndScales) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::return_rates_test

@@ -11,7 +11,7 @@
 #include "replay/block_baselines.h"
 #include "replay/sample_trace.h"
 
-namespace kvcache {
+namespace kvcache::reuse_replay_test {
 namespace {
 
 std::int64_t MissedTokens(const ReplayReport& report, std::string_view reason = "") {
@@ -165,4 +165,4 @@ TEST(BlockBaselines, AreOrderedOnRandomTraces) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::reuse_replay_test

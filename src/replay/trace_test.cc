@@ -16,7 +16,7 @@
 #include "replay/line_reader.h"
 #include "replay/trace_tokens.h"
 
-namespace kvcache {
+namespace kvcache::trace_test {
 namespace {
 
 class TraceTest : public testing::Test {
@@ -179,4 +179,4 @@ TEST_F(TraceTest, TokensTellBlocksApart) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::trace_test

@@ -5,7 +5,7 @@
 
 #include <string>
 
-namespace kvcache {
+namespace kvcache::safetensors_test {
 namespace {
 
 using testing::ElementsAre;
@@ -74,4 +74,4 @@ TEST(SafetensorsTest, RefusesWhatContradictsItself) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::safetensors_test

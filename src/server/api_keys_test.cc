@@ -8,7 +8,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::api_keys_test {
 namespace {
 
 constexpr const char* kAlice = "alice-0123456789abcdef";
@@ -220,4 +220,4 @@ TEST_F(UsersTest, PagesOfAllowedOriginsMayRead) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::api_keys_test

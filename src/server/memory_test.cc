@@ -5,7 +5,7 @@
 #include "server/server_testing.h"
 #include "support/counting_new.h"
 
-namespace kvcache::server {
+namespace kvcache::server::memory_test {
 namespace {
 
 using MemoryTest = ServerTest;
@@ -36,4 +36,4 @@ TEST_F(MemoryTest, AnyFailureEndsAConnectionAtMost) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::memory_test

@@ -10,7 +10,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache::server {
+namespace kvcache::server::request_log_test {
 namespace {
 
 // A client that may leave.
@@ -155,4 +155,4 @@ TEST_F(RequestLogTest, LongTextsAreShortened) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::request_log_test

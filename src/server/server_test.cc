@@ -12,7 +12,7 @@
 #include "server/http/http_server.h"
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::server_test {
 namespace {
 
 TEST_F(ServerTest, OperatorsRoutes) {
@@ -454,4 +454,4 @@ TEST(HttpServerTest, ARequestThatNobodyAnswersEnds) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::server_test

@@ -7,7 +7,7 @@
 #include <random>
 #include <utility>
 
-namespace kvcache {
+namespace kvcache::draft_depth_test {
 namespace {
 
 // Runs rounds with these costs and this acceptance of each draft. Returns the mean of the last depths.
@@ -120,4 +120,4 @@ TEST(DraftDepth, NoticesThatDraftsPayAgain) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::draft_depth_test

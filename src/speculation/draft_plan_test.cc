@@ -10,7 +10,7 @@
 #include <span>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::draft_plan_test {
 namespace {
 
 // A machine that reads its weights once for each pass and computes 12 rows in that time.
@@ -258,4 +258,4 @@ TEST(TryBudget, IsAHundredthOfTheTime) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::draft_plan_test

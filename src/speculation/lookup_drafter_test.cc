@@ -5,7 +5,7 @@
 #include <numeric>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::lookup_drafter_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -64,4 +64,4 @@ TEST(LookupDrafter, ForgetsWhenTheTextsAreMany) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::lookup_drafter_test

@@ -6,7 +6,7 @@
 #include <cstdint>
 #include <limits>
 
-namespace kvcache {
+namespace kvcache::float_conversion_test {
 namespace {
 
 // The value of f16 bits from the format's definition.
@@ -70,4 +70,4 @@ TEST(Bf16Test, EveryValueComesBackAndRoundsToNearestEven) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::float_conversion_test

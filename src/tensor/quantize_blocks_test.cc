@@ -12,7 +12,7 @@
 #include "tensor/float_conversion.h"
 #include "tensor/quantize.h"
 
-namespace kvcache {
+namespace kvcache::quantize_blocks_test {
 namespace {
 
 constexpr DType kBlockTypes[] = {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
@@ -226,4 +226,4 @@ TEST_P(BlockTypesTest, RefusesWhatIsNotFinite) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::quantize_blocks_test

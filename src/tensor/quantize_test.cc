@@ -11,7 +11,7 @@
 
 #include "tensor/float_conversion.h"
 
-namespace kvcache {
+namespace kvcache::quantize_test {
 namespace {
 
 std::vector<std::byte> Quantized(DType type, const std::vector<float>& values) {
@@ -145,4 +145,4 @@ TEST(Quantize, RefusesSizesAndTypesThatDoNotFit) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::quantize_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcache {
+namespace kvcache::clean_spaces_test {
 namespace {
 
 TEST(CleanSpacesTest, RemovesOnlyTheListedSpaces) {
@@ -38,4 +38,4 @@ TEST(CleanSpacesTest, RemovesOnlyTheListedSpaces) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::clean_spaces_test

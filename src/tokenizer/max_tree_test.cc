@@ -5,7 +5,7 @@
 #include <algorithm>
 #include <random>
 
-namespace kvcache {
+namespace kvcache::max_tree_test {
 namespace {
 
 TEST(MaxTreeTest, MatchesLinearSearch) {
@@ -31,4 +31,4 @@ TEST(MaxTreeTest, EmptyTreeReturnsZero) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::max_tree_test

@@ -5,7 +5,7 @@
 #include <map>
 #include <random>
 
-namespace kvcache {
+namespace kvcache::open_hash_table_test {
 namespace {
 
 struct Slot {
@@ -46,4 +46,4 @@ TEST(OpenHashTableTest, EmptyTableHasFreeSlots) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::open_hash_table_test

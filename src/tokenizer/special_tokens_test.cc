@@ -9,7 +9,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::special_tokens_test {
 namespace {
 
 constexpr std::int32_t kControl = 3;
@@ -192,4 +192,4 @@ TEST(SpecialTokensTest, MatchesTheReferenceOnRandomTexts) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::special_tokens_test

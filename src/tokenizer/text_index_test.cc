@@ -8,7 +8,7 @@
 #include <unordered_map>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::text_index_test {
 namespace {
 
 TEST(TextIndexTest, FindsEachTextOfAnyLength) {
@@ -69,4 +69,4 @@ TEST(TextIndexTest, AgreesWithAMapOnRandomBytes) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::text_index_test

@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcache {
+namespace kvcache::token_shape_test {
 namespace {
 
 TEST(TokenShapeTest, ClassifiesMarkersWordsAndOthers) {
@@ -48,4 +48,4 @@ TEST(TokenShapeTest, ClassifiesMarkersWordsAndOthers) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::token_shape_test

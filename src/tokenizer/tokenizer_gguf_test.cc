@@ -9,7 +9,7 @@
 #include "gguf/gguf_writer.h"
 #include "tokenizer/tokenizer.h"
 
-namespace kvcache {
+namespace kvcache::tokenizer_gguf_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -169,4 +169,4 @@ TEST(TokenizerGgufTest, ErrorsNameTheKey) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::tokenizer_gguf_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::tokenizer_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -147,4 +147,4 @@ TEST(TokenizerTest, ReturnsItsIds) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::tokenizer_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::vocabulary_test {
 namespace {
 
 TokenizerData Data(std::vector<std::string> tokens) {
@@ -219,4 +219,4 @@ TEST(VocabularyTest, KindsHaveNames) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::vocabulary_test

@@ -7,7 +7,7 @@
 #include "chat_template/chat_format.h"
 #include "template_files.h"
 
-namespace kvcache {
+namespace kvcache::open_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -76,4 +76,4 @@ TEST(OpenMessage, TemplatesWithThoughtsLeaveThemOpen) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::open_test

@@ -10,7 +10,7 @@
 #include "chat_template/chat_format.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 
-namespace kvcache {
+namespace kvcache::roles_test {
 namespace {
 
 constexpr EncodeOptions kBare = {.add_bos = AddToken::kNo, .add_eos = AddToken::kNo};
@@ -150,4 +150,4 @@ TEST(Roles, BytesNeverBecomeControlTokens) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::roles_test

@@ -17,7 +17,7 @@
 #include "structure_cases.h"
 #include "structure_vocabularies.h"
 
-namespace kvcache {
+namespace kvcache::structure_test {
 namespace {
 
 struct Family {
@@ -258,4 +258,4 @@ TEST(Structure, PlainTextHasNoStructureTokens) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::structure_test

@@ -9,7 +9,7 @@
 #include "chat_template/chat_format.h"
 #include "template_files.h"
 
-namespace kvcache {
+namespace kvcache::system_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -128,4 +128,4 @@ TEST(SystemAnywhere, TheyStandBehindResultsOfTools) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::system_test

@@ -14,7 +14,7 @@
 #include "app/terminal/typed_line.h"
 #include "app/terminal/wide_text.h"
 
-namespace kvcache::app {
+namespace kvcache::app::input_test {
 namespace {
 
 // Returns the keys in `bytes` as text: a typed byte as it is, a byte of a burst after '+', a paste
@@ -169,4 +169,4 @@ TEST(WideText, RoundTrips) {
 }
 
 }  // namespace
-}  // namespace kvcache::app
+}  // namespace kvcache::app::input_test

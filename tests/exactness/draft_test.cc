@@ -10,7 +10,7 @@
 
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::draft_test {
 namespace {
 
 constexpr int kTokens = 600;
@@ -172,4 +172,4 @@ INSTANTIATE_TEST_SUITE_P(Models, DraftExactness, testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::draft_test

@@ -12,7 +12,7 @@
 
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::encoder_test {
 namespace {
 
 constexpr int kText = 300, kTokens = 400;
@@ -206,4 +206,4 @@ INSTANTIATE_TEST_SUITE_P(Models, EncoderExactness, testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::encoder_test

@@ -11,7 +11,7 @@
 
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::exactness_test {
 namespace {
 
 constexpr int kTokens = 600;
@@ -149,4 +149,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Exactness, testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::exactness_test

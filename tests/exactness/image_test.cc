@@ -14,7 +14,7 @@
 #include "kvcache/encoder_cache.h"
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::image_test {
 namespace {
 
 constexpr int kTokens = 400;
@@ -261,4 +261,4 @@ INSTANTIATE_TEST_SUITE_P(CacheTypes, ImageExactness,
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::image_test

@@ -17,7 +17,7 @@
 
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::random_walk_test {
 namespace {
 
 constexpr int kSequences = 4, kTexts = 3, kLength = 560, kStem = 270, kChunk = 160;
@@ -166,4 +166,4 @@ INSTANTIATE_TEST_SUITE_P(Models, RandomWalk, testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::random_walk_test

@@ -14,7 +14,7 @@
 
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::shift_test {
 namespace {
 
 constexpr int kTokens = 500;
@@ -136,4 +136,4 @@ INSTANTIATE_TEST_SUITE_P(Models, Shift, testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::shift_test

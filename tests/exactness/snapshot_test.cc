@@ -19,7 +19,7 @@
 #include "kvcache/transaction.h"
 #include "reference_run.h"
 
-namespace kvcache::exactness {
+namespace kvcache::exactness::snapshot_test {
 namespace {
 
 constexpr int kTokens = 600;
@@ -281,4 +281,4 @@ INSTANTIATE_TEST_SUITE_P(Models, SnapshotExactness, testing::ValuesIn(AllCases()
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace
-}  // namespace kvcache::exactness
+}  // namespace kvcache::exactness::snapshot_test

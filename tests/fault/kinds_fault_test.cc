@@ -11,7 +11,7 @@
 #include "support/internal/kinds_random.h"
 #include "support/script_random.h"
 
-namespace kvcache::testing {
+namespace kvcache::testing::kinds_fault_test {
 namespace {
 
 using Call = ReferenceBackend::Call;
@@ -102,4 +102,4 @@ TEST(CausalFaultTest, EachBackendCallOfAFirstPut) {
 }
 
 }  // namespace
-}  // namespace kvcache::testing
+}  // namespace kvcache::testing::kinds_fault_test

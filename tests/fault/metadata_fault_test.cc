@@ -14,7 +14,7 @@
 #include "support/counting_new.h"
 #include "support/reference_backend.h"
 
-namespace kvcache::testing {
+namespace kvcache::testing::metadata_fault_test {
 namespace {
 
 // Allocates buffers and does nothing else, so that every counted allocation is a buffer or is made
@@ -353,4 +353,4 @@ TEST_F(MetadataFaultTest, SnapshotsOfRecurrentStates) {
 }
 
 }  // namespace
-}  // namespace kvcache::testing
+}  // namespace kvcache::testing::metadata_fault_test

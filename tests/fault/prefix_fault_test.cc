@@ -11,7 +11,7 @@
 #include "kvcache/prefix_cache.h"
 #include "support/counting_new.h"
 
-namespace kvcache::testing {
+namespace kvcache::testing::prefix_fault_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -128,4 +128,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PrefixFaultTest, ::testing::Bool(),
                          [](const auto& kind) { return kind.param ? "Divisible" : "Exact"; });
 
 }  // namespace
-}  // namespace kvcache::testing
+}  // namespace kvcache::testing::prefix_fault_test

@@ -18,7 +18,7 @@
 #include "support/internal/kinds_random.h"
 #include "support/script_random.h"
 
-namespace kvcache::testing {
+namespace kvcache::testing::kinds_model_test {
 namespace {
 
 constexpr int kStepsPerScript = 120;
@@ -170,4 +170,4 @@ TEST(ScriptTest, ShrinkingKeepsTheStepsThatFail) {
 }
 
 }  // namespace
-}  // namespace kvcache::testing
+}  // namespace kvcache::testing::kinds_model_test

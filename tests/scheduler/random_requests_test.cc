@@ -19,7 +19,7 @@
 #include "support/scheduler_fixture.h"
 #include "support/scripted_drafter.h"
 
-namespace kvcache {
+namespace kvcache::random_requests_test {
 namespace {
 
 using testing::AllocationFailurePending;
@@ -291,4 +291,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RandomRequests,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::random_requests_test

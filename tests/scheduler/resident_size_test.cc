@@ -14,7 +14,7 @@
 #include "engine/scheduler/memory_governor.h"
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::resident_size_test {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
@@ -136,4 +136,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ResidentSizeTest, testing::Values("llama"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::resident_size_test

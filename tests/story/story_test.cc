@@ -19,7 +19,7 @@
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/session.h"
 
-namespace kvcache {
+namespace kvcache::story_test {
 namespace {
 
 const std::string kModels = std::string(KVCACHE_SOURCE_DIR) + "/models/";
@@ -179,4 +179,4 @@ TEST(StoryHead, DraftsAsItsTrainingMeasured) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::story_test

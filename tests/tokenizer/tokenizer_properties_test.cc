@@ -12,7 +12,7 @@
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
-namespace kvcache {
+namespace kvcache::tokenizer_properties_test {
 namespace {
 
 using spm_vocabulary::AppendUtf8;
@@ -180,4 +180,4 @@ TEST(TokenizerPropertiesTest, ByteLevelDecodingAndStreamingGiveTheTextBack) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::tokenizer_properties_test

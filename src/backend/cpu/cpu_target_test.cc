@@ -7,7 +7,7 @@
 
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache {
+namespace kvcache::cpu_target_test {
 namespace {
 
 TEST(CpuTargetTest, EachNameThatTheMachineOffersCanBeForced) {
@@ -50,4 +50,4 @@ TEST(MakeCpuBackendTest, AllocatesZeroedMemoryAndReportsFailures) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::cpu_target_test

@@ -8,7 +8,7 @@
 
 #include "cache/causal/causal_cache_testing.h"
 
-namespace kvcache {
+namespace kvcache::causal_cache_test {
 namespace {
 
 TEST_F(CausalCacheTest, PrefillAndDecodeOfOneSequence) {
@@ -294,4 +294,4 @@ TEST_F(CausalCacheTest, EndPassKeepsTokensAndDropsNothingElse) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::causal_cache_test

@@ -8,7 +8,7 @@
 
 #include "cache/causal/causal_cache_testing.h"
 
-namespace kvcache {
+namespace kvcache::causal_views_test {
 namespace {
 
 TEST_F(CausalCacheTest, LayersDifferInShapeAndAreMadeWhenWritten) {
@@ -209,4 +209,4 @@ TEST_F(CausalCacheTest, GetInTheTiledLayoutNamesTheMissingCall) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::causal_views_test

@@ -10,7 +10,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::window_test {
 namespace {
 
 using testing::MaskRows;
@@ -273,4 +273,4 @@ TEST_F(WindowTest, CompactionFillsHolesAndKeepsBytes) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::window_test

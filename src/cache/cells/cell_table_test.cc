@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::cell_table_test {
 namespace {
 
 using Runs = std::vector<HistoryRun>;
@@ -146,4 +146,4 @@ TEST(CellTable, RingsStayApart) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::cell_table_test

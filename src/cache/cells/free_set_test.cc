@@ -5,7 +5,7 @@
 #include <random>
 #include <set>
 
-namespace kvcache {
+namespace kvcache::free_set_test {
 namespace {
 
 TEST(FreeSetTest, StartsFull) {
@@ -68,4 +68,4 @@ TEST(FreeSetTest, AgreesWithAnOrderedSet) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::free_set_test

@@ -5,7 +5,7 @@
 #include <cstddef>
 #include <utility>
 
-namespace kvcache {
+namespace kvcache::page_memory_test {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
@@ -93,4 +93,4 @@ TEST(PageMemoryTest, FreesEverythingBeforeItFails) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::page_memory_test

@@ -5,7 +5,7 @@
 #include <random>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::range_counts_test {
 namespace {
 
 // Compares with an array that is changed cell by cell, over sizes around the blocks' boundaries.
@@ -39,4 +39,4 @@ TEST(RangeCountsTest, ResetForgets) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::range_counts_test

@@ -6,7 +6,7 @@
 #include <random>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::run_list_test {
 namespace {
 
 using Runs = std::vector<HistoryRun>;
@@ -108,4 +108,4 @@ TEST(RunListTest, AgreesWithAMap) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::run_list_test

@@ -10,7 +10,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::encoder_cache_test {
 namespace {
 
 using testing::KeyAt;
@@ -242,4 +242,4 @@ TEST_F(EncoderCacheTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::encoder_cache_test

@@ -13,7 +13,7 @@
 #include "kvcache/cpu_backend.h"
 #include "kvcache/encoder_cache.h"
 
-namespace kvcache {
+namespace kvcache::block_types_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -319,4 +319,4 @@ TEST_P(BlockTypes, ThePlainLayoutIsRefusedAtInit) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::block_types_test

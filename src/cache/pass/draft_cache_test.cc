@@ -12,7 +12,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::draft_cache_test {
 namespace {
 
 using testing::KeyContent;
@@ -371,4 +371,4 @@ TEST_F(DraftCacheTest, EncoderOutputsAreNoDrafts) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::draft_cache_test

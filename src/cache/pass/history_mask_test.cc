@@ -7,7 +7,7 @@
 
 #include "support/cache_harness.h"
 
-namespace kvcache {
+namespace kvcache::history_mask_test {
 namespace {
 
 using Rows = std::vector<std::string>;
@@ -84,4 +84,4 @@ TEST(HistoryMaskTest, NothingSeenIsNothing) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::history_mask_test

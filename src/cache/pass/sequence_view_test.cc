@@ -14,7 +14,7 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 
-namespace kvcache {
+namespace kvcache::sequence_view_test {
 namespace {
 
 constexpr int kHeads = 2;
@@ -144,4 +144,4 @@ INSTANTIATE_TEST_SUITE_P(Types, SequenceViewTest,
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::sequence_view_test

@@ -10,7 +10,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::recurrent_cache_test {
 namespace {
 
 using testing::ReferenceBackend;
@@ -281,4 +281,4 @@ TEST_F(RecurrentCacheTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::recurrent_cache_test

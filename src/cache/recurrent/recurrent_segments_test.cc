@@ -12,7 +12,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::recurrent_segments_test {
 namespace {
 
 using testing::ReferenceBackend;
@@ -315,4 +315,4 @@ TEST_F(RecurrentSegmentsTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::recurrent_segments_test

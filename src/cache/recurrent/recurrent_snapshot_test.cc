@@ -16,7 +16,7 @@
 #include "kvcache/cpu_backend.h"
 #include "kvcache/recurrent_cache.h"
 
-namespace kvcache {
+namespace kvcache::recurrent_snapshot_test {
 namespace {
 
 constexpr int kDim = 16;       // of keys and values, in the attention and in the states
@@ -386,4 +386,4 @@ TEST_F(RecurrentSnapshotTest, SnapshotsOutliveTheirCache) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::recurrent_snapshot_test

@@ -14,7 +14,7 @@
 #include "kvcache/transaction.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::recurrent_transaction_test {
 namespace {
 
 using testing::ReferenceBackend;
@@ -195,4 +195,4 @@ TEST_F(RecurrentTransactionTest, StatesAloneAreExportedAndImported) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::recurrent_transaction_test

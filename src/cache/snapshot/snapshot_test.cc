@@ -16,7 +16,7 @@
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache {
+namespace kvcache::snapshot_test {
 namespace {
 
 constexpr int kHeads = 2;
@@ -324,4 +324,4 @@ INSTANTIATE_TEST_SUITE_P(Types, SnapshotTest,
                          [](const auto& type) { return std::string(InfoOf(type.param).name); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::snapshot_test

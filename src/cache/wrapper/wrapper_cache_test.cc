@@ -13,7 +13,7 @@
 #include "support/cache_harness.h"
 #include "support/reference_backend.h"
 
-namespace kvcache {
+namespace kvcache::wrapper_cache_test {
 namespace {
 
 using testing::MaskRows;
@@ -205,4 +205,4 @@ TEST_F(WrapperCacheTest, ARefusedBatchLeavesWhatThePassSees) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::wrapper_cache_test

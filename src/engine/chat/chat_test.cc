@@ -13,7 +13,7 @@
 #include "engine/engine_impl.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::chat_test {
 namespace {
 
 constexpr const char* kTemplate =
@@ -209,4 +209,4 @@ TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::chat_test

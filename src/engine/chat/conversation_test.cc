@@ -12,7 +12,7 @@
 #include "engine/chat/json_text.h"
 #include "kvcache_engine/conversation.h"
 
-namespace kvcache {
+namespace kvcache::conversation_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -186,4 +186,4 @@ TEST(Conversation, ReadsTools) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::conversation_test

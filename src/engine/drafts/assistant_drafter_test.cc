@@ -17,7 +17,7 @@
 #include "kvcache_engine/scheduler.h"
 #include "support/assistant_pair.h"
 
-namespace kvcache {
+namespace kvcache::assistant_drafter_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -295,4 +295,4 @@ TEST(AssistantFile, OtherFilesAreRefused) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::assistant_drafter_test

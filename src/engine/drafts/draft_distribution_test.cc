@@ -15,7 +15,7 @@
 #include "speculation/judge_drafts.h"
 #include "support/chi_square.h"
 
-namespace kvcache {
+namespace kvcache::draft_distribution_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -215,4 +215,4 @@ TEST_F(DraftDistribution, FindsPenaltiesThatDoNotSeeTheDraft) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::draft_distribution_test

@@ -12,7 +12,7 @@
 
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::draft_model_test {
 namespace {
 
 class DraftModelTest : public SchedulerFixture {
@@ -199,4 +199,4 @@ INSTANTIATE_TEST_SUITE_P(Models, DraftModelTest,
                          [](const auto& architecture) { return std::string(architecture.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::draft_model_test

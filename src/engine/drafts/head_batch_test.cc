@@ -24,7 +24,7 @@
 #include "support/counting_new.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::head_batch_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -404,4 +404,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HeadBatchTest,
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::head_batch_test

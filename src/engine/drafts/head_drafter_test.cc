@@ -19,7 +19,7 @@
 #include "make_model/make_model.h"
 #include "support/scripted_drafter.h"
 
-namespace kvcache {
+namespace kvcache::head_drafter_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -263,4 +263,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HeadDrafterTest,
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::head_drafter_test

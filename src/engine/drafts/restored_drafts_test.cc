@@ -21,7 +21,7 @@
 #include "store/store_testing.h"
 #include "support/assistant_pair.h"
 
-namespace kvcache {
+namespace kvcache::restored_drafts_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -365,4 +365,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, RestoredDraftsTest,
                          [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::restored_drafts_test

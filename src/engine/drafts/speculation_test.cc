@@ -15,7 +15,7 @@
 #include "make_model/make_model.h"
 #include "support/scripted_drafter.h"
 
-namespace kvcache {
+namespace kvcache::speculation_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -229,4 +229,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SpeculationTest,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::speculation_test

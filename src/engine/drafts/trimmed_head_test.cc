@@ -24,7 +24,7 @@
 #include "kvcache_engine/head_drafter.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::trimmed_head_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -301,4 +301,4 @@ TEST_P(TrimmedHeadFile, ErrorsNameFileTensorValueAndRule) {
 INSTANTIATE_TEST_SUITE_P(Files, TrimmedHeadFile, ::testing::Values(DType::kF32));
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::trimmed_head_test

@@ -15,7 +15,7 @@
 #include "kvcache_engine/generate.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::encoder_store_test {
 namespace {
 
 using Fault = FaultyStore::Fault;
@@ -390,4 +390,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EncoderStoreTest, ::testing::ValuesIn(EncoderCas
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::encoder_store_test

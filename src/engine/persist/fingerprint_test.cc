@@ -15,7 +15,7 @@
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
-namespace kvcache {
+namespace kvcache::fingerprint_test {
 namespace {
 
 using make_model::Request;
@@ -135,4 +135,4 @@ TEST_F(FingerprintTest, DifferencesNameTheParts) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::fingerprint_test

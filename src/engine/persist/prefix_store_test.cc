@@ -18,7 +18,7 @@
 #include "make_model/make_model.h"
 #include "store/store_testing.h"
 
-namespace kvcache {
+namespace kvcache::prefix_store_test {
 namespace {
 
 struct Case {
@@ -239,4 +239,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PrefixStoreTest, ::testing::ValuesIn(Cases()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::prefix_store_test

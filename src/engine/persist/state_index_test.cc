@@ -7,7 +7,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache {
+namespace kvcache::state_index_test {
 namespace {
 
 class StateIndexTest : public ::testing::Test {
@@ -89,4 +89,4 @@ TEST_F(StateIndexTest, AWrongListIsAsNone) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::state_index_test

@@ -13,7 +13,7 @@
 #include "kvcache/cpu_backend.h"
 #include "store/snapshot_description.h"
 
-namespace kvcache {
+namespace kvcache::stored_state_test {
 namespace {
 
 using Bytes = std::vector<std::byte>;
@@ -143,4 +143,4 @@ TEST_F(StoredStateTest, RefusesBytesThatWereCut) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::stored_state_test

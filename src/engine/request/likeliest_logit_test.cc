@@ -9,7 +9,7 @@
 #include <random>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::likeliest_logit_test {
 namespace {
 
 TEST(LikeliestLogit, IsTheFirstOfTheLargest) {
@@ -27,4 +27,4 @@ TEST(LikeliestLogit, IsTheFirstOfTheLargest) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::likeliest_logit_test

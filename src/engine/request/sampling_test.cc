@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::sampling_test {
 namespace {
 
 SamplingParams Plain() {
@@ -197,4 +197,4 @@ TEST(Sampler, ParametersOutOfRangeAreNamed) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::sampling_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::stop_strings_test {
 namespace {
 
 struct Case {
@@ -57,4 +57,4 @@ TEST(StopStrings, NothingComesAfterTheStop) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::stop_strings_test

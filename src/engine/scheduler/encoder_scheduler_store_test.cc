@@ -15,7 +15,7 @@
 #include "kvcache_engine/scheduler.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::encoder_scheduler_store_test {
 namespace {
 
 using Fault = FaultyStore::Fault;
@@ -383,4 +383,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, EncoderSchedulerStoreTest, ::testing::ValuesIn(E
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::encoder_scheduler_store_test

@@ -16,7 +16,7 @@
 #include "make_model/make_model.h"
 #include "support/failing_backend.h"
 
-namespace kvcache {
+namespace kvcache::encoder_scheduler_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -202,4 +202,4 @@ TEST_F(EncoderSchedulerTest, TextsThatDoNotFitAreRefused) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::encoder_scheduler_test

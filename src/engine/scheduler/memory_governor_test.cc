@@ -6,7 +6,7 @@
 #include <limits>
 #include <new>
 
-namespace kvcache {
+namespace kvcache::memory_governor_test {
 namespace {
 
 TEST(MemoryGovernorTest, WithoutAShareTheBudgetIsFixed) {
@@ -73,4 +73,4 @@ TEST(MemoryGovernorTest, ReadingsThatCannotBeUsedChangeNothing) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::memory_governor_test

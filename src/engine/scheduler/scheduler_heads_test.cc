@@ -13,7 +13,7 @@
 #include "kvcache_engine/head_drafter.h"
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::scheduler_heads_test {
 namespace {
 
 class SchedulerHeadBatches : public SchedulerFixture {
@@ -190,4 +190,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeadBatches, ::testing::Values("llama",
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::scheduler_heads_test

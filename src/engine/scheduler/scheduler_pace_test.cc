@@ -14,7 +14,7 @@
 #include "support/failing_backend.h"
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::scheduler_pace_test {
 namespace {
 
 // Seconds of a pass of the simulated machine.
@@ -309,4 +309,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerPaceTest,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::scheduler_pace_test

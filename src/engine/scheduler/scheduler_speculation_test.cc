@@ -13,7 +13,7 @@
 #include "support/scheduler_fixture.h"
 #include "support/scripted_drafter.h"
 
-namespace kvcache {
+namespace kvcache::scheduler_speculation_test {
 namespace {
 
 using testing::ScriptedDrafter;
@@ -325,4 +325,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeads, ::testing::Values("llama", "qwen
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::scheduler_speculation_test

@@ -12,7 +12,7 @@
 #include "store/store_testing.h"
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::scheduler_store_test {
 namespace {
 
 using Fault = FaultyStore::Fault;
@@ -315,4 +315,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerStoreTest,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::scheduler_store_test

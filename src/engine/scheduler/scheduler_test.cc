@@ -13,7 +13,7 @@
 #include "support/scheduler_fixture.h"
 #include "support/scripted_drafter.h"
 
-namespace kvcache {
+namespace kvcache::scheduler_test {
 namespace {
 
 class SchedulerTest : public SchedulerFixture {};
@@ -388,4 +388,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerTest,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::scheduler_test

@@ -7,7 +7,7 @@
 
 #include "grammar/grammar_testing.h"
 
-namespace kvcache {
+namespace kvcache::bounds_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -191,4 +191,4 @@ TEST(SchemaBounds, LargeSchemasThatManyName) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::bounds_test

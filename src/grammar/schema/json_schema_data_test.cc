@@ -13,7 +13,7 @@
 #include "grammar/grammar_automaton.h"
 #include "grammar/grammar_testing.h"
 
-namespace kvcache {
+namespace kvcache::json_schema_data_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -278,4 +278,4 @@ TEST(JsonSchemaData, FractionsAsDoubles) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::json_schema_data_test

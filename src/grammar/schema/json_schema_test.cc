@@ -14,7 +14,7 @@
 #include "grammar/grammar_testing.h"
 #include "grammar/token_mask.h"
 
-namespace kvcache {
+namespace kvcache::json_schema_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -483,4 +483,4 @@ TEST(JsonSchema, RefusesKeywordsOfAnotherForm) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::json_schema_test

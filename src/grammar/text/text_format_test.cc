@@ -9,7 +9,7 @@
 #include "grammar/grammar_automaton.h"
 #include "grammar/grammar_testing.h"
 
-namespace kvcache {
+namespace kvcache::text_format_test {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -215,4 +215,4 @@ TEST(TextFormat, EveryDayIsADate) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::text_format_test

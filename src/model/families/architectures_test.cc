@@ -14,7 +14,7 @@
 #include "make_model/architecture.h"
 #include "model/model.h"
 
-namespace kvcache {
+namespace kvcache::architectures_test {
 namespace {
 
 using make_model::Shape;
@@ -405,4 +405,4 @@ TEST_F(ArchitecturesTest, MoreExpertsOfATokenThanThereAreIsAnError) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::architectures_test

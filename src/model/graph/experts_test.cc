@@ -12,7 +12,7 @@
 
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache {
+namespace kvcache::experts_test {
 namespace {
 
 std::vector<float> RandomValues(std::size_t count, std::uint32_t seed) {
@@ -168,4 +168,4 @@ TEST_F(ExpertsTest, CompanyDoesNotShow) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::experts_test

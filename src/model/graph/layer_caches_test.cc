@@ -7,7 +7,7 @@
 
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache {
+namespace kvcache::layer_caches_test {
 namespace {
 
 constexpr int kBatch = 4;
@@ -69,4 +69,4 @@ TEST_F(LayerCachesTest, TheWidestWindowIsNoOverflow) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::layer_caches_test

@@ -8,7 +8,7 @@
 
 #include "gguf/gguf_writer.h"
 
-namespace kvcache {
+namespace kvcache::key_reader_test {
 namespace {
 
 class KeyReaderTest : public ::testing::Test {
@@ -90,4 +90,4 @@ TEST_F(KeyReaderTest, WhatIsOffOrSaysNothingIsNoError) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::key_reader_test

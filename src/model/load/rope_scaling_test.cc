@@ -11,7 +11,7 @@
 #include "gguf/gguf_writer.h"
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache {
+namespace kvcache::rope_scaling_test {
 namespace {
 
 constexpr int kDims = 16;
@@ -188,4 +188,4 @@ TEST_F(RopeScalingTest, ErrorsNameKeyAndValue) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::rope_scaling_test

@@ -7,7 +7,7 @@
 #include <string_view>
 #include <vector>
 
-namespace kvcache::server {
+namespace kvcache::server::http_request_reader_test {
 namespace {
 
 using Outcome = HttpRequestReader::Outcome;
@@ -102,4 +102,4 @@ TEST(HttpRequestReaderTest, ARefusalKnowsThePath) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::http_request_reader_test

@@ -13,7 +13,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::tls_test {
 namespace {
 
 using ::testing::HasSubstr;
@@ -167,4 +167,4 @@ TEST_F(TlsTest, NamesTheFileThatIsWrong) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::tls_test

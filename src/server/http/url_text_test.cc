@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcache::server {
+namespace kvcache::server::url_text_test {
 namespace {
 
 TEST(UrlTextTest, EscapesAreDecoded) {
@@ -22,4 +22,4 @@ TEST(UrlTextTest, FieldsOfQueries) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::url_text_test

@@ -13,7 +13,7 @@
 #include "base/strings.h"
 #include "kvcache/store.h"
 
-namespace kvcache::server {
+namespace kvcache::server::model_host_test {
 namespace {
 
 using ::testing::ElementsAre;
@@ -380,4 +380,4 @@ TEST_F(ModelHostTest, ManyAskAtOnce) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::model_host_test

@@ -7,7 +7,7 @@
 
 #include "engine/prefixes/token_keys.h"
 
-namespace kvcache::server {
+namespace kvcache::server::pin_book_test {
 namespace {
 
 class NoStates final : public PrefixStates {
@@ -89,4 +89,4 @@ TEST_F(PinBookTest, AConversationThatGrowsCountsOnce) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::pin_book_test

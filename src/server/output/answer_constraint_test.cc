@@ -10,7 +10,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::answer_constraint_test {
 namespace {
 
 struct Case {
@@ -244,4 +244,4 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::answer_constraint_test

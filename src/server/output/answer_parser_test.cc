@@ -9,7 +9,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache::server {
+namespace kvcache::server::answer_parser_test {
 namespace {
 
 using Kind = AnswerPart::Kind;
@@ -115,4 +115,4 @@ TEST(AnswerParserTest, CallsAsJson) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::answer_parser_test

@@ -7,7 +7,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::asked_form_test {
 namespace {
 
 using Given = std::vector<std::pair<const char*, Json>>;
@@ -264,4 +264,4 @@ TEST_F(AskedFormTest, EmptyFieldsAskForNothing) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::asked_form_test

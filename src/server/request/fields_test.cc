@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache::server {
+namespace kvcache::server::fields_test {
 namespace {
 
 TEST(FieldsTest, IntegersMayHaveAPointOrAnExponent) {
@@ -71,4 +71,4 @@ TEST(FieldsTest, TheFirstErrorOfAnInnerObjectIsTaken) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::fields_test

@@ -4,7 +4,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::pictures_test {
 namespace {
 
 constexpr const char* kNote = "[A picture was here. This model reads text only.]";
@@ -113,4 +113,4 @@ TEST_F(ServerTest, APictureIsRefusedWithTheFlagsName) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::pictures_test

@@ -5,7 +5,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::template_fields_test {
 namespace {
 
 Json Turns(const std::string& answer) {
@@ -188,4 +188,4 @@ TEST_F(ServerTest, AFormHoldsForTheWholeAnswer) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::template_fields_test

@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache::server {
+namespace kvcache::server::tool_changes_test {
 namespace {
 
 Json Parsed(const char* text) {
@@ -90,4 +90,4 @@ TEST(ToolChanges, ErrorsNameTheBlockAndTheTool) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::tool_changes_test

@@ -4,7 +4,7 @@
 
 #include "server/request/tools_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::tool_forms_test {
 namespace {
 
 // Templates see what a tool came with, nothing more; keys of the API alone are not the function's.
@@ -248,4 +248,4 @@ TEST_F(ToolsTest, ThoughtsComeBeforeAForm) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::tool_forms_test

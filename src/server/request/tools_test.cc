@@ -7,7 +7,7 @@
 #include "chat_template/chat_format.h"
 #include "server/request/tools_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::tools_test {
 namespace {
 
 TEST_F(ToolsTest, OpenAiAnswersWithACall) {
@@ -278,4 +278,4 @@ TEST(CallSyntaxTest, TheTemplateSaysIt) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::tools_test

@@ -8,7 +8,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::volatile_lines_test {
 namespace {
 
 using testing::HasSubstr;
@@ -241,4 +241,4 @@ TEST_F(ServerTest, TheDifferingPlaceIsInTheMiddleOfALongLine) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::volatile_lines_test

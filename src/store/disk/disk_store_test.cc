@@ -22,7 +22,7 @@
 #include "store/disk/disk_store.h"
 #include "store/store_testing.h"
 
-namespace kvcache {
+namespace kvcache::disk_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -477,4 +477,4 @@ TEST(DiskStoreTest, SaysThatItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::disk_store_test

@@ -20,7 +20,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache {
+namespace kvcache::write_behind_test {
 namespace {
 
 StoreBytes BytesOf(const std::vector<std::byte>& payload) {
@@ -160,4 +160,4 @@ TEST(WriteBehindTest, GoesOnAfterErrorsAndExceptions) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::write_behind_test

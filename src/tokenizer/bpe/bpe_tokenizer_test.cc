@@ -11,7 +11,7 @@
 #include "tokenizer/bpe/bpe_reference.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 
-namespace kvcache {
+namespace kvcache::bpe_tokenizer_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -215,4 +215,4 @@ TEST(BpeTokenizerTest, ThreadsMayEncodeConcurrently) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::bpe_tokenizer_test

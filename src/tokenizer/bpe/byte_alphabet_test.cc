@@ -6,7 +6,7 @@
 
 #include "tokenizer/unicode/utf8_stream.h"
 
-namespace kvcache {
+namespace kvcache::byte_alphabet_test {
 namespace {
 
 TEST(ByteAlphabetTest, SpellsAsVocabulariesDo) {
@@ -38,4 +38,4 @@ TEST(ByteAlphabetTest, KeepsOtherCharacters) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::byte_alphabet_test

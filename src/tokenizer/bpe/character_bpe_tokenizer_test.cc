@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::character_bpe_tokenizer_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -129,4 +129,4 @@ TEST(CharacterBpeTest, RejectsAVocabularyWithoutMerges) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::character_bpe_tokenizer_test

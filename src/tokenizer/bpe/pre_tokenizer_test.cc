@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::pre_tokenizer_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -160,4 +160,4 @@ TEST(PreTokenizerTest, WordsAddUpToTheText) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::pre_tokenizer_test

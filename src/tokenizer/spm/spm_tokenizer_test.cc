@@ -14,7 +14,7 @@
 
 #include "tokenizer/spm/spm_reference.h"
 
-namespace kvcache {
+namespace kvcache::spm_tokenizer_test {
 namespace {
 
 std::unique_ptr<Tokenizer> MakeOrDie(const TokenizerData& data) {
@@ -220,4 +220,4 @@ TEST(SpmTokenizerTest, ThreadsMayEncodeConcurrently) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::spm_tokenizer_test

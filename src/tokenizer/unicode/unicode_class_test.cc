@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcache {
+namespace kvcache::unicode_class_test {
 namespace {
 
 TEST(UnicodeClassTest, ClassifiesCodePoints) {
@@ -55,4 +55,4 @@ TEST(UnicodeClassTest, DecodesCharactersOfEachLength) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::unicode_class_test

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::utf8_stream_test {
 namespace {
 
 // Streams the bytes in pieces that end at each of `cuts`.
@@ -160,4 +160,4 @@ TEST(Utf8StreamTest, RepairReplacesEachByteOutsideACharacter) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::utf8_stream_test

@@ -7,7 +7,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::byte_trie_test {
 namespace {
 
 using Found = std::vector<std::pair<std::int32_t, std::size_t>>;
@@ -65,4 +65,4 @@ TEST(ByteTrieTest, MatchesAMap) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::byte_trie_test

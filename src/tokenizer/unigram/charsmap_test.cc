@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::charsmap_test {
 namespace {
 
 // One block: the root's children at 0x80, with "a" -> "X", "ab" -> "" and "b" -> "Y".
@@ -104,4 +104,4 @@ TEST(CharsmapTest, RejectsBrokenMaps) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::charsmap_test

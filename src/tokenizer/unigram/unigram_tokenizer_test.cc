@@ -8,7 +8,7 @@
 
 #include "tokenizer/unigram/unigram_reference.h"
 
-namespace kvcache {
+namespace kvcache::unigram_tokenizer_test {
 namespace {
 
 using Ids = std::vector<std::int32_t>;
@@ -167,4 +167,4 @@ TEST(UnigramTokenizerTest, MatchesTheReference) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::unigram_tokenizer_test

@@ -11,7 +11,7 @@
 #include "support/counting_locks.h"
 #include "support/counting_new.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::attention_allocation_test {
 namespace {
 
 // A pass's inputs, made outside the counted part.
@@ -124,4 +124,4 @@ TEST(AttentionAllocation, StoresNeitherAllocateNorLock) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::attention_allocation_test

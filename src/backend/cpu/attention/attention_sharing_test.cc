@@ -13,7 +13,7 @@
 #include "gtest/gtest.h"
 #include "kvcache/cpu_backend.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::attention_sharing_test {
 namespace {
 
 using Runs = std::vector<HistoryRun>;
@@ -387,4 +387,4 @@ TEST(AttentionPlan, ForksShare) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::attention_sharing_test

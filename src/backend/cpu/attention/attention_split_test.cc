@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::attention_split_test {
 namespace {
 
 // Positions 10 to 29 in cells 100 to 119, nothing, then 40 to 49 in cells 5 to 14.
@@ -31,4 +31,4 @@ TEST(AttentionSplit, TheEndCellFollowsTheLastKeptPosition) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::attention_split_test

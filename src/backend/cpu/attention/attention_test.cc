@@ -8,7 +8,7 @@
 #include "backend/cpu/attention/attention_testing.h"
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::attention_test {
 namespace {
 
 struct ShapeCase {
@@ -215,4 +215,4 @@ TEST(AttentionMath, TanhIsWithinFourUnitsInTheLastPlace) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::attention_test

@@ -10,7 +10,7 @@
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::attention_visibility_test {
 namespace {
 
 struct RulesCase {
@@ -271,4 +271,4 @@ TEST(AttentionErrors, TypesWithoutKernelsAreRefused) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::attention_visibility_test

@@ -7,7 +7,7 @@
 #include <random>
 #include <vector>
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::history_sharing_test {
 namespace {
 
 using Runs = std::vector<HistoryRun>;
@@ -88,4 +88,4 @@ TEST(HistorySharing, OrderPutsTheMostSharedTogether) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::history_sharing_test

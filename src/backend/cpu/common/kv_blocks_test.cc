@@ -6,7 +6,7 @@
 
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::kv_blocks_test {
 namespace {
 
 // Counts how often the offsets name each byte of a tile.
@@ -85,4 +85,4 @@ TEST(KvBlocks, LinesAreSixtyFourBytes) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::kv_blocks_test

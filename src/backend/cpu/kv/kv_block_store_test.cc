@@ -11,7 +11,7 @@
 #include "gtest/gtest.h"
 #include "tensor/quantize.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::kv_block_store_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -434,4 +434,4 @@ TEST(KvBlockKernelsErrors, NameTypesAndSizesThatBlocksCannotHold) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::kv_block_store_test

@@ -7,7 +7,7 @@
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::kv_store_test {
 namespace {
 
 struct KvCase {
@@ -323,4 +323,4 @@ TEST(KvKernelsErrors, ValuesInKeysAreNotRotatedAndNeedValuesInKeys) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::kv_store_test

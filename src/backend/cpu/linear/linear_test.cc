@@ -14,7 +14,7 @@
 #include "backend/cpu/linear/linear_testing.h"
 #include "backend/cpu/testing.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::linear_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -495,4 +495,4 @@ TEST(TokenTilesTest, CoverTheBatchInTilesOfNearlyEqualSize) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::linear_test

@@ -8,7 +8,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::weight_memory_test {
 namespace {
 
 constexpr std::size_t kKiB = std::size_t{1} << 10;
@@ -72,4 +72,4 @@ TEST(WeightMemoryTest, ReportsWhatDoesNotFitMemory) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::weight_memory_test

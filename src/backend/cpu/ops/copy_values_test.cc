@@ -8,7 +8,7 @@
 #include "backend/cpu/testing.h"
 #include "support/reference_backend.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::copy_values_test {
 namespace {
 
 using kvcache::testing::LoadValue;
@@ -107,4 +107,4 @@ TEST_F(CopyValuesTest, Refusals) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::copy_values_test

@@ -12,7 +12,7 @@
 #include "backend/cpu/ops/rope.h"
 #include "backend/cpu/testing.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::elementwise_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -412,4 +412,4 @@ TEST(SoftCapTest, RefusesCapsThatAreNotPositiveAndViewsThatAreNotDense) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::elementwise_test

@@ -11,7 +11,7 @@
 
 #include "backend/cpu/testing.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::experts_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -269,4 +269,4 @@ TEST(CombineErrorTest, MismatchesNameBothSides) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::experts_test

@@ -9,7 +9,7 @@
 #include "backend/cpu/ops/recurrence_testing.h"
 #include "backend/cpu/testing.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::recurrence_segments_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -157,4 +157,4 @@ TEST_P(RecurrenceSegmentsTest, ScanOfSegmentsHasTheBitsOfEachPathAlone) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::recurrence_segments_test

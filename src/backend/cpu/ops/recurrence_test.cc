@@ -11,7 +11,7 @@
 #include "backend/cpu/ops/recurrence_testing.h"
 #include "backend/cpu/testing.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::recurrence_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -361,4 +361,4 @@ TEST(DecayRatesTest, MismatchesNameBothSides) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::recurrence_test

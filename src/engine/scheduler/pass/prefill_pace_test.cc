@@ -12,7 +12,7 @@
 
 #include "engine/scheduler/pass/prefill_budget.h"
 
-namespace kvcache {
+namespace kvcache::prefill_pace_test {
 namespace {
 
 constexpr double kStep = 0.1;
@@ -291,4 +291,4 @@ TEST(PrefillBudget, APromptThatEndsWaitsForTheOthers) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::prefill_pace_test

@@ -4,7 +4,7 @@
 
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::position_buckets_test {
 namespace {
 
 // The buckets of Hugging Face's modeling_t5 with 32 buckets.
@@ -51,4 +51,4 @@ TEST(PositionBuckets, BiasesAreTablesByDistance) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::position_buckets_test

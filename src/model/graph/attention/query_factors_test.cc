@@ -5,7 +5,7 @@
 #include <cmath>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::query_factors_test {
 namespace {
 
 TEST(QueryFactorsTest, GrowByEachLengthOfPositions) {
@@ -30,4 +30,4 @@ TEST(QueryFactorsTest, OffsetMovesTheSteps) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::query_factors_test

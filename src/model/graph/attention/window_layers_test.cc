@@ -8,7 +8,7 @@
 
 #include "gguf/gguf_writer.h"
 
-namespace kvcache {
+namespace kvcache::window_layers_test {
 namespace {
 
 // Reads the windows of `layers` layers from a file with these keys; the result has the error's
@@ -95,4 +95,4 @@ TEST(WindowLayersTest, AWindowOutOfRangeIsAnError) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::window_layers_test

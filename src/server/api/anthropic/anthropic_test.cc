@@ -5,7 +5,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::anthropic_test {
 namespace {
 
 TEST_F(ServerTest, AnthropicHasTheTextsOfOpenAi) {
@@ -200,4 +200,4 @@ TEST_F(ServerTest, AnthropicRefusesInItsShape) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::anthropic_test

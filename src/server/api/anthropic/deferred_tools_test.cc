@@ -4,7 +4,7 @@
 
 #include "server/request/tools_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::deferred_tools_test {
 namespace {
 
 class DeferredToolsTest : public ScriptedServerTest {
@@ -154,4 +154,4 @@ TEST_F(DeferredToolsTest, NoToolsMayBeCalledWhileTheConversationRefersToThem) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::deferred_tools_test

@@ -9,7 +9,7 @@
 #include "gguf/gguf_writer.h"
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::llamacpp_test {
 namespace {
 
 Json Ask(const Json& prompt, int most = 12) {
@@ -326,4 +326,4 @@ TEST(Infill, TheModelWritesBetweenTwoTexts) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::llamacpp_test

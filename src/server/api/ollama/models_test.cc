@@ -4,7 +4,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::models_test {
 namespace {
 
 TEST(KeepAliveTest, ReadsNumbersAndDurations) {
@@ -147,4 +147,4 @@ TEST_F(OllamaModelsTest, DescriptionsHoldOnEveryRoute) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::models_test

@@ -6,7 +6,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai_test {
 namespace {
 
 TEST_F(ServerTest, ChoicesOfASeedDiffer) {
@@ -192,4 +192,4 @@ TEST_F(ServerTest, AllRoutesHaveOneTextAloneAndAmongOthers) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::openai_test

@@ -5,7 +5,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::requests_test {
 namespace {
 
 using Given = std::vector<std::pair<const char*, Json>>;
@@ -371,4 +371,4 @@ TEST_F(OpenAiRequestsTest, ModelsHaveBothShapes) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::requests_test

@@ -4,7 +4,7 @@
 #include "server/api_keys.h"
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::page_test {
 namespace {
 
 class PageTest : public ServerTest {
@@ -316,4 +316,4 @@ TEST_F(PageTest, ProbesCanHavePieces) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page_test

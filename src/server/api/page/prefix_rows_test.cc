@@ -12,7 +12,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache::server {
+namespace kvcache::server::prefix_rows_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -182,4 +182,4 @@ TEST_F(PrefixRowsTest, TenThousandPrefixesAreBounded) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::prefix_rows_test

@@ -4,7 +4,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses_test {
 namespace {
 
 Json Request(const Json& input, int most = 24) {
@@ -207,4 +207,4 @@ TEST_F(ServerTest, ResponsesRefuseByName) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses_test

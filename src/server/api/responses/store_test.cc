@@ -4,7 +4,7 @@
 
 #include <string>
 
-namespace kvcache::server {
+namespace kvcache::server::store_test {
 namespace {
 
 StoredResponse Stored(const std::string& id, std::size_t bytes = 0) {
@@ -54,4 +54,4 @@ TEST(ResponseStoreTest, RemovesAndReplaces) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::store_test

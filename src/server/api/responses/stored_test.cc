@@ -4,7 +4,7 @@
 
 #include "server/server_testing.h"
 
-namespace kvcache::server {
+namespace kvcache::server::stored_test {
 namespace {
 
 Json Request(const Json& input, int most = 8) {
@@ -233,4 +233,4 @@ TEST_F(ServerTest, AShortConversationAlternates) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::stored_test

@@ -12,7 +12,7 @@
 #include "backend/cpu/common/kv_blocks_testing.h"
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::block_test {
 namespace {
 
 constexpr DType kTypes[] = {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0};
@@ -245,4 +245,4 @@ TEST(AttentionBlocks, AreWithinTheBoundOfDoublePrecision) {
 }
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::block_test

@@ -14,7 +14,7 @@
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
 
-namespace kvcache::cpu {
+namespace kvcache::cpu::sums_test {
 namespace {
 
 using testing::ForcedTarget;
@@ -321,4 +321,4 @@ INSTANTIATE_TEST_SUITE_P(Types, AttentionBlockSums, ::testing::ValuesIn(kTypes),
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 }  // namespace
-}  // namespace kvcache::cpu
+}  // namespace kvcache::cpu::sums_test
