@@ -15,7 +15,7 @@
 namespace kvcache::import_model_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Case {
   std::string name;
@@ -28,14 +28,14 @@ void PrintTo(const Case& each, std::ostream* out) {
 }
 
 std::unique_ptr<GgufFile> Make(const Case& each) {
-  const std::string path = StrCat(testing::TempDir(), "import_made_", each.name, ".gguf");
+  const std::string path = StrCat(::testing::TempDir(), "import_made_", each.name, ".gguf");
   const Status status = make_model::MakeModel(each.request, path);
   EXPECT_TRUE(status.ok()) << status.message();
   return GgufFile::Open(path).value();
 }
 
 std::string Directory(const Case& each) {
-  return StrCat(testing::TempDir(), "import_", each.name);
+  return StrCat(::testing::TempDir(), "import_", each.name);
 }
 
 std::unique_ptr<GgufFile> Import(const std::string& directory,
@@ -102,10 +102,10 @@ void ExpectEqualMetadata(const GgufFile& made, const GgufFile& imported) {
         << entry.key;
     keys.erase(std::string(entry.key));
   }
-  EXPECT_THAT(keys, testing::IsEmpty());
+  EXPECT_THAT(keys, ::testing::IsEmpty());
 }
 
-class ImportModelTest : public testing::TestWithParam<Case> {};
+class ImportModelTest : public ::testing::TestWithParam<Case> {};
 
 // A GGUF file, written in Hugging Face's layout by code of its own and imported, is the same again.
 TEST_P(ImportModelTest, EqualsTheModelThatWasWritten) {
@@ -179,7 +179,7 @@ std::vector<Case> Cases() {
   return cases;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ImportModelTest, testing::ValuesIn(Cases()),
+INSTANTIATE_TEST_SUITE_P(Families, ImportModelTest, ::testing::ValuesIn(Cases()),
                          [](const auto& param) { return param.param.name; });
 
 }  // namespace

@@ -10,7 +10,7 @@
 namespace kvcache::quantize_model_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Sizes {
   int layers = 2;
@@ -20,7 +20,7 @@ struct Sizes {
 };
 
 std::string Make(const std::string& name, const std::string& type, const Sizes& sizes = {}) {
-  std::string path = testing::TempDir() + name;
+  std::string path = ::testing::TempDir() + name;
   const auto scheme = make_model::ParseWeightScheme(type);
   EXPECT_TRUE(scheme.ok()) << scheme.status().message();
   make_model::Request request;
@@ -41,7 +41,7 @@ void ExpectEqualsMade(const std::string& type, const Sizes& sizes) {
   SCOPED_TRACE(type + ", rows of " + std::to_string(sizes.hidden));
   const WeightScheme scheme = ParseWeightScheme(type).value();
   const auto plain = GgufFile::Open(Make("convert_f32.gguf", "f32", sizes));
-  const std::string path = testing::TempDir() + "convert_out.gguf";
+  const std::string path = ::testing::TempDir() + "convert_out.gguf";
   const Status status = QuantizeModel(**plain, scheme, path);
   ASSERT_TRUE(status.ok()) << status.message();
   const auto converted = GgufFile::Open(path);
@@ -74,7 +74,7 @@ TEST(QuantizeModelTest, MixturesEqualModelsMadeInThem) {
 TEST(QuantizeModelTest, RefusesWhatIsQuantizedAlready) {
   const auto made = GgufFile::Open(Make("convert_q8.gguf", "q8_0"));
   const Status status = QuantizeModel(**made, ParseWeightScheme("q4_0").value(),
-                                      testing::TempDir() + "convert_no.gguf");
+                                      ::testing::TempDir() + "convert_no.gguf");
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_THAT(status.message(), HasSubstr("is q8_0 already"));
 }

@@ -13,7 +13,7 @@
 namespace kvcache::gguf_corrupt_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 // Writes a GGUF file field by field, without checks.
 class Raw {

@@ -13,7 +13,7 @@
 namespace kvcache::gguf_test {
 namespace {
 
-using testing::ElementsAre;
+using ::testing::ElementsAre;
 
 std::span<const std::byte> Bytes(const std::string& text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -43,7 +43,7 @@ std::string SampleFile() {
   return *file + data;
 }
 
-class GgufTest : public testing::Test {
+class GgufTest : public ::testing::Test {
  protected:
   void SetUp() override {
     // An allocation without slack, so that the address sanitizer detects a read past the end.

@@ -14,10 +14,10 @@
 namespace kvcache::gguf_writer_test {
 namespace {
 
-class GgufWriterTest : public testing::Test {
+class GgufWriterTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "gguf_writer_XXXXXX";
+    std::string name = ::testing::TempDir() + "gguf_writer_XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     directory_ = name;
     path_ = directory_ + "/m.gguf";

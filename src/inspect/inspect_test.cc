@@ -14,7 +14,7 @@
 namespace kvcache::inspect_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 using make_model::TensorSpec;
 

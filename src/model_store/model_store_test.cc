@@ -19,13 +19,13 @@ namespace kvcache::model_store_test {
 namespace {
 
 namespace fs = std::filesystem;
-using testing::HasSubstr;
-using testing::IsEmpty;
+using ::testing::HasSubstr;
+using ::testing::IsEmpty;
 
-class ModelStoreTest : public testing::Test {
+class ModelStoreTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string pattern = testing::TempDir() + "model_store_XXXXXX";
+    std::string pattern = ::testing::TempDir() + "model_store_XXXXXX";
     ASSERT_NE(mkdtemp(pattern.data()), nullptr);
     folder_ = pattern;
   }

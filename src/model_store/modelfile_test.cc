@@ -6,7 +6,7 @@
 namespace kvcache::modelfile_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 TEST(ModelfileTest, ReadsEveryInstruction) {
   const auto file = ParseModelfile(R"x(# a model

@@ -13,10 +13,10 @@
 namespace kvcache::mapped_file_test {
 namespace {
 
-class MappedFileTest : public testing::Test {
+class MappedFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "mapped_file_XXXXXX";
+    std::string name = ::testing::TempDir() + "mapped_file_XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     directory_ = name;
   }

@@ -15,10 +15,10 @@
 namespace kvcache::new_file_test {
 namespace {
 
-class NewFileTest : public testing::Test {
+class NewFileTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "new_file_XXXXXX";
+    std::string name = ::testing::TempDir() + "new_file_XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     directory_ = name;
     path_ = directory_ + "/file";

@@ -18,10 +18,10 @@ constexpr char kV1Mounts[] =
     "32 25 0:28 / /sys/fs/cgroup/cpu,cpuacct rw shared:9 - cgroup cgroup rw,cpu,cpuacct\n";
 
 // A folder with the files of /proc and /sys that describe an invented machine.
-class ProcessorsTest : public testing::Test {
+class ProcessorsTest : public ::testing::Test {
  protected:
   void SetUp() override {
-    std::string name = testing::TempDir() + "processors.XXXXXX";
+    std::string name = ::testing::TempDir() + "processors.XXXXXX";
     ASSERT_NE(mkdtemp(name.data()), nullptr);
     root_ = name;
   }

@@ -13,7 +13,7 @@
 namespace kvcache::thread_pool_test {
 namespace {
 
-class ThreadPoolTest : public testing::TestWithParam<int> {};
+class ThreadPoolTest : public ::testing::TestWithParam<int> {};
 
 TEST_P(ThreadPoolTest, RunsEachTaskOnce) {
   ThreadPool pool(GetParam());
@@ -83,7 +83,7 @@ TEST_P(ThreadPoolTest, AllThreadsRunAtOnce) {
   EXPECT_EQ(arrived.load(), GetParam());
 }
 
-INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, testing::Values(1, 2, 3, 8));
+INSTANTIATE_TEST_SUITE_P(Threads, ThreadPoolTest, ::testing::Values(1, 2, 3, 8));
 
 }  // namespace
 }  // namespace kvcache::thread_pool_test

@@ -57,7 +57,7 @@ class Users {
   std::vector<Keys> conversations_{kConversations};
 };
 
-class Recognition : public testing::Test {
+class Recognition : public ::testing::Test {
  protected:
   // Returns the tokens of the prompt that were known.
   Position Run(const Keys& prompt, const Keys& answer) {

@@ -44,7 +44,7 @@ class Lengths : public PrefixStates {
   std::uint64_t last = 0;
 };
 
-class PrefixCacheTest : public testing::Test {
+class PrefixCacheTest : public ::testing::Test {
  protected:
   void Make(PrefixOptions options) {
     options.on_event = [this](const PrefixEvent& event) { events_.push_back(event); };

@@ -86,7 +86,7 @@ struct Live {
   std::vector<Position> captures{};
 };
 
-class PrefixRandomTest : public testing::TestWithParam<bool> {
+class PrefixRandomTest : public ::testing::TestWithParam<bool> {
  protected:
   // A prompt that often continues or repeats what was there before.
   Keys MakePrompt() {
@@ -239,7 +239,7 @@ TEST_P(PrefixRandomTest, ReusesWhatTheStatesAllow) {
   EXPECT_TRUE(table_.held.empty());
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, PrefixRandomTest, testing::Bool(),
+INSTANTIATE_TEST_SUITE_P(Kinds, PrefixRandomTest, ::testing::Bool(),
                          [](const auto& kind) { return kind.param ? "Divisible" : "Exact"; });
 
 }  // namespace

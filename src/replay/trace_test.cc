@@ -19,11 +19,11 @@
 namespace kvcache::trace_test {
 namespace {
 
-class TraceTest : public testing::Test {
+class TraceTest : public ::testing::Test {
  protected:
   std::string Write(const std::string& bytes) {
     // Tests run at the same time, each in a process of its own.
-    std::string path = StrCat(testing::TempDir(), "kvcache_trace.", getpid(), ".jsonl");
+    std::string path = StrCat(::testing::TempDir(), "kvcache_trace.", getpid(), ".jsonl");
     std::ofstream(path, std::ios::binary) << bytes;
     return path;
   }
@@ -132,9 +132,9 @@ TEST_F(TraceTest, RefusesDamagedFiles) {
   EXPECT_NE(ErrorOf(changed), "no error");
   EXPECT_EQ(ErrorOf(std::string(LineReader::kMostLineBytes + (1 << 17), ' ')),
             ":1: the line has more than 16777216 bytes, which is the most");
-  const auto missing = ReadTrace(testing::TempDir() + "kvcache_no_such_trace", 4);
+  const auto missing = ReadTrace(::testing::TempDir() + "kvcache_no_such_trace", 4);
   EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);
-  EXPECT_EQ(ReadTrace(testing::TempDir(), 4).status().code(), StatusCode::kIo);
+  EXPECT_EQ(ReadTrace(::testing::TempDir(), 4).status().code(), StatusCode::kIo);
 }
 
 // Whatever a byte becomes, reading ends with a trace or with one line that names the file.

@@ -8,8 +8,8 @@
 namespace kvcache::safetensors_test {
 namespace {
 
-using testing::ElementsAre;
-using testing::HasSubstr;
+using ::testing::ElementsAre;
+using ::testing::HasSubstr;
 
 std::string FileOf(const std::string& header, const std::string& data) {
   std::string file;

@@ -60,7 +60,7 @@ TEST(ApiKeysTest, ErrorsNameTheLineAndNoKey) {
 }
 
 TEST(ApiKeysTest, OthersMustNotReadTheFile) {
-  const std::string path = testing::TempDir() + "api_keys." + std::to_string(getpid());
+  const std::string path = ::testing::TempDir() + "api_keys." + std::to_string(getpid());
   std::ofstream(path) << "0123456789abcdef\n";
   ASSERT_EQ(chmod(path.c_str(), 0644), 0);
   EXPECT_EQ(ApiKeys::Read(path).status().message(),

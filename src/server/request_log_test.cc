@@ -29,7 +29,7 @@ struct FakeReply final : HttpReply {
   std::vector<std::function<void()>> gone;
 };
 
-class RequestLogTest : public testing::Test {
+class RequestLogTest : public ::testing::Test {
  protected:
   std::shared_ptr<RecordedReply> Come(const User& user = {.is_admin = true}) {
     client_ = std::make_shared<FakeReply>();

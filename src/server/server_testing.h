@@ -134,7 +134,7 @@ inline std::vector<std::pair<std::string, Json>> NamedEvents(const std::string& 
   return events;
 }
 
-class ServerTest : public testing::Test {
+class ServerTest : public ::testing::Test {
  protected:
   static void SetUpTestSuite() {
     engine_ = std::move(Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",

@@ -167,7 +167,7 @@ TEST(BlockTypes, TheFurthestValueIsAtTheEndOfTheRange) {
   EXPECT_EQ(back, values);  // d = 0.5: -4 is -8 · 0.5
 }
 
-class BlockTypesTest : public testing::TestWithParam<DType> {
+class BlockTypesTest : public ::testing::TestWithParam<DType> {
  protected:
   std::vector<float> BackAndForth(const std::vector<float>& values) {
     const auto count = static_cast<std::int64_t>(values.size());
@@ -180,7 +180,7 @@ class BlockTypesTest : public testing::TestWithParam<DType> {
   }
 };
 
-INSTANTIATE_TEST_SUITE_P(Types, BlockTypesTest, testing::ValuesIn(kBlockTypes),
+INSTANTIATE_TEST_SUITE_P(Types, BlockTypesTest, ::testing::ValuesIn(kBlockTypes),
                          [](const auto& instance) {
                            return std::string(InfoOf(instance.param).name);
                          });

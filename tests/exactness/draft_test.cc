@@ -38,7 +38,7 @@ struct Tree {
   }
 };
 
-class DraftExactness : public testing::TestWithParam<ModelCase> {
+class DraftExactness : public ::testing::TestWithParam<ModelCase> {
  protected:
   void SetUp() override {
     engine_ = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
@@ -168,7 +168,7 @@ TEST_P(DraftExactness, AcceptedPathsAreExact) {
   Read(kSecond, second, second + 15);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, DraftExactness, testing::ValuesIn(AllCases()),
+INSTANTIATE_TEST_SUITE_P(Models, DraftExactness, ::testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace

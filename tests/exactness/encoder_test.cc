@@ -40,7 +40,7 @@ constexpr EncoderCase kCases[] = {
      DType::kQ4_0},
 };
 
-class EncoderExactness : public testing::TestWithParam<EncoderCase> {
+class EncoderExactness : public ::testing::TestWithParam<EncoderCase> {
  protected:
   std::unique_ptr<Engine> Open(const RunOptions& options) {
     return OpenFlags(std::string("Encoder") + GetParam().name, GetParam().flags, options,
@@ -202,7 +202,7 @@ TEST_P(EncoderExactness, TheMiddleCannotBeRemoved) {
   ExpectAll(*engine, kFirst, 50, 70);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, EncoderExactness, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Models, EncoderExactness, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

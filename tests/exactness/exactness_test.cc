@@ -17,7 +17,7 @@ namespace {
 constexpr int kTokens = 600;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 
-class Exactness : public testing::TestWithParam<ModelCase> {
+class Exactness : public ::testing::TestWithParam<ModelCase> {
  protected:
   // The reference: one sequence, one thread, chunks of 64.
   void SetUp() override {
@@ -145,7 +145,7 @@ TEST_P(Exactness, InScatteredCells) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Exactness, testing::ValuesIn(AllCases()),
+INSTANTIATE_TEST_SUITE_P(Models, Exactness, ::testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace

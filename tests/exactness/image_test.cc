@@ -40,7 +40,7 @@ Image RandomImage(const Engine& engine, int tokens, unsigned seed) {
   return image;
 }
 
-class ImageExactness : public testing::TestWithParam<DType> {  // the cache's type
+class ImageExactness : public ::testing::TestWithParam<DType> {  // the cache's type
  protected:
   std::unique_ptr<Engine> Open(const RunOptions& options) {
     return OpenFlags("Images", kFlags, options, GetParam());
@@ -257,7 +257,7 @@ TEST_P(ImageExactness, AnImageInTheMiddleOfAPassIsRefused) {
 }
 
 INSTANTIATE_TEST_SUITE_P(CacheTypes, ImageExactness,
-                         testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
+                         ::testing::Values(DType::kF32, DType::kQ8_0, DType::kQ4_0),
                          [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 }  // namespace

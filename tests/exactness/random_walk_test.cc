@@ -140,7 +140,7 @@ class Walk {
   int resumed_ = 0;
 };
 
-class RandomWalk : public testing::TestWithParam<ModelCase> {};
+class RandomWalk : public ::testing::TestWithParam<ModelCase> {};
 
 TEST_P(RandomWalk, EveryRowIsExact) {
   const auto engine =
@@ -162,7 +162,7 @@ TEST_P(RandomWalk, EveryRowIsExact) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, RandomWalk, testing::ValuesIn(AllCases()),
+INSTANTIATE_TEST_SUITE_P(Models, RandomWalk, ::testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace

@@ -60,7 +60,7 @@ struct Answers {
   std::vector<float> computed;  // after the shorter text
 };
 
-class Shift : public testing::TestWithParam<ShiftCase> {
+class Shift : public ::testing::TestWithParam<ShiftCase> {
  protected:
   Answers Ask(DType kv) {
     const std::unique_ptr<Engine> engine = OpenFlags(
@@ -132,7 +132,7 @@ TEST_P(Shift, BlockTypeKeysRoundOnceMore) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, Shift, testing::ValuesIn(kCases),
+INSTANTIATE_TEST_SUITE_P(Models, Shift, ::testing::ValuesIn(kCases),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

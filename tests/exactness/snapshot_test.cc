@@ -26,7 +26,7 @@ constexpr int kTokens = 600;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 constexpr const char* kFileVariable = "KVCACHE_TEST_SNAPSHOT";
 
-class SnapshotExactness : public testing::TestWithParam<ModelCase> {
+class SnapshotExactness : public ::testing::TestWithParam<ModelCase> {
  protected:
   void SetUp() override {
     engine_ = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
@@ -180,7 +180,7 @@ TEST_P(SnapshotExactness, ImportedInAnotherProcess) {
   ExpectExact(*engine_, kFirst, 0, 270);
   const std::vector<std::byte> bytes = ExportSnapshot(cache(), *Take(kFirst, 0, 270));
   const std::string name = CaseName(GetParam());
-  const std::string path = testing::TempDir() + "kvcache_snapshot_" + name;
+  const std::string path = ::testing::TempDir() + "kvcache_snapshot_" + name;
   {
     std::ofstream file(path, std::ios::binary);
     file.write(reinterpret_cast<const char*>(bytes.data()),
@@ -277,7 +277,7 @@ TEST(SnapshotOfAnotherModel, IsRefusedWithBothIdentities) {
   EXPECT_TRUE(OpenFlags("FirstSeed", flags + " --seed 1")->cache().Import(bytes).ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, SnapshotExactness, testing::ValuesIn(AllCases()),
+INSTANTIATE_TEST_SUITE_P(Models, SnapshotExactness, ::testing::ValuesIn(AllCases()),
                          [](const auto& test) { return CaseName(test.param); });
 
 }  // namespace

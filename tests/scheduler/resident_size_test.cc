@@ -132,7 +132,7 @@ TEST_P(ResidentSizeTest, FollowsABudgetThatShrinksAndGrows) {
   for (const auto& asked : asked_) EXPECT_TRUE(asked->result.status.ok());
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, ResidentSizeTest, testing::Values("llama"),
+INSTANTIATE_TEST_SUITE_P(Kinds, ResidentSizeTest, ::testing::Values("llama"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

@@ -25,7 +25,7 @@ constexpr const char* kFile = "the model's file (weights, tokenizer or settings)
 constexpr const char* kTypes = "the types of keys and values";
 constexpr const char* kHead = "the draft head";
 
-class FingerprintTest : public testing::Test {
+class FingerprintTest : public ::testing::Test {
  protected:
   static Request Base() {
     Request request{.threads = 1};
@@ -38,7 +38,7 @@ class FingerprintTest : public testing::Test {
   }
 
   std::string Write(const Request& request) {
-    std::string path = StrCat(testing::TempDir(), "fingerprint", ++files_, ".gguf");
+    std::string path = StrCat(::testing::TempDir(), "fingerprint", ++files_, ".gguf");
     const Status status = make_model::MakeModel(request, path);
     EXPECT_TRUE(status.ok()) << status.message();
     return path;

@@ -311,7 +311,7 @@ TEST_P(SchedulerStoreTest, NothingIsWrongWhenCellsRunOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerStoreTest,
-                         testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2"),
+                         ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

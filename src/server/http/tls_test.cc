@@ -48,7 +48,7 @@ Certificate Sign(EVP_PKEY* key) {
 }
 
 std::string FileOf(const std::string& name, EVP_PKEY* key, X509* certificate) {
-  const std::string path = testing::TempDir() + name;
+  const std::string path = ::testing::TempDir() + name;
   FILE* const file = std::fopen(path.c_str(), "w");
   if (key != nullptr) {
     EXPECT_EQ(PEM_write_PrivateKey(file, key, nullptr, nullptr, 0, nullptr, nullptr), 1);
@@ -133,7 +133,7 @@ TEST_F(TlsTest, RefusesOtherClients) {
   {
     Client plain(server_->port());
     EXPECT_TRUE(plain.Write("GET /health HTTP/1.1\r\nHost: localhost\r\n\r\n"));
-    EXPECT_THAT(plain.Read(), testing::Not(HasSubstr("HTTP")));
+    EXPECT_THAT(plain.Read(), ::testing::Not(HasSubstr("HTTP")));
     Client silent(server_->port());
     EXPECT_EQ(Ask("", TLS1_1_VERSION), "no connection");
   }

@@ -59,7 +59,7 @@ class Files final : public ModelSource {
   const bool releases_memory_;
 };
 
-class ModelHostTest : public testing::Test {
+class ModelHostTest : public ::testing::Test {
  protected:
   void Start(const ModelHostOptions& options) {
     Files::opened = 0;

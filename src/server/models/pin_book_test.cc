@@ -16,7 +16,7 @@ class NoStates final : public PrefixStates {
   bool Truncate(PrefixState /*state*/, Position /*length*/) override { return true; }
 };
 
-class PinBookTest : public testing::Test {
+class PinBookTest : public ::testing::Test {
  protected:
   using Tokens = std::vector<std::int32_t>;
 

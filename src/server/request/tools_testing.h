@@ -19,7 +19,7 @@ class ScriptedServerTest : public ServerTest {
  protected:
   explicit ScriptedServerTest(int context = 1024) : context_(context) {}
   void SetUp() override {
-    path_ = testing::TempDir() + "scripted." + std::to_string(getpid()) + ".gguf";
+    path_ = ::testing::TempDir() + "scripted." + std::to_string(getpid()) + ".gguf";
     const Status written = ScriptedModel::Write(path_);
     ASSERT_TRUE(written.ok()) << written.message();
     auto engine = Engine::Open(path_, {.threads = 1, .context = context_, .max_sequences = 2});

@@ -11,7 +11,7 @@
 namespace kvcache::server::volatile_lines_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 constexpr const char* kRules =
     "# what some client sends\n"
@@ -205,7 +205,7 @@ TEST_F(ServerTest, VolatileLinesLeaveThePrefix) {
   const Json text = Post("/apply-template",
                          {{"messages", {{{"role", "user"}, {"content", "x-billing: ; cch=;"}}}}})
                         .json();
-  EXPECT_THAT(text["prompt"].get<std::string>(), testing::Not(HasSubstr("billing")));
+  EXPECT_THAT(text["prompt"].get<std::string>(), ::testing::Not(HasSubstr("billing")));
 }
 
 // The report names the first line that differs from the nearest prompt in the cache.

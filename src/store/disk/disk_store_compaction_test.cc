@@ -104,21 +104,21 @@ void CollectBeside(long call, int first, bool other_collects) {
 TEST(DiskStoreCompaction, HasWhatOthersStoreWhileItCopies) {
   for (int first = 1; first < 160; first += 4 * kStep) {
     CollectBeside(SYS_pread64, first, false);
-    if (testing::Test::HasFailure() || testing::Test::IsSkipped()) return;
+    if (::testing::Test::HasFailure() || ::testing::Test::IsSkipped()) return;
   }
 }
 
 TEST(DiskStoreCompaction, HasWhatOthersStoreBesideItsLocks) {
   for (int first = 1; first < 20; first += kStep) {
     CollectBeside(SYS_flock, first, false);
-    if (testing::Test::HasFailure() || testing::Test::IsSkipped()) return;
+    if (::testing::Test::HasFailure() || ::testing::Test::IsSkipped()) return;
   }
 }
 
 TEST(DiskStoreCompaction, KeepsTheFileOfAnotherCollection) {
   for (int first = 1; first < 20; first += kStep) {
     CollectBeside(SYS_flock, first, true);
-    if (testing::Test::HasFailure() || testing::Test::IsSkipped()) return;
+    if (::testing::Test::HasFailure() || ::testing::Test::IsSkipped()) return;
   }
 }
 

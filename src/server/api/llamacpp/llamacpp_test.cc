@@ -264,7 +264,7 @@ std::string WriteInfillModel(const std::string& folder) {
 }
 
 TEST(Infill, TheModelWritesBetweenTwoTexts) {
-  std::string folder = testing::TempDir() + "infill_XXXXXX";
+  std::string folder = ::testing::TempDir() + "infill_XXXXXX";
   ASSERT_NE(mkdtemp(folder.data()), nullptr);
   auto engine = Engine::Open(WriteInfillModel(folder), {.threads = 2, .context = 256});
   ASSERT_TRUE(engine.ok()) << engine.status().message();

@@ -81,7 +81,7 @@ TEST_F(OllamaModelsTest, RefusesWrongValues) {
   chat["keep_alive"] = "soon";
   const HttpAnswer answer = Post("/api/chat", chat);
   EXPECT_EQ(answer.status, 400);
-  EXPECT_THAT(answer.body, testing::HasSubstr("'keep_alive' must be a number of seconds"));
+  EXPECT_THAT(answer.body, ::testing::HasSubstr("'keep_alive' must be a number of seconds"));
   EXPECT_EQ(Post("/api/show", Json({{"model", 3}})).status, 400);
   EXPECT_EQ(Post("/api/generate", Json({{"model", "other"}})).status, 404);
   EXPECT_EQ(Post("/api/copy", Json({{"source", "story"}})).status, 400);
@@ -96,7 +96,7 @@ TEST_F(OllamaModelsTest, TheListIsForThisMachine) {
   EXPECT_EQ(From("http://localhost", "POST", "/api/create", body).status, 400);
   const HttpAnswer foreign = From("https://evil.example", "POST", "/api/create", body);
   EXPECT_EQ(foreign.status, 403);
-  EXPECT_THAT(foreign.body, testing::HasSubstr("may change the list"));
+  EXPECT_THAT(foreign.body, ::testing::HasSubstr("may change the list"));
   EXPECT_EQ(From("https://evil.example", "DELETE", "/api/delete", body).status, 403);
   const std::string admin = "root-0123456789abcdef";
   const std::string user = "alice-0123456789abcdef";
@@ -125,7 +125,7 @@ TEST_F(OllamaModelsTest, DescriptionsHoldOnEveryRoute) {
   const std::string prompt = Post("/apply-template", Json({{"messages", Json::array({user})}}))
                                  .json()["prompt"]
                                  .get<std::string>();
-  EXPECT_THAT(prompt, testing::HasSubstr("You are a pirate.\nWho are you?A pirate.\nHello"));
+  EXPECT_THAT(prompt, ::testing::HasSubstr("You are a pirate.\nWho are you?A pirate.\nHello"));
   const std::size_t tokens = Post("/tokenize", Json({{"content", prompt}})).json()["tokens"].size();
   Json chat = {{"messages", Json::array({user})}, {"max_tokens", 5}, {"stream", false}};
   const HttpAnswer openai = Post("/v1/chat/completions", chat);

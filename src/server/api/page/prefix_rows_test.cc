@@ -25,7 +25,7 @@ class NoStates : public PrefixStates {
 };
 
 // A trie of prompts, each letter of which is a key.
-class PrefixRowsTest : public testing::Test {
+class PrefixRowsTest : public ::testing::Test {
  protected:
   void Add(const std::string& prompt) { Add(Keys(prompt.begin(), prompt.end())); }
   void Add(const Keys& prompt) {
