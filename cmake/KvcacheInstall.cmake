@@ -30,9 +30,6 @@ if(KVCACHE_BUILD_ENGINE)
   install(EXPORT kvcacheEngineTargets NAMESPACE kvcache:: COMPONENT engine
     DESTINATION ${package_dir})
   install(TARGETS kvcache_cli COMPONENT command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  if(TARGET kvcache_serve)
-    install(TARGETS kvcache_serve COMPONENT command RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
-  endif()
   install(DIRECTORY ${PROJECT_SOURCE_DIR}/models/ COMPONENT command
     DESTINATION ${CMAKE_INSTALL_DATADIR}/kvcache/models FILES_MATCHING PATTERN "*.gguf")
 endif()

@@ -30,42 +30,53 @@ function(kvcache_sources out)
   set(${out} ${all} PARENT_SCOPE)
 endfunction()
 
-# kvcache_layer(NAME USES layer... LIBRARIES target...)
+# kvcache_layer(NAME USES layer... LIBRARIES target... WITHOUT folder...)
 #
 # Declares src/NAME as a layer. Its sources find the public headers, their own folder and the
 # folders in USES. Any other include fails to compile: each layer has an include root of its own,
 # BUILD/include_roots/NAME, which holds nothing but a link to src/NAME.
+#
+# A folder of a layer can be a layer that sees more: the outer layer names it in WITHOUT, and "OUTER/FOLDER" is
+# declared with OUTER in its USES. The outer layer's root has its headers too.
 function(kvcache_layer name)
-  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES" ${ARGN})
-  set(root ${PROJECT_BINARY_DIR}/include_roots/${name})
-  file(MAKE_DIRECTORY ${root})
-  file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${root}/${name} SYMBOLIC)
+  cmake_parse_arguments(ARG "" "" "USES;LIBRARIES;WITHOUT" ${ARGN})
+  string(REPLACE "/" "_" target kvcache_${name}_layer)
+  set(roots ${name} ${ARG_USES})
+  list(FILTER roots EXCLUDE REGEX "/")
+  if(NOT name MATCHES "/")
+    set(root ${PROJECT_BINARY_DIR}/include_roots/${name})
+    file(MAKE_DIRECTORY ${root})
+    file(CREATE_LINK ${PROJECT_SOURCE_DIR}/src/${name} ${root}/${name} SYMBOLIC)
+  endif()
 
   kvcache_sources(sources ${name})
-  add_library(kvcache_${name}_layer OBJECT ${sources})
-  target_include_directories(kvcache_${name}_layer PRIVATE ${PROJECT_SOURCE_DIR}/include)
-  foreach(layer IN ITEMS ${name} ${ARG_USES})
-    target_include_directories(kvcache_${name}_layer PRIVATE
-      ${PROJECT_BINARY_DIR}/include_roots/${layer})
+  foreach(folder IN LISTS ARG_WITHOUT)
+    list(FILTER sources EXCLUDE REGEX "/src/${name}/${folder}/")
   endforeach()
-  target_link_libraries(kvcache_${name}_layer PRIVATE ${ARG_LIBRARIES})
-  target_compile_options(kvcache_${name}_layer PRIVATE ${KVCACHE_WARNINGS})
+  add_library(${target} OBJECT ${sources})
+  target_include_directories(${target} PRIVATE ${PROJECT_SOURCE_DIR}/include)
+  foreach(layer IN LISTS roots)
+    target_include_directories(${target} PRIVATE ${PROJECT_BINARY_DIR}/include_roots/${layer})
+  endforeach()
+  target_link_libraries(${target} PRIVATE ${ARG_LIBRARIES})
+  target_compile_options(${target} PRIVATE ${KVCACHE_WARNINGS})
   if(BUILD_SHARED_LIBS)
-    set_target_properties(kvcache_${name}_layer PROPERTIES POSITION_INDEPENDENT_CODE ON)
+    set_target_properties(${target} PROPERTIES POSITION_INDEPENDENT_CODE ON)
   endif()
-  kvcache_unite(kvcache_${name}_layer ${name})
+  kvcache_unite(${target} ${name})
   if(nlohmann_json::nlohmann_json IN_LIST ARG_LIBRARIES)
-    kvcache_precompile(kvcache_${name}_layer json
+    kvcache_precompile(${target} json
       LIBRARIES nlohmann_json::nlohmann_json HEADERS <nlohmann/json.hpp>)
   else()
-    kvcache_precompile(kvcache_${name}_layer std)
+    kvcache_precompile(${target} std)
   endif()
 endfunction()
 
 # kvcache_objects(OUT layer...): lists the object files of layers, as sources of a library or
 # program.
 function(kvcache_objects out)
-  list(TRANSFORM ARGN REPLACE "(.+)" "$<TARGET_OBJECTS:kvcache_\\1_layer>" OUTPUT_VARIABLE objects)
+  list(TRANSFORM ARGN REPLACE "/" "_" OUTPUT_VARIABLE layers)
+  list(TRANSFORM layers REPLACE "(.+)" "$<TARGET_OBJECTS:kvcache_\\1_layer>" OUTPUT_VARIABLE objects)
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()
 

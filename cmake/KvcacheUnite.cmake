@@ -14,9 +14,8 @@ set(KVCACHE_ALONE ${builtins}
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
 # Layers whose sources stay alone. Kernels include themselves once for each instruction set
-# (foreach_target.h). The sources of the server's routes name their parts alike. Other programs link parts of the
-# command line, and none of the libraries that its other parts need.
-set(KVCACHE_LAYERS_ALONE backend grammar server serve app)
+# (foreach_target.h). The sources of the server's routes name their parts alike.
+set(KVCACHE_LAYERS_ALONE backend grammar server)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

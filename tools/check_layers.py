@@ -2,10 +2,11 @@
 """Checks what the compiler does not: includes of tests, third parties, public headers, examples.
 
 CMakeLists.txt declares each layer, a folder under src/, with the layers and libraries that it may
-include: kvcache_layer(NAME USES layer... LIBRARIES target...). This script reads that list. The
-compiler refuses a layer that is not in USES, but it accepts any library whose headers are
-installed, and unit tests see all of src/. A unit test may include any layer that is declared before
-its own.
+include: kvcache_layer(NAME USES layer... LIBRARIES target... WITHOUT folder...). This script reads
+that list. The compiler refuses a layer that is not in USES, but it accepts any library whose headers
+are installed, and unit tests see all of src/. A unit test may include any layer that is declared
+before its own. A folder that another layer names in WITHOUT is a layer of its own, "OUTER/FOLDER";
+its headers are the outer layer's.
 Prints every include that breaks a rule; exits 1 if there is one.
 """
 
@@ -61,13 +62,14 @@ class Layer:
 
     def __init__(self, arguments, declared_before):
         self.name = arguments[0]
-        lists = {"USES": [], "LIBRARIES": []}
+        lists = {"USES": [], "LIBRARIES": [], "WITHOUT": []}
         current = None
         for argument in arguments[1:]:
             if argument in lists:
                 current = lists[argument]
             else:
                 current.append(argument)
+        self.folder = self.name.split("/")[0]  # that includes of its own headers begin with
         self.uses = set(lists["USES"])
         self.test_uses = self.uses | set(declared_before)
         self.libraries = set(lists["LIBRARIES"])
@@ -94,7 +96,7 @@ def layer_error(layers, layer, mark, header, is_test):
     if first in THIRD_PARTY:
         return None if is_test or THIRD_PARTY[first] in layer.libraries else \
             f"{layer.name} may not use {first}"
-    if mark == "<" or first in ("kvcache", layer.name):
+    if mark == "<" or first in ("kvcache", layer.folder):
         return None
     if first == "kvcache_engine":  # the engine's public headers
         return None if layer.name == "engine" or "engine" in uses else \
@@ -108,7 +110,8 @@ def check(root):
     errors = []
     layers = declared_layers(root / "CMakeLists.txt")
     for path in files(root, "src"):
-        name = path.relative_to(root / "src").parts[0]
+        parts = path.relative_to(root / "src").parts
+        name = "/".join(parts[:2]) if "/".join(parts[:2]) in layers else parts[0]
         if name not in layers:
             errors.append(f"{path.relative_to(root)}: no layer '{name}'; declare it in "
                           "CMakeLists.txt with kvcache_layer")

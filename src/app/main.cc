@@ -1,16 +1,10 @@
 // kvcache: the command line. Exit status 0: done; 1: failed, and one line on stderr says what
 // failed, where, and what to do; 2: the command line is wrong.
-#include <unistd.h>
-
 #include <algorithm>
-#include <cerrno>
 #include <csignal>
 #include <cstdio>
-#include <cstring>
 #include <exception>
-#include <filesystem>
 #include <string>
-#include <system_error>
 #include <vector>
 
 #include "app/commands/command.h"
@@ -71,27 +65,14 @@ std::vector<std::string> ArgumentsOf(int argc, char** argv, const std::vector<Co
   return arguments;
 }
 
-// Becomes the server's program, which lies beside this one. Returns only if it is not there.
-int Serve(char** arguments) {
-  std::error_code error;
-  const auto self = std::filesystem::read_symlink("/proc/self/exe", error);
-  const std::string program = (self.parent_path() / "kvcache-serve").string();
-  (void)execv(program.c_str(), arguments);
-  std::fprintf(stderr,
-               "kvcache serve: cannot start %s: %s; build it with KVCACHE_BUILD_SERVER=ON\n",
-               program.c_str(), std::strerror(errno));
-  return kFailed;
-}
-
 int Main(int argc, char** argv) {
-  if (argc > 1 && std::strcmp(argv[1], "serve") == 0) return Serve(argv + 1);
   CommandLine command_line("kvcache", "Runs language models (GGUF files) on the CPU.",
                            "kvcache " KVCACHE_VERSION);
   const std::vector<Command> commands = {
-      AddRun(command_line),     AddEval(command_line), AddTokenize(command_line),
-      AddInspect(command_line), AddList(command_line), AddCreate(command_line),
-      AddShow(command_line),    AddCopy(command_line), AddRemove(command_line),
-      AddBench(command_line),   AddStore(command_line)};
+      AddRun(command_line),      AddServe(command_line),   AddEval(command_line),
+      AddTokenize(command_line), AddInspect(command_line), AddList(command_line),
+      AddCreate(command_line),   AddShow(command_line),    AddCopy(command_line),
+      AddRemove(command_line),   AddBench(command_line),   AddStore(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   const ParsedLine line = command_line.Parse(arguments);
   switch (line.outcome) {

@@ -36,6 +36,14 @@ class Usage(CliTest):
         self.fails(["help", "walk"], "walk", status=2)
         self.fails(["run", "--colour", "red"], "--colour", "kvcache run --help", status=2)
         self.fails(["run", "-n", "many"], "many", status=2)
+        for flag, value in (("--colour", "red"), ("--port", "65536"), ("--models", "0"), ("--log", "loud"),
+                            ("--log-form", "xml"), ("--ctx", "0x10"), ("--kv-type", "f8"),
+                            ("--memory-budget", "1"), ("--store", "redis://x:y:z")):
+            self.fails(["serve", flag, value], f"kvcache serve: {flag}" if flag != "--colour" else flag,
+                       "see 'kvcache serve --help'", status=2)
+        # A key file whose name is an unset variable leaves the server open to everyone.
+        for flag in ("--api-keys", "--tls-cert", "--tls-key", "--cors", "--draft", "--host", "--store"):
+            self.fails(["serve", flag, ""], flag, status=2)
         self.fails(["run", "-n", "-3"], "-3 not in range 0 to 2147483647", status=2)
         self.fails(["run", "-n", "99999999999"], "99999999999", status=2)
         for seed in ("-1", "18446744073709551616", "1.5", "0x10", "seven"):

@@ -64,6 +64,8 @@ class OneTruth(CliTest):
         there = str(self.dir)
         for args, word in (
                 (["run", self.noted, "-p", "x", "--memory-budget", "1M", "--ctx", "100000"], "--memory-budget"),
+                (["eval", self.noted, "--tokens", "1,2", "--memory-budget", "1M", "--ctx", "100000"],
+                 "--memory-budget"),
                 (["run", self.noted, "-p", "x " * 600], "the context holds 256"),
                 (["run", self.noted, "-p", "x", "--tools", "/nonexistent"], "/nonexistent"),
                 (["run", self.noted, "-p", "x", "--draft", "/nonexistent.gguf"], "--draft"),
@@ -89,9 +91,9 @@ class OneTruth(CliTest):
             self.assertEqual(err.count("prefixes are not stored"), int("--store" in args), err)
 
     def test_a_server_that_does_not_start(self):
-        serve = pathlib.Path(program.KVCACHE).with_name("kvcache-serve")
-        if not serve.exists():
-            self.skipTest("the server is not built")
+        if not program.has_server():
+            self.fails(["serve", self.model], "kvcache serve: ", "KVCACHE_BUILD_SERVER=ON")
+            return
         short = self.file("short.gguf", self.bytes[:50_000])
         for args, word in ((["/nonexistent.gguf"], "/nonexistent.gguf"), (["/dev/null"], "/dev/null"),
                            ([short], "short.gguf"), ([self.model, "--draft", "/nonexistent.gguf"], "--draft"),

@@ -9,7 +9,7 @@ import tempfile
 import time
 import unittest
 
-COMMANDS = ("run", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "bench", "store")
+COMMANDS = ("run", "serve", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "bench", "store")
 KVCACHE = ""
 MAKE_MODEL = ""
 
@@ -20,6 +20,11 @@ def run(*args, text_in=None, env=None, before=None):
                           stdin=None if text_in is not None else subprocess.DEVNULL,
                           timeout=120, env={**os.environ, **(env or {})}, preexec_fn=before)
     return done.returncode, done.stdout, done.stderr
+
+
+def has_server():
+    """Returns whether the program was built with the server."""
+    return "without the server" not in run("serve", "/nonexistent.gguf")[2]
 
 
 def wait_until(holds, seconds=60):

@@ -4,7 +4,6 @@ usage: streams_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
 
 import os
-import pathlib
 import signal
 import subprocess
 import unittest
@@ -39,9 +38,6 @@ class Output(CliTest):
         for args in self.COMMANDS:
             yield [program.KVCACHE, *(places.get(arg, arg) for arg in args)]
         yield [program.MAKE_MODEL, "--help"]
-        serve = pathlib.Path(program.KVCACHE).with_name("kvcache-serve")
-        if serve.exists():
-            yield from ([program.KVCACHE, "serve", "--help"], [serve, "--help"])
 
     def run_to(self, args, stdout, **kwargs):
         return subprocess.run(args, stdin=subprocess.DEVNULL, stdout=stdout, env=self.env,

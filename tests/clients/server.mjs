@@ -8,14 +8,15 @@ import {join} from 'node:path';
 import {createInterface} from 'node:readline';
 
 const build = new URL('../../build/dev/', import.meta.url).pathname;
-const serve = process.env.KVCACHE_SERVE ?? `${build}kvcache-serve`;
+const kvcache = process.env.KVCACHE ?? `${build}kvcache`;
 const writeScripted = process.env.KVCACHE_SCRIPTED_MODEL ??
     `${build}tests/clients/kvcache_scripted_model`;
 const story = new URL('../../models/story.gguf', import.meta.url).pathname;
 
 // Returns {url, stop()}; stop() checks that the server ends as documented.
 async function start(model, {store = 'none', models, context = 512} = {}) {
-  const child = spawn(serve, [model, '--port', '0', '--sequences', '4', '--ctx', context, '--store', store],
+  const flags = ['--port', '0', '--sequences', '4', '--ctx', context, '--store', store];
+  const child = spawn(kvcache, ['serve', model, ...flags],
                       {stdio: ['ignore', 'ignore', 'pipe'], env: {...process.env, KVCACHE_MODELS: models}});
   const ended = once(child, 'exit');
   const lines = createInterface({input: child.stderr});

@@ -1,7 +1,7 @@
 """Tests Gemma 4 with its assistant from the command line: directories in Hugging Face's layout become a stored
 model that drafts, and answers as the model of the GGUF files does.
 
-usage: assistant_test.py KVCACHE MAKE_MODEL WRITE_HF [KVCACHE_SERVE]  (paths of the programs)
+usage: assistant_test.py KVCACHE MAKE_MODEL WRITE_HF  (paths of the programs)
 """
 
 import concurrent.futures
@@ -19,7 +19,6 @@ import program  # noqa: E402  (the path comes first)
 from program import CliTest  # noqa: E402
 
 WRITE_HF = ""
-SERVE = ""
 GREEDY = ("--temp", "0", "-n", "60", "--raw", "--json")
 SIZES = ("--type", "f32", "--head-dim", "64", "--window", "24")
 
@@ -28,7 +27,7 @@ class Server:
     """A server's process."""
 
     def __init__(self, model, *flags):
-        self.process = subprocess.Popen([SERVE, model, "--port", "0", "--store", "none", *flags],
+        self.process = subprocess.Popen([program.KVCACHE, "serve", model, "--port", "0", "--store", "none", *flags],
                                         stderr=subprocess.PIPE, text=True)
         lines = []
         for line in self.process.stderr:
@@ -130,7 +129,7 @@ class Assistant(CliTest):
         self.assertEqual(drafted["tokens"], plain["tokens"])
 
     def test_server(self):
-        if not SERVE:
+        if not program.has_server():
             raise unittest.SkipTest("the server is not built")
         prompts = [f"{name} small animals" for name in ("seven", "eight", "nine", "ten")]
         with Server(self.target) as server:
@@ -155,5 +154,4 @@ class Assistant(CliTest):
 
 if __name__ == "__main__":
     WRITE_HF = sys.argv.pop(3)
-    SERVE = sys.argv.pop(3) if len(sys.argv) > 3 else ""
     program.main()

@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Checks the server against its contract: contract_test.py KVCACHE_SERVE [MODULE...]
+"""Checks the server against its contract: contract_test.py KVCACHE [MODULE...]
 
 Modules are those of the folder contract: http, openai, … They take minutes, so they run with
 KVCACHE_SLOW_TESTS=1 only. KVCACHE_SCRIPTED_MODEL names the program that writes a model that calls tools.

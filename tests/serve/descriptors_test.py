@@ -1,7 +1,7 @@
 """Tests a server that is started without descriptors 0 to 2, as some supervisors do: its log goes nowhere, and neither
 into its store nor into an answer.
 
-usage: descriptors_test.py KVCACHE_SERVE
+usage: descriptors_test.py KVCACHE
 """
 
 import json
@@ -38,7 +38,7 @@ class Descriptors(unittest.TestCase):
         self.store = Path(folder.name) / "store"
         self.url = f"http://127.0.0.1:{free_port()}"
         self.process = subprocess.Popen(
-            [PROGRAM, MODEL, "--port", self.url.rsplit(":", 1)[1], "--store", str(self.store), "--log", "info"],
+            [PROGRAM, "serve", MODEL, "--port", self.url.rsplit(":", 1)[1], "--store", str(self.store), "--log", "info"],
             preexec_fn=close)
         self.addCleanup(self.process.wait)
         self.addCleanup(self.process.kill)

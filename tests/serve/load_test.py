@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Loads a server with clients of all kinds: load_test.py KVCACHE_SERVE [SUITE...]
+"""Loads a server with clients of all kinds: load_test.py KVCACHE [SUITE...]
 
 With KVCACHE_SLOW_TESTS=1 the suite Streams takes ten minutes instead of seconds.
 """

@@ -1,4 +1,4 @@
-"""The server's program as a process, for the tests of this folder."""
+"""`kvcache serve` as a process, for the tests of this folder."""
 
 import os
 import re
@@ -10,13 +10,13 @@ MODEL = str(Path(__file__).resolve().parents[2] / "models" / "story.gguf")
 
 
 class Server:
-    """A server's process. `program` is set by the test's main."""
+    """A server's process. `program`, the path of kvcache, is set by the test's main."""
 
     program = None
 
     def __init__(self, *flags, port=0, models=(MODEL,), environment=None):
         log = () if "--log" in flags else ("--log", "error")
-        self.flags = [Server.program, *models, *log, "--port", str(port), *flags]
+        self.flags = [Server.program, "serve", *models, *log, "--port", str(port), *flags]
         self.environment = {**os.environ, **(environment or {})}
         self.start()
 

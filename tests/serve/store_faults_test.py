@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Stores that fail beneath a server: store_faults_test.py KVCACHE_SERVE [SUITE...]"""
+"""Stores that fail beneath a server: store_faults_test.py KVCACHE [SUITE...]"""
 
 import json
 import os

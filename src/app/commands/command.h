@@ -30,5 +30,6 @@ Command AddCopy(CommandLine& line);
 Command AddRemove(CommandLine& line);
 Command AddBench(CommandLine& line);
 Command AddStore(CommandLine& line);
+Command AddServe(CommandLine& line);
 
 }  // namespace kvcache::app

@@ -162,6 +162,7 @@ Status Eval(const EvalFlags& flags) {
   const std::size_t count = tokens.size() + (encoded.empty() ? 0 : 1);
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,
                            flags.engine.OpenFor(static_cast<int>(std::max(count, encoded.size()))));
+  KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
   KVCACHE_RETURN_IF_ERROR(CheckEncoder(*engine, !encoded.empty()));
   const std::atomic<bool>& interrupt = CatchInterrupt();
   std::optional<NpyWriter> writer;

@@ -13,6 +13,7 @@
 namespace kvcache::app {
 namespace {
 
+constexpr const char* kDraftGroup = "Speculation";
 constexpr int kMostDrafts = 16;
 
 // Returns the number, -1 for "auto", or nothing.
@@ -27,24 +28,27 @@ std::optional<int> ParseTokens(const std::string& text) {
 
 }  // namespace
 
-void DraftFlags::Add(FlagSet command) {
-  const std::string group = "Speculation";
+void AddDraftFlag(FlagSet command, std::string* draft) {
   command
       .AddText(
-          "--draft", &draft_,
-          "who proposes tokens, which the model verifies several at a time; the text is the "
-          "same: a smaller model with the same vocabulary or a draft head for this model (a .gguf "
-          "file, or a name that 'kvcache list' shows), head (the one in the model's file), ngram "
-          "(what followed the same tokens before), or none")
-      .Group(group)
-      .ValueName("MODEL|head|ngram|none")
-      .ShowDefault();
+          "--draft", draft,
+          "who proposes tokens, which the model verifies several at a time; texts are the "
+          "same: a smaller model with the same vocabulary or a draft head for this model (a "
+          ".gguf file, or a name that 'kvcache list' shows), head (the one in the model's "
+          "file), ngram (what followed the same tokens before), or none (default: the DRAFT of "
+          "a model that has one)")
+      .Group(kDraftGroup)
+      .ValueName("MODEL|head|ngram|none");
+}
+
+void DraftFlags::Add(FlagSet command) {
+  AddDraftFlag(command, &draft_);
   command
       .AddText(
           "--draft-tokens", &tokens_,
           "tokens that are proposed at once, 0 to 16; auto: as many as were measured to be the "
           "fastest")
-      .Group(group)
+      .Group(kDraftGroup)
       .ValueName("N|auto")
       .ShowDefault();
 }
@@ -74,7 +78,7 @@ Result<std::string> DraftFlags::HeadFile(const std::string& model) const {
 }
 
 Status DraftFlags::Open(Engine& engine) {
-  if (draft_ == "none") return Status::Ok();
+  if (draft_.empty() || draft_ == "none") return Status::Ok();
   if (engine.has_encoder()) {
     return {StatusCode::kUnsupported, "--draft: a model with an encoder takes no drafts"};
   }

@@ -12,6 +12,10 @@
 
 namespace kvcache::app {
 
+// Declares --draft, for each command that has it. An empty `draft` means that it is not given: then a model that has
+// a DRAFT in the store uses that. REQUIRES: `command` is parsed while *draft lives.
+void AddDraftFlag(FlagSet command, std::string* draft);
+
 // Returns whether `draft` is a file or the name of a model.
 bool NamesDraftFile(const std::string& draft);
 
@@ -36,7 +40,7 @@ class DraftFlags {
   void Fill(GenerateRequest& request) const;
 
  private:
-  std::string draft_ = "none";
+  std::string draft_;
   std::string tokens_ = "auto";
   std::shared_ptr<Engine> engine_;  // of the draft model; copies of the flags share both
   std::shared_ptr<Drafter> drafter_;

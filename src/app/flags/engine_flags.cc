@@ -6,7 +6,6 @@
 #include "app/terminal/notes.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "platform/system_memory.h"
 
 namespace kvcache::app {
 namespace {
@@ -89,8 +88,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
   if (context_ == 0) options.context = wanted.context;
   options.max_sequences = wanted.sequences;
   options.releases_memory = true;
-  options.pool_bytes =
-      wanted.pool_bytes > 0 ? wanted.pool_bytes : AvailableMemory().value_or(0) / 2;
+  options.pool_bytes = wanted.plan.PoolBytes();
   options.draft_head = wanted.draft_head;
   return OpenWith(wanted.path, options);
 }

@@ -3,13 +3,13 @@
 // Thread safety: values.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "app/flags/command_line.h"
+#include "engine/memory_plan.h"
 #include "kvcache_engine/engine.h"
 
 namespace kvcache::app {
@@ -57,13 +57,12 @@ class EngineFlags {
   // Opens the model with a context of `tokens`, unless --ctx is given, for so many sequences.
   Result<std::unique_ptr<Engine>> OpenFor(int tokens, int sequences = 1) const;
 
-  // Opens the weights at a path for a scheduler of so many requests: a pool for `pool_bytes` bytes (0: half
-  // of what the machine has free) that gives its memory back. `context`: tokens without --ctx; 0: the
-  // default. `draft_head`: as EngineOptions::draft_head.
+  // Opens the weights at a path for a scheduler of so many requests, with a pool of the plan that gives its memory
+  // back. `context`: tokens without --ctx; 0: the default. `draft_head`: as EngineOptions::draft_head.
   struct ForRequests {
     std::string path;
     int sequences = 1;
-    std::int64_t pool_bytes = 0;
+    MemoryPlan plan{};
     int context = 0;
     std::string draft_head{};
   };

@@ -112,7 +112,7 @@ void StoreFlags::Add(FlagSet command) {
 
 Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
   constexpr std::int64_t kAny = std::int64_t{1} << 62;
-  const std::int64_t budget = cache_budget();
+  const std::int64_t budget = plan().CacheBudget();
   if (budget == 0) return kAny;
   const EngineOptions& options = engine.options();
   const std::span<const LayerMemory> layers = engine.info().memory;
@@ -128,16 +128,11 @@ Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
   return token == 0 ? kAny : (budget - context) / token;
 }
 
-std::int64_t StoreFlags::memory_store_bytes() const {
-  return memory_bytes_ > 0 ? std::min(memory_bytes_ / 4, kDefaultMemoryStoreBytes)
-                           : kDefaultMemoryStoreBytes;
-}
-
-std::int64_t StoreFlags::cache_budget() const {
-  if (memory_bytes_ == 0) return 0;
+MemoryPlan StoreFlags::plan() const {
   const std::vector<std::string> stores = names();
   const bool has_store = std::find(stores.begin(), stores.end(), kMemory) != stores.end();
-  return memory_bytes_ - (has_store ? memory_store_bytes() : 0);
+  return MemoryPlan(memory_bytes_,
+                    has_store ? MemoryPlan::MemoryStore::kUsed : MemoryPlan::MemoryStore::kNone);
 }
 
 std::vector<std::string> StoreFlags::names() const {
@@ -165,7 +160,7 @@ std::string StoreFlags::NameOf(const std::string& name) {
 Result<std::unique_ptr<Store>> StoreFlags::Open(const std::string& name) const {
   if (IsUrl(name)) return OpenRedisStore({.url = name});
   if (name == kMemory) {
-    KVCACHE_ASSIGN_OR_RETURN(auto store, MakeMemoryStore(memory_store_bytes()));
+    KVCACHE_ASSIGN_OR_RETURN(auto store, MakeMemoryStore(plan().StoreBytes()));
     return std::unique_ptr<Store>(std::move(store));
   }
   return OpenDiskStore(DiskOptions(name));

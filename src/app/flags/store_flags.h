@@ -10,6 +10,7 @@
 #include <vector>
 
 #include "app/flags/command_line.h"
+#include "engine/memory_plan.h"
 #include "kvcache/store.h"
 #include "kvcache_engine/engine.h"
 
@@ -33,8 +34,8 @@ class StoreFlags {
   static StoreTier TierOf(const std::string& name);
   // Returns a store's name without a password.
   static std::string NameOf(const std::string& name);
-  // Returns the bytes of --memory-budget that are for caches: all, or what a store in memory leaves; 0: no flag.
-  std::int64_t cache_budget() const;
+  // Returns how memory is divided, with --memory-budget if it is given.
+  MemoryPlan plan() const;
   // Returns how many tokens fit into the memory budget besides one context. Errors: kInvalidArgument if not
   // even the context fits.
   Result<std::int64_t> TokensBesideContext(Engine& engine) const;
@@ -64,8 +65,6 @@ class StoreFlags {
     return {.directory = directory, .budget_bytes = budget_bytes_};
   }
   Result<std::unique_ptr<Store>> OpenLater(const std::string& name) const;
-  // Returns the bytes of a store in memory.
-  std::int64_t memory_store_bytes() const;
 
   std::vector<std::string> stores_;
   std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;

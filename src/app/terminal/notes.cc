@@ -32,6 +32,7 @@ void HoldNotes() {
 
 void ShowNotes() {
   const std::lock_guard lock(mutex);
+  holds = false;
   for (const std::string& text : std::exchange(waiting, {})) Print(text);
 }
 

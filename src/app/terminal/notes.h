@@ -15,7 +15,7 @@ void AddNote(const std::string& text);
 // From now on notes wait for ShowNotes.
 void HoldNotes();
 
-// Prints the notes that wait.
+// Prints the notes that wait. From now on notes wait no more.
 void ShowNotes();
 
 }  // namespace kvcache::app

@@ -4,14 +4,13 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/memory_plan.h"
 #include "engine/prefixes/sequence_states.h"
 #include "engine/scheduler/pass/capture_limit.h"
 #include "model/layer_memory.h"
 
 namespace kvcache {
 namespace {
-
-constexpr double kFreeMemoryShare = 0.5;
 
 // The bytes of a final state, which a prefix has besides its snapshot.
 std::int64_t LastStateBytes(Engine& engine) {
@@ -20,8 +19,8 @@ std::int64_t LastStateBytes(Engine& engine) {
 }
 
 double ShareOfFreeMemory(const Engine& engine, const SchedulerOptions& options) {
-  return options.free_memory_share.value_or(engine.options().releases_memory ? kFreeMemoryShare
-                                                                             : 0.0);
+  const double share = engine.options().releases_memory ? MemoryPlan::kFreeShare : 0.0;
+  return options.free_memory_share.value_or(share);
 }
 
 int CapturesOf(const PassRows& of) {

@@ -14,6 +14,7 @@
 
 #include "base/seconds_since.h"
 #include "base/strings.h"
+#include "engine/memory_plan.h"
 #include "server/log.h"
 
 namespace kvcache::server {
@@ -360,10 +361,8 @@ class Host final : public ModelHost {
   }
 
   std::int64_t budget() const { return options_.scheduler.budget_bytes; }
-  // Returns the part of the budget that each of so many models has; 0: there is no budget.
   std::int64_t PartOf(std::size_t models) const {
-    if (budget() == 0) return 0;
-    return std::max<std::int64_t>(1, budget() / static_cast<std::int64_t>(models));
+    return MemoryPlan::PartOf(budget(), static_cast<std::int64_t>(models));
   }
 
   // Gives each loaded model its part of the budget. The futures are ready when the models have given back what

@@ -218,7 +218,7 @@ class StoredDrafts(Contract):
         for name, draft in [("plain", ""), ("drafting", f"DRAFT {cls.DRAFT}\n")]:
             modelfile = Path(folder.name, name + ".txt")
             modelfile.write_text(f"FROM {MODEL}\n{draft}")
-            subprocess.run([Path(Server.program).with_name("kvcache"), "create", name, "-f", modelfile], check=True,
+            subprocess.run([Server.program, "create", name, "-f", modelfile], check=True,
                            capture_output=True, env={**os.environ, **environment})
         server = Server(*cls.FLAGS, models=cls.MODELS, environment=environment)
         cls.addClassCleanup(server.stop)
@@ -265,7 +265,7 @@ class StepTime(unittest.TestCase):
     def test_other_values_are_refused_by_name(self):
         for value in ("0", "-1", "3600001", "1.5", "100ms", ""):
             with self.subTest(value):
-                ended = subprocess.run([Server.program, MODEL, "--step-ms", value], capture_output=True, text=True,
+                ended = subprocess.run([Server.program, "serve", MODEL, "--step-ms", value], capture_output=True, text=True,
                                        timeout=60, check=False)
                 self.assertEqual(ended.returncode, 2)
                 self.assertIn("--step-ms", ended.stderr)

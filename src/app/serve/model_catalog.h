@@ -11,7 +11,7 @@
 #include "kvcache/status.h"
 #include "server/models/model_source.h"
 
-namespace kvcache::serve {
+namespace kvcache::app {
 
 struct CatalogOptions {
   // Files, or names that the machine has, the first of which is the default; empty: all that the machine
@@ -27,4 +27,4 @@ struct CatalogOptions {
 // Errors: those of finding the given models.
 Result<std::unique_ptr<server::ModelSource>> MakeCatalog(CatalogOptions options);
 
-}  // namespace kvcache::serve
+}  // namespace kvcache::app

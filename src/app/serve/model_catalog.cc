@@ -1,4 +1,4 @@
-#include "serve/model_catalog.h"
+#include "app/serve/model_catalog.h"
 
 #include <algorithm>
 #include <chrono>
@@ -13,7 +13,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 
-namespace kvcache::serve {
+namespace kvcache::app {
 namespace {
 
 namespace fs = std::filesystem;
@@ -98,7 +98,7 @@ std::int64_t OwnContext(const ServedModel& model) {
 }
 
 Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
-  KVCACHE_ASSIGN_OR_RETURN(app::FoundModel found, app::LocateModel(given));
+  KVCACHE_ASSIGN_OR_RETURN(FoundModel found, LocateModel(given));
   std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
   return Describe(std::move(name), found.path, found.stored, uses_drafts);
 }
@@ -189,7 +189,7 @@ class Catalog final : public server::ModelSource {
     if (!model.is_stored || IsGiven(model.name)) {
       return InvalidArgument(StrCat(Quoted(given), " is not a model that clients may remove"));
     }
-    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, app::OpenModelStore());
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
     KVCACHE_ASSIGN_OR_RETURN(const StoreLock writing, store.Lock());
     Status status = store.Remove(writing, name);
     const std::lock_guard lock(mutex_);
@@ -220,9 +220,8 @@ class Catalog final : public server::ModelSource {
 
   // Copies weights, which may take long. Names are never relative paths.
   Status Make(const ModelName& name, Modelfile file) {
-    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, app::OpenModelStore());
-    KVCACHE_RETURN_IF_ERROR(
-        app::CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
+    KVCACHE_RETURN_IF_ERROR(CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
     const std::lock_guard lock(mutex_);
     made_.push_back(name.Short());
     listed_.reset();
@@ -240,7 +239,7 @@ class Catalog final : public server::ModelSource {
     FileFacts& facts = facts_[model.path];
     if (std::exchange(facts.changed, model.created) == model.created) return facts;
     facts = {.changed = model.created};
-    auto summary = app::ReadSummary(model.path);
+    auto summary = ReadSummary(model.path);
     facts.is_model = summary.ok();
     if (summary.ok()) facts.summary = std::move(*summary);
     return facts;
@@ -261,7 +260,7 @@ class Catalog final : public server::ModelSource {
     const auto now = std::chrono::steady_clock::now();
     if (listed_ && now - *listed_ < age) return;
     models_ = given_;
-    for (const app::ListedModel& listed : app::ListModels()) {
+    for (const ListedModel& listed : ListModels()) {
       const bool offered = options_.models.empty() || WasMade(listed.name);
       if (!offered || !listed.error.empty()) continue;
       const auto is_same = [&](const ServedModel& other) {
@@ -304,4 +303,4 @@ Result<std::unique_ptr<server::ModelSource>> MakeCatalog(CatalogOptions options)
   return std::unique_ptr<server::ModelSource>(std::move(catalog));
 }
 
-}  // namespace kvcache::serve
+}  // namespace kvcache::app

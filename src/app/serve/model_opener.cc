@@ -1,0 +1,61 @@
+#include "app/serve/model_opener.h"
+
+#include <algorithm>
+
+#include "app/flags/draft_flags.h"
+#include "app/flags/model_store.h"
+#include "kvcache_engine/scheduler.h"
+#include "server/log.h"
+
+namespace kvcache::app {
+
+Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& model,
+                                                  int context) const {
+  const bool is_first = model.path == first_path_;
+  if (flags_.draft == "head" || (is_first && NamesDraftFile(flags_.draft))) {
+    auto opened = OpenWith(model, context, flags_.draft, "--draft");
+    if (opened.ok() || is_first) return opened;
+  }
+  if (model.draft.empty()) return OpenWith(model, context, "none", "");
+  auto opened = OpenWith(model, context, model.draft, "DRAFT");
+  if (opened.ok()) return opened;
+  auto without = OpenWith(model, context, "none", "");
+  if (without.ok()) {
+    server::LogEvent(server::LogLevel::kError, "draft not used",
+                     {{"model", model.name}, {"reason", std::string(opened.status().message())}});
+  }
+  return without;
+}
+
+Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel& model, int context,
+                                                      const std::string& draft,
+                                                      const char* source) const {
+  EngineFlags::ForRequests wanted{.path = model.path,
+                                  .sequences = flags_.sequences,
+                                  .plan = flags_.store.plan(),
+                                  .context = context};
+  auto head = FindDraftHead(draft, model.path);
+  if (!head.ok()) return std::move(head).TakeStatus().WithContext(source);
+  wanted.draft_head = std::move(*head);
+  KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
+  if (NamesDraftFile(draft) && wanted.draft_head.empty()) {
+    KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(source));
+  }
+  StoreFlags::Use(*engine, store_);
+  return engine;
+}
+
+Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) const {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft));
+  KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
+                           Engine::Open(path, {.threads = engine.options().threads,
+                                               .context = engine.context(),
+                                               .max_sequences = engine.options().max_sequences}));
+  auto models = static_cast<std::size_t>(flags_.max_models);
+  if (!flags_.models.empty()) models = std::min(models, flags_.models.size());
+  const std::int64_t bytes = flags_.store.plan().DraftBytes(static_cast<std::int64_t>(models),
+                                                            Scheduler::LeastBudget(engine));
+  return engine.UseDraftModel(std::move(small), bytes).WithContext(path);
+}
+
+}  // namespace kvcache::app
