@@ -8,9 +8,10 @@
 #include "engine/chat/json_text.h"
 #include "fuzz_input.h"
 #include "json_mutator.h"
-#include "server/answer.h"
+#include "server/api/ollama/models.h"
 #include "server/api/responses/input.h"
 #include "server/output/answer_constraint.h"
+#include "server/request/messages.h"
 #include "server/request/request_sampling.h"
 #include "server/request/tools.h"
 

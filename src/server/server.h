@@ -1,4 +1,4 @@
-// The server: routes on an HTTP server, and the texts of models.
+// Serves HTTP APIs for text generation.
 //
 // Thread safety: one thread at a time, except that requests come from anywhere.
 #pragma once
@@ -10,10 +10,11 @@
 #include <optional>
 #include <vector>
 
-#include "server/answer.h"
 #include "server/api_keys.h"
 #include "server/http/http_server.h"
+#include "server/models/model_host.h"
 #include "server/request/volatile_lines.h"
+#include "server/tier_sampler.h"
 
 namespace kvcache::server {
 

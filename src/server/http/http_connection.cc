@@ -14,6 +14,7 @@
 
 #include "base/strings.h"
 #include "server/http/client_stream.h"
+#include "server/http/cors.h"
 #include "server/http/http_request_reader.h"
 
 namespace kvcache::server {
@@ -232,7 +233,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     cors_.clear();
     if (sockets_->options.allowed_origins.empty()) return;
     cors_ = "Vary: Origin\r\n";
-    if (AllowsOrigin(sockets_->options, origin)) {
+    if (AllowsOrigin(sockets_->options.allowed_origins, origin)) {
       cors_ += StrCat("Access-Control-Allow-Origin: ", origin, "\r\n");
     }
   }

@@ -1,6 +1,5 @@
 #include "server/http/http_server.h"
 
-#include <algorithm>
 #include <boost/asio/executor_work_guard.hpp>
 #include <boost/asio/io_context.hpp>
 #include <boost/asio/ip/tcp.hpp>
@@ -219,13 +218,6 @@ class Server final : public HttpServer {
 };
 
 }  // namespace
-
-bool AllowsOrigin(const HttpOptions& options, const std::string& origin) {
-  return !origin.empty() &&
-         std::any_of(
-             options.allowed_origins.begin(), options.allowed_origins.end(),
-             [&](const std::string& allowed) { return allowed == "*" || allowed == origin; });
-}
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
                                                       HttpHandler& handler) {

@@ -43,9 +43,6 @@ struct HttpOptions {
 
 using HttpHeaders = std::vector<std::pair<std::string, std::string>>;
 
-// Returns whether pages of `origin` may read answers.
-bool AllowsOrigin(const HttpOptions& options, const std::string& origin);
-
 // The answer to one request: Send, or Begin, Write … and End. Calls after the end do nothing. If it is
 // destroyed before, the request gets status 500, or its connection is closed.
 class HttpReply {

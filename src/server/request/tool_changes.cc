@@ -5,7 +5,7 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/api/errors.h"
 
 namespace kvcache::server {
 namespace {

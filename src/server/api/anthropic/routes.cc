@@ -1,10 +1,14 @@
 // Anthropic's messages and the count of their tokens.
+#include "server/api/anthropic/routes.h"
+
 #include <algorithm>
 #include <utility>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/output/delivery.h"
+#include "server/output/stamps.h"
 #include "server/request/asked_form.h"
+#include "server/request/model_defaults.h"
 #include "server/request/pictures.h"
 #include "server/request/request_sampling.h"
 #include "server/request/tool_changes.h"
@@ -442,10 +446,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
   return request;
 }
 
-}  // namespace
-
-void AnthropicMessages(const RouteContext& context, const Json& body,
-                       const std::shared_ptr<HttpReply>& reply) {
+void AnthropicMessages(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
   const auto most = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
@@ -466,15 +467,23 @@ void AnthropicMessages(const RouteContext& context, const Json& body,
   request->sampling = sampling;
   Position marked = 0;
   for (const PromptPin& pin : request->pins) marked = std::max(marked, pin.length);
-  Deliver(context, *request, stream, Api::kAnthropic,
-          std::make_shared<AnthropicShape>(context.model.name, marked), reply);
+  Deliver(context, *request, stream, std::make_shared<AnthropicShape>(context.model.name, marked),
+          reply);
 }
 
-void AnthropicCountTokens(const RouteContext& context, const Json& body,
-                          const std::shared_ptr<HttpReply>& reply) {
+void AnthropicCountTokens(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   const auto request = ReadPrompt(context, body, fields, *reply);
   if (request.ok()) SendJson(*reply, {{"input_tokens", request->prompt.tokens.size()}});
+}
+
+}  // namespace
+
+std::vector<Route> AnthropicRoutes() {
+  return {
+      {"POST", "/v1/messages", WithModel{AnthropicMessages}},
+      {"POST", "/v1/messages/count_tokens", WithModel{AnthropicCountTokens}},
+  };
 }
 
 }  // namespace kvcache::server

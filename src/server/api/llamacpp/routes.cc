@@ -1,4 +1,5 @@
-// llama.cpp's completion, infill and properties.
+#include "server/api/llamacpp/routes.h"
+
 #include <algorithm>
 #include <charconv>
 #include <limits>
@@ -9,17 +10,16 @@
 
 #include "base/strings.h"
 #include "gguf/gguf.h"
-#include "server/answer.h"
-#include "server/api/llamacpp/infill.h"
 #include "server/api/llamacpp/shape.h"
+#include "server/output/delivery.h"
 #include "server/request/asked_form.h"
+#include "server/request/infill.h"
+#include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache::server {
 namespace {
-
-using Reply = std::shared_ptr<HttpReply>;
 
 // What llama.cpp has beyond the samplers that all routes refuse.
 void RefuseUnsupported(Fields& fields) {
@@ -222,7 +222,7 @@ void Generate(const RouteContext& context, Fields& fields, const Json& body,
       all.back().request.sampling.seed += static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15;
     }
   }
-  DeliverChoices(context, std::move(all), stream, Api::kLlamaCpp, reply);
+  DeliverChoices(context, std::move(all), stream, reply);
 }
 
 std::string TextOf(const Engine& engine, std::int32_t token) {
@@ -277,14 +277,13 @@ Result<std::vector<InfillFile>> ReadExtra(const Fields& fields) {
   return files;
 }
 
-}  // namespace
-
 void LlamaCppCompletion(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), Choices::kNone,
            reply);
 }
 
+// The same with OpenAI's fields beside llama.cpp's: clients of both ask at this path.
 void LlamaCppCompletions(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), Choices::kToo,
@@ -324,6 +323,17 @@ void LlamaCppProps(const ServerContext& context, const Reply& reply) {
                          }
                          SendProps(model, **lease, *reply);
                        });
+}
+
+}  // namespace
+
+std::vector<Route> LlamaCppRoutes() {
+  return {
+      {"POST", "/completion", WithModel{LlamaCppCompletion}},
+      {"POST", "/completions", WithModel{LlamaCppCompletions}},
+      {"POST", "/infill", WithModel{LlamaCppInfill}},
+      {"GET", "/props", AtOnce{LlamaCppProps}},
+  };
 }
 
 }  // namespace kvcache::server

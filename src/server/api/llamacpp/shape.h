@@ -8,7 +8,8 @@
 #include <string>
 #include <vector>
 
-#include "server/answer.h"
+#include "server/output/answer_shape.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
 

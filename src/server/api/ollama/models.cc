@@ -1,23 +1,22 @@
-// Ollama's routes about models: what there is, what is loaded, and changes of the list.
+#include "server/api/ollama/models.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
 #include <cstdio>
-#include <ctime>
 #include <optional>
 #include <string>
 #include <utility>
 
 #include "base/strings.h"
 #include "model/model.h"
-#include "server/answer.h"
-#include "server/api/llamacpp/infill.h"
+#include "server/output/stamps.h"
+#include "server/request/infill.h"
+#include "server/request/messages.h"
 #include "server/request/request_sampling.h"
 
 namespace kvcache::server {
 namespace {
-
-using Reply = std::shared_ptr<HttpReply>;
 
 void Refuse(HttpReply& reply, const Status& status) {
   SendError(reply, Api::kOllama, FromStatus(status));
@@ -64,7 +63,7 @@ Json Details(const ServedModel& model) {
 Json Entry(const ServedModel& model) {
   return {{"name", WithTag(model.name)},
           {"model", WithTag(model.name)},
-          {"modified_at", OllamaTime(model.created)},
+          {"modified_at", UtcTime(model.created)},
           {"size", model.bytes},
           {"digest", model.digest},
           {"details", Details(model)}};
@@ -115,32 +114,12 @@ void SendDone(const Status& status, bool stream, const Reply& reply) {
   reply->Send(200, Dump(done) + "\n", {{"Content-Type", "application/x-ndjson"}});
 }
 
-}  // namespace
+enum class Kind { kChat, kText };
 
-std::string OllamaTime(std::int64_t unix_seconds) {
-  const std::time_t time = unix_seconds;
-  std::tm utc{};
-  (void)gmtime_r(&time, &utc);
-  char text[32];
-  (void)std::strftime(text, sizeof(text), "%Y-%m-%dT%H:%M:%SZ", &utc);
-  return text;
-}
-
-Result<std::optional<double>> ReadKeepAlive(const Json& body) {
-  const auto found = body.find("keep_alive");
-  if (found == body.end() || found->is_null()) return std::optional<double>();
-  std::optional<double> seconds;
-  if (found->is_number()) seconds = found->get<double>();
-  if (found->is_string()) seconds = ReadDuration(found->get_ref<const std::string&>());
-  if (!seconds || !std::isfinite(*seconds)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "'keep_alive' must be a number of seconds or a duration such as \"5m\"");
-  }
-  return std::optional(*seconds < 0.0 ? kForever : *seconds);
-}
-
-bool OllamaOnlyLoads(const ServerContext& context, const ServedModel& model, bool chat,
-                     const Json& body, const Reply& reply) {
+// Answers a request of that kind that only loads or unloads its model. Returns whether it is one.
+bool OnlyLoads(Kind kind, const ServerContext& context, const ServedModel& model, const Json& body,
+               const Reply& reply) {
+  const bool chat = kind == Kind::kChat;
   Fields fields(body);
   const Json* const prompt = fields.Find(chat ? "messages" : "prompt");
   const bool is_empty =
@@ -148,7 +127,7 @@ bool OllamaOnlyLoads(const ServerContext& context, const ServedModel& model, boo
       (!chat && prompt->is_string() && prompt->get_ref<const std::string&>().empty());
   if (!is_empty) return false;
   const auto answer = [chat, name = model.name, reply](const char* reason) {
-    Json line = {{"model", name}, {"created_at", OllamaTime(UnixSeconds())}};
+    Json line = {{"model", name}, {"created_at", UtcTime(UnixSeconds())}};
     if (chat) line["message"] = {{"role", "assistant"}, {"content", ""}};
     if (!chat) line["response"] = "";
     line["done_reason"] = reason;
@@ -167,6 +146,39 @@ bool OllamaOnlyLoads(const ServerContext& context, const ServedModel& model, boo
     answer("load");
   });
   return true;
+}
+
+// The version of Ollama whose requests and answers are those of the routes here. Its clients ask for it before
+// anything else, and refuse old ones. Later versions have log probabilities, which /api/chat has not.
+constexpr const char* kOllamaVersion = "0.12.10";
+
+}  // namespace
+
+Result<std::optional<double>> ReadKeepAlive(const Json& body) {
+  const auto found = body.find("keep_alive");
+  if (found == body.end() || found->is_null()) return std::optional<double>();
+  std::optional<double> seconds;
+  if (found->is_number()) seconds = found->get<double>();
+  if (found->is_string()) seconds = ReadDuration(found->get_ref<const std::string&>());
+  if (!seconds || !std::isfinite(*seconds)) {
+    return Status(StatusCode::kInvalidArgument,
+                  "'keep_alive' must be a number of seconds or a duration such as \"5m\"");
+  }
+  return std::optional(*seconds < 0.0 ? kForever : *seconds);
+}
+
+bool ChatOnlyLoads(const ServerContext& context, const ServedModel& model, const Json& body,
+                   const Reply& reply) {
+  return OnlyLoads(Kind::kChat, context, model, body, reply);
+}
+
+bool GenerateOnlyLoads(const ServerContext& context, const ServedModel& model, const Json& body,
+                       const Reply& reply) {
+  return OnlyLoads(Kind::kText, context, model, body, reply);
+}
+
+void OllamaVersion(const ServerContext& /*context*/, const Reply& reply) {
+  SendJson(*reply, {{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
 }
 
 void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& reply) {
@@ -191,7 +203,7 @@ void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& 
                   {"general.basename", WithoutTag(model.name)},  // Copilot shows it
                   {family + ".context_length", context.service.engine().context()}}},
                 {"capabilities", std::move(capabilities)},
-                {"modified_at", OllamaTime(model.created)}};
+                {"modified_at", UtcTime(model.created)}};
   if (model.parameter_count > 0) {
     shown["model_info"]["general.parameter_count"] = model.parameter_count;
   }
@@ -217,7 +229,7 @@ void OllamaRunning(const ServerContext& context, const Reply& reply) {
     // A model that stays forever has a date that every client can read.
     const bool has_end = loaded.seconds_left < 1e9;
     const auto left = static_cast<std::int64_t>(has_end ? std::max(loaded.seconds_left, 0.0) : 0.0);
-    entry["expires_at"] = has_end ? OllamaTime(UnixSeconds() + left) : "2999-01-01T00:00:00Z";
+    entry["expires_at"] = has_end ? UtcTime(UnixSeconds() + left) : "2999-01-01T00:00:00Z";
     entry["size_vram"] = 0;
     entry["context_length"] = loaded.lease->engine().context();
     list.push_back(std::move(entry));

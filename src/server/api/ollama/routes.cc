@@ -1,10 +1,15 @@
-// Ollama's generate and chat.
+#include "server/api/ollama/routes.h"
+
 #include <utility>
 
 #include "base/strings.h"
-#include "server/answer.h"
-#include "server/api/llamacpp/infill.h"
+#include "server/api/ollama/models.h"
+#include "server/output/delivery.h"
+#include "server/output/stamps.h"
 #include "server/request/asked_form.h"
+#include "server/request/infill.h"
+#include "server/request/messages.h"
+#include "server/request/model_defaults.h"
 #include "server/request/pictures.h"
 #include "server/request/request_sampling.h"
 #include "server/request/template_fields.h"
@@ -49,7 +54,7 @@ class OllamaShape final : public AnswerShape {
 
  private:
   Json Line(const Answer& answer, bool done) {
-    Json line = {{"model", model_}, {"created_at", OllamaTime(UnixSeconds())}};
+    Json line = {{"model", model_}, {"created_at", UtcTime(UnixSeconds())}};
     if (kind_ == Kind::kChat) line["message"] = {{"role", "assistant"}, {"content", answer.text}};
     if (kind_ == Kind::kText) line["response"] = answer.text;
     Json& message = kind_ == Kind::kChat ? line["message"] : line;
@@ -88,7 +93,7 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
 }
 
 void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
-              const Tools& tools, const std::shared_ptr<HttpReply>& reply) {
+              const Tools& tools, const Reply& reply) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
   const AnswerForm own = ReadAskedForm(fields);
@@ -103,8 +108,7 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
   request.form = std::move(*form);
   if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
-  Deliver(context, request, stream, Api::kOllama,
-          std::make_shared<OllamaShape>(kind, context.model.name), reply);
+  Deliver(context, request, stream, std::make_shared<OllamaShape>(kind, context.model.name), reply);
 }
 
 void RefuseUnsupported(Fields& fields) {
@@ -115,10 +119,7 @@ void RefuseUnsupported(Fields& fields) {
   fields.Refuse("logprobs", false);
 }
 
-}  // namespace
-
-void OllamaChat(const RouteContext& context, const Json& body,
-                const std::shared_ptr<HttpReply>& reply) {
+void OllamaChat(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   const Tools tools = ReadOllamaTools(fields, context.service.calls());
   ChatInput extra;
@@ -134,8 +135,7 @@ void OllamaChat(const RouteContext& context, const Json& body,
            input.ok() ? RenderChat(context, std::move(*input)) : input.status(), tools, reply);
 }
 
-void OllamaGenerate(const RouteContext& context, const Json& body,
-                    const std::shared_ptr<HttpReply>& reply) {
+void OllamaGenerate(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
   ChatInput input;
   ReadThink(fields, context.service.reasons(), input);
@@ -160,6 +160,32 @@ void OllamaGenerate(const RouteContext& context, const Json& body,
   if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
   input.messages.push_back({{"role", "user"}, {"content", prompt}});
   Generate(context, Kind::kText, fields, RenderChat(context, std::move(input)), {}, reply);
+}
+
+// A prompt is the message of a user, unless the request says "raw".
+PromptUse UseOfPrompt(const Json& body) {
+  return body.value("raw", Json()) == true ? PromptUse::kRaw : PromptUse::kMessage;
+}
+
+}  // namespace
+
+std::vector<Route> OllamaRoutes() {
+  return {
+      {"POST", "/api/chat",
+       WithModel{.run = OllamaChat, .stay_seconds = ReadKeepAlive, .only_loads = ChatOnlyLoads}},
+      {"POST", "/api/generate",
+       WithModel{.run = OllamaGenerate,
+                 .prompt_use = UseOfPrompt,
+                 .stay_seconds = ReadKeepAlive,
+                 .only_loads = GenerateOnlyLoads}},
+      {"POST", "/api/show", WithModel{.run = OllamaShow, .stay_seconds = ReadKeepAlive}},
+      {"GET", "/api/tags", AtOnce{OllamaTags}},
+      {"GET", "/api/ps", AtOnce{OllamaRunning}},
+      {"GET", "/api/version", AtOnce{OllamaVersion}},
+      {"POST", "/api/create", ChangesModels{OllamaCreate}},
+      {"POST", "/api/copy", ChangesModels{OllamaCopy}},
+      {"DELETE", "/api/delete", ChangesModels{OllamaDelete}},
+  };
 }
 
 }  // namespace kvcache::server

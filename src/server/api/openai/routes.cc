@@ -1,4 +1,5 @@
-// OpenAI's chat completions and completions.
+#include "server/api/openai/routes.h"
+
 #include <algorithm>
 #include <charconv>
 #include <optional>
@@ -6,10 +7,14 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "server/answer.h"
-#include "server/api/llamacpp/infill.h"
+#include "server/api/openai/models.h"
 #include "server/api/openai/shape.h"
+#include "server/output/delivery.h"
+#include "server/output/stamps.h"
 #include "server/request/asked_form.h"
+#include "server/request/infill.h"
+#include "server/request/messages.h"
+#include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 #include "server/request/template_fields.h"
 #include "server/request/tools.h"
@@ -79,8 +84,7 @@ std::int32_t ReadLimit(Fields& fields, std::initializer_list<const char*> names,
 
 // Generates `choices` answers to each prompt; the answers have the prompts' order.
 void Generate(const RouteContext& context, OpenAiKind kind, TextRequest request,
-              std::vector<Prompt> prompts, Fields& fields,
-              const std::shared_ptr<HttpReply>& reply) {
+              std::vector<Prompt> prompts, Fields& fields, const Reply& reply) {
   const bool stream = fields.Bool("stream", false);
   const bool include_usage = IncludesUsage(fields);
   const int most = std::max(1, kMostChoices / static_cast<int>(prompts.size()));
@@ -109,7 +113,7 @@ void Generate(const RouteContext& context, OpenAiKind kind, TextRequest request,
       all.back().request.sampling.seed += static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15;
     }
   }
-  DeliverChoices(context, std::move(all), stream, Api::kOpenAi, reply);
+  DeliverChoices(context, std::move(all), stream, reply);
 }
 
 // Returns the prompt that is a text or an array of tokens.
@@ -169,10 +173,7 @@ std::vector<Prompt> ReadInfill(const RouteContext& context, Fields& fields,
   return prompt.ok() ? std::vector<Prompt>{std::move(*prompt)} : std::vector<Prompt>();
 }
 
-}  // namespace
-
-void OpenAiChat(const RouteContext& context, const Json& body,
-                const std::shared_ptr<HttpReply>& reply) {
+void OpenAiChat(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   RefuseOfChat(fields);
   const Tools tools = ReadOpenAiTools(fields, context.service.calls());
@@ -208,8 +209,7 @@ void OpenAiChat(const RouteContext& context, const Json& body,
   Generate(context, OpenAiKind::kChat, std::move(request), std::move(prompts), fields, reply);
 }
 
-void OpenAiCompletion(const RouteContext& context, const Json& body,
-                      const std::shared_ptr<HttpReply>& reply) {
+void OpenAiCompletion(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   fields.Refuse("echo", false);
   TextRequest request;
@@ -220,6 +220,19 @@ void OpenAiCompletion(const RouteContext& context, const Json& body,
       suffix.empty() ? ReadPrompts(context, fields) : ReadInfill(context, fields, suffix);
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   Generate(context, OpenAiKind::kText, std::move(request), std::move(prompts), fields, reply);
+}
+
+}  // namespace
+
+std::vector<Route> OpenAiRoutes() {
+  return {
+      {"GET", "/v1/models", AtOnce{Models}},
+      {"GET", "/v1/models/{id...}", AtOnce{OneModel}},
+      {"GET", "/models", AtOnce{Models}},
+      {"POST", "/v1/chat/completions", WithModel{OpenAiChat}},
+      {"POST", "/chat/completions", WithModel{OpenAiChat}},
+      {"POST", "/v1/completions", WithModel{OpenAiCompletion}},
+  };
 }
 
 }  // namespace kvcache::server

@@ -4,6 +4,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
 namespace {

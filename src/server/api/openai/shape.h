@@ -7,7 +7,7 @@
 #include <memory>
 #include <string>
 
-#include "server/answer.h"
+#include "server/output/answer_shape.h"
 
 namespace kvcache::server {
 

@@ -1,12 +1,11 @@
-// GET /metrics: the counters of all models in Prometheus' format.
+#include "server/api/operator/metrics.h"
+
 #include <prometheus/metric_family.h>
 #include <prometheus/text_serializer.h>
 
 #include <string>
 #include <utility>
 #include <vector>
-
-#include "server/answer.h"
 
 namespace kvcache::server {
 namespace {
@@ -129,7 +128,7 @@ void AddMemory(const ServiceCounters& now, const ServerContext& context, Familie
 
 }  // namespace
 
-void Metrics(const ServerContext& context, const std::shared_ptr<HttpReply>& reply) {
+void Metrics(const ServerContext& context, const Reply& reply) {
   const ServiceCounters now = context.host.counters();
   Families families;
   AddRequests(now, families);

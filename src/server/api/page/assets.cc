@@ -1,10 +1,10 @@
-// The files of the page.
+#include "server/api/page/assets.h"
+
 #include <algorithm>
 #include <array>
 #include <string>
 #include <string_view>
 
-#include "server/answer.h"
 #include "server/page_texts.h"
 
 namespace kvcache::server {
@@ -31,29 +31,28 @@ constexpr std::array kFiles = {
     PageFile{"/page/texts.js", kScript, kPageTextsJs},
 };
 
-const PageFile* FindFile(std::string_view path) {
-  const auto* const found = std::find_if(kFiles.begin(), kFiles.end(),
-                                         [&](const PageFile& file) { return file.path == path; });
-  return found == kFiles.end() ? nullptr : found;
-}
-
-}  // namespace
-
-bool IsPageFile(std::string_view path) {
-  return FindFile(path) != nullptr;
-}
-
-void SendPageFile(std::string_view path, HttpReply& reply) {
-  const PageFile& file = *FindFile(path);
-  reply.Send(
-      200, std::string(file.text),
-      {{"Content-Type", std::string(file.type)},
+void SendFile(const ServerContext& context, const Reply& reply) {
+  const auto* const file = std::find_if(
+      kFiles.begin(), kFiles.end(), [&](const PageFile& one) { return one.path == context.path; });
+  reply->Send(
+      200, std::string(file->text),
+      {{"Content-Type", std::string(file->type)},
        {"Cache-Control", "no-cache"},
        {"X-Content-Type-Options", "nosniff"},
        {"Referrer-Policy", "no-referrer"},
        {"Content-Security-Policy",
         "default-src 'none'; script-src 'self'; style-src 'self'; connect-src 'self'; "
         "img-src 'self' data:; base-uri 'none'; form-action 'none'; frame-ancestors 'none'"}});
+}
+
+}  // namespace
+
+std::vector<Route> PageFileRoutes() {
+  std::vector<Route> routes;
+  for (const PageFile& file : kFiles) {
+    routes.push_back({"GET", file.path, AtOnce{SendFile}, Audience::kEveryone});
+  }
+  return routes;
 }
 
 }  // namespace kvcache::server

@@ -1,5 +1,7 @@
 // What the page reads: /state has the prefixes, sequences and last requests of the user who asks, and
 // /state/prefix a part of one prefix.
+#include "server/api/page/routes.h"
+
 #include <algorithm>
 #include <charconv>
 #include <cmath>
@@ -10,14 +12,14 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/api/operator/routes.h"
+#include "server/api/page/assets.h"
 #include "server/api/page/prefix_rows.h"
 #include "server/http/url_text.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
 namespace {
-
-using Reply = std::shared_ptr<HttpReply>;
 
 constexpr std::size_t kMaxRows = 256;
 constexpr std::size_t kMaxNodes = 16384;   // that are looked at for them
@@ -202,8 +204,6 @@ std::optional<Number> QueryNumber(const std::string& query, std::string_view nam
   return number;
 }
 
-}  // namespace
-
 // No lease but that of the shown model waits for the engine's thread.
 void PageState(const ServerContext& context, const Reply& reply) {
   const std::vector<LoadedModel> models = context.host.Loaded();
@@ -240,6 +240,15 @@ void PagePrefix(const ServerContext& context, const Reply& reply) {
                       {"end", from + std::ssize(row.keys)},
                       {"text", TextOf(*lease, row.keys)}});
   });
+}
+
+}  // namespace
+
+std::vector<Route> PageRoutes() {
+  std::vector<Route> routes = PageFileRoutes();
+  routes.push_back({"GET", "/state", AtOnce{PageState}});
+  routes.push_back({"GET", "/state/prefix", AtOnce{PagePrefix}});
+  return routes;
 }
 
 }  // namespace kvcache::server

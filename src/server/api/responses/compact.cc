@@ -1,11 +1,14 @@
-// Makes a long conversation short: the model writes a summary, which a client sends instead of the answers and calls.
+#include "server/api/responses/compact.h"
+
 #include <algorithm>
 #include <memory>
 #include <utility>
 
-#include "server/answer.h"
 #include "server/api/responses/conversation.h"
 #include "server/api/responses/input.h"
+#include "server/output/delivery.h"
+#include "server/output/stamps.h"
+#include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 
 namespace kvcache::server {
@@ -62,8 +65,7 @@ void AddTask(Json& messages) {
 
 }  // namespace
 
-void OpenAiResponseCompact(const RouteContext& context, const Json& body,
-                           const std::shared_ptr<HttpReply>& reply) {
+void OpenAiResponseCompact(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   TextRequest request{.sampling = ReadSampling(fields), .stop = StoredStops(context.model)};
   request.max_tokens = std::min(kMostSummary, context.service.engine().context() / 4);
@@ -77,7 +79,7 @@ void OpenAiResponseCompact(const RouteContext& context, const Json& body,
   auto prompt = RenderResponse(context, fields, std::move(input), *reply);
   if (!prompt) return;
   request.prompt = std::move(*prompt);
-  Deliver(context, request, false, Api::kOpenAi,
+  Deliver(context, request, false,
           std::make_shared<CompactionShape>(KeptItems(conversation->items)), reply);
 }
 

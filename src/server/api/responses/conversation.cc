@@ -4,6 +4,8 @@
 
 #include "base/strings.h"
 #include "server/api/responses/input.h"
+#include "server/request/messages.h"
+#include "server/request/model_defaults.h"
 
 namespace kvcache::server {
 namespace {

@@ -3,7 +3,7 @@
 // Thread safety: free functions.
 #pragma once
 
-#include "server/answer.h"
+#include "server/route.h"
 
 namespace kvcache::server {
 

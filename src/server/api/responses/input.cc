@@ -4,7 +4,8 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/output/stamps.h"
+#include "server/request/messages.h"
 
 namespace kvcache::server {
 namespace {

@@ -1,13 +1,19 @@
 // OpenAI's responses: one answer as a list of items, which a later request can go on from.
+#include "server/api/responses/routes.h"
+
 #include <memory>
 #include <utility>
 #include <vector>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/api/responses/compact.h"
 #include "server/api/responses/conversation.h"
 #include "server/api/responses/shape.h"
+#include "server/api/responses/stored.h"
+#include "server/output/delivery.h"
+#include "server/output/stamps.h"
 #include "server/request/asked_form.h"
+#include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 #include "server/request/tools.h"
 
@@ -216,22 +222,32 @@ std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body, HttpR
   return asked;
 }
 
-}  // namespace
-
-void OpenAiResponse(const RouteContext& context, const Json& body,
-                    const std::shared_ptr<HttpReply>& reply) {
+void OpenAiResponse(const RouteContext& context, const Json& body, const Reply& reply) {
   auto asked = Read(context, body, *reply);
   if (!asked) return;
-  Deliver(context, asked->request, asked->stream, Api::kOpenAi,
-          MakeResponsesShape(std::move(asked->setup)), reply);
+  Deliver(context, asked->request, asked->stream, MakeResponsesShape(std::move(asked->setup)),
+          reply);
 }
 
-void OpenAiResponseTokens(const RouteContext& context, const Json& body,
-                          const std::shared_ptr<HttpReply>& reply) {
+void OpenAiResponseTokens(const RouteContext& context, const Json& body, const Reply& reply) {
   const auto asked = Read(context, body, *reply);
   if (!asked) return;
   SendJson(*reply, {{"object", "response.input_tokens"},
                     {"input_tokens", asked->request.prompt.tokens.size()}});
+}
+
+}  // namespace
+
+std::vector<Route> ResponsesRoutes() {
+  return {
+      {"POST", "/v1/responses", WithModel{OpenAiResponse}},
+      {"POST", "/v1/responses/input_tokens", WithModel{OpenAiResponseTokens}},
+      {"POST", "/v1/responses/compact", WithModel{OpenAiResponseCompact}},
+      {"GET", "/v1/responses/{id}", OnWorker{GetResponse}},
+      {"DELETE", "/v1/responses/{id}", OnWorker{DeleteResponse}},
+      {"GET", "/v1/responses/{id}/input_items", OnWorker{GetResponseItems}},
+      {"POST", "/v1/responses/{id}/cancel", OnWorker{CancelResponse}},
+  };
 }
 
 }  // namespace kvcache::server

@@ -5,6 +5,7 @@
 #include "base/strings.h"
 #include "server/api/responses/conversation.h"
 #include "server/api/responses/input.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
 namespace {

@@ -7,8 +7,8 @@
 #include <memory>
 #include <string>
 
-#include "server/answer.h"
 #include "server/api/responses/store.h"
+#include "server/output/answer_shape.h"
 
 namespace kvcache::server {
 

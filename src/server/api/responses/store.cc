@@ -2,7 +2,7 @@
 
 #include <utility>
 
-#include "server/answer.h"
+#include "server/api/errors.h"
 
 namespace kvcache::server {
 namespace {

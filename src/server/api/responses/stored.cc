@@ -1,18 +1,16 @@
-// Routes of stored responses: the response itself, its events, its input, its end.
+#include "server/api/responses/stored.h"
+
 #include <algorithm>
 #include <charconv>
 #include <string>
 #include <utility>
 
 #include "base/strings.h"
-#include "server/answer.h"
 #include "server/api/responses/shape.h"
 #include "server/http/url_text.h"
 
 namespace kvcache::server {
 namespace {
-
-constexpr std::string_view kResponses = "/v1/responses/";
 
 void SendUnknown(HttpReply& reply, const std::string& id) {
   SendError(reply, Api::kOpenAi,
@@ -92,47 +90,36 @@ void GetItems(Json items, const std::string& query, HttpReply& reply) {
                    {"has_more", first != items.end()}});
 }
 
-void Delete(const ServerContext& context, const std::string& id, HttpReply& reply) {
-  if (!context.responses.Remove(id, context.user.salt)) return SendUnknown(reply, id);
-  SendJson(reply, {{"id", id}, {"object", "response"}, {"deleted", true}});
+// Returns the user's response that the path names. If there is none, the error is answered.
+std::optional<StoredResponse> Find(const ServerContext& context, HttpReply& reply) {
+  auto stored = context.responses.Get(context.parameter, context.user.salt);
+  if (!stored) SendUnknown(reply, context.parameter);
+  return stored;
 }
 
 }  // namespace
 
-bool IsStoredResponse(std::string_view path) {
-  if (!path.starts_with(kResponses)) return false;
-  const std::string_view rest = path.substr(kResponses.size());
-  const std::string_view id = rest.substr(0, rest.find('/'));
-  const std::string_view part = rest.substr(id.size());
-  const bool named = !id.empty() && rest != "input_tokens" && rest != "compact";
-  return named && (part.empty() || part == "/input_items" || part == "/cancel");
+void GetResponse(const ServerContext& context, const Reply& reply) {
+  if (const auto stored = Find(context, *reply)) Get(*stored, context.query, *reply);
 }
 
-void HandleStoredResponse(const ServerContext& context, const HttpRequest& request,
-                          HttpReply& reply) {
-  const std::string rest = request.path.substr(kResponses.size());
-  const std::string id = rest.substr(0, rest.find('/'));
-  const std::string part = rest.substr(id.size());
-  const bool get = request.method == "GET" || request.method == "HEAD";
-  const std::string allowed = part == "/cancel" ? "POST"
-                              : part.empty()    ? "GET, HEAD, DELETE"
-                                                : "GET, HEAD";
-  if (part.empty() && request.method == "DELETE") {
-    Delete(context, id, reply);
-  } else if (part == "/cancel" ? request.method != "POST" : !get) {
-    SendNotAllowed(request, allowed, reply);
-  } else if (auto stored = context.responses.Get(id, context.user.salt); !stored) {
-    SendUnknown(reply, id);
-  } else if (part == "/cancel") {
-    SendError(reply, Api::kOpenAi,
-              {.message = StrCat("the response ", Quoted(id),
-                                 " was not made with 'background'; only such responses can be "
-                                 "cancelled")});
-  } else if (part == "/input_items") {
-    GetItems(std::move(stored->items), request.query, reply);
-  } else {
-    Get(*stored, request.query, reply);
-  }
+void GetResponseItems(const ServerContext& context, const Reply& reply) {
+  auto stored = Find(context, *reply);
+  if (stored) GetItems(std::move(stored->items), context.query, *reply);
+}
+
+void DeleteResponse(const ServerContext& context, const Reply& reply) {
+  const std::string& id = context.parameter;
+  if (!context.responses.Remove(id, context.user.salt)) return SendUnknown(*reply, id);
+  SendJson(*reply, {{"id", id}, {"object", "response"}, {"deleted", true}});
+}
+
+void CancelResponse(const ServerContext& context, const Reply& reply) {
+  if (!Find(context, *reply)) return;
+  SendError(*reply, context.api,
+            {.message = StrCat("the response ", Quoted(context.parameter),
+                               " was not made with 'background'; only such responses can be "
+                               "cancelled")});
 }
 
 }  // namespace kvcache::server

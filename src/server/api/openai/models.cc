@@ -1,37 +1,20 @@
-// Routes that say how the server is.
-#include <string>
-#include <string_view>
+#include "server/api/openai/models.h"
+
+#include <cstdint>
 #include <utility>
 
-#include "base/strings.h"
-#include "server/answer.h"
+#include "server/http/url_text.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
-
-using Reply = std::shared_ptr<HttpReply>;
-
 namespace {
-
-// The version of Ollama whose requests and answers are those of the routes here. Its clients ask for it before
-// anything else, and refuse old ones. Later versions have log probabilities, which /api/chat has not.
-constexpr const char* kOllamaVersion = "0.12.10";
-
-}  // namespace
-
-void Health(const ServerContext&, const Reply& reply) {
-  SendJson(*reply, {{"status", "ok"}});
-}
-
-void Version(const ServerContext&, const Reply& reply) {
-  SendJson(*reply, {{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
-}
 
 // Returns a model as clients of OpenAI and Anthropic read it, with its context by the names that llama.cpp, vLLM and
 // others give it.
 Json ModelJson(const ServerContext& context, const ServedModel& model) {
   Json json = {{"id", model.name},         {"object", "model"},
                {"type", "model"},          {"display_name", model.name},
-               {"created", model.created}, {"created_at", OllamaTime(model.created)},
+               {"created", model.created}, {"created_at", UtcTime(model.created)},
                {"owned_by", "kvcache"}};
   std::int64_t tokens = model.context;
   for (const LoadedModel& loaded : context.host.Loaded()) {
@@ -48,6 +31,8 @@ Json ModelJson(const ServerContext& context, const ServedModel& model) {
   return json;
 }
 
+}  // namespace
+
 void Models(const ServerContext& context, const Reply& reply) {
   Json list = Json::array();
   for (const ServedModel& model : context.host.source().List()) {
@@ -60,6 +45,12 @@ void Models(const ServerContext& context, const Reply& reply) {
                     {"has_more", false},
                     {"first_id", first},
                     {"last_id", last}});
+}
+
+void OneModel(const ServerContext& context, const Reply& reply) {
+  const auto model = context.host.source().Find(PercentDecoded(context.parameter));
+  if (!model.ok()) return SendNoModel(*reply, context.api, model.status());
+  SendJson(*reply, ModelJson(context, *model));
 }
 
 }  // namespace kvcache::server

@@ -1,4 +1,4 @@
-#include "server/api/llamacpp/infill.h"
+#include "server/request/infill.h"
 
 #include <cstdint>
 #include <string_view>

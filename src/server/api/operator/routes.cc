@@ -1,18 +1,19 @@
-// Routes for those who look at prompts and at the cache: tokens, templates, reuse and sequences.
+#include "server/api/operator/routes.h"
+
 #include <algorithm>
 #include <span>
 #include <utility>
 
 #include "base/strings.h"
-#include "server/answer.h"
+#include "server/api/operator/metrics.h"
 #include "server/models/prompt_line.h"
+#include "server/request/messages.h"
+#include "server/request/model_defaults.h"
 #include "server/request/template_fields.h"
 #include "server/request/tools.h"
 
 namespace kvcache::server {
 namespace {
-
-using Reply = std::shared_ptr<HttpReply>;
 
 // Reads a conversation with its tools, and what it says to the template.
 Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
@@ -69,8 +70,6 @@ Json Pieces(const TextService& service, const std::vector<std::int32_t>& tokens)
   for (const std::int32_t token : tokens) pieces.push_back(service.Piece(token));
   return pieces;
 }
-
-}  // namespace
 
 void Tokenize(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body);
@@ -143,24 +142,6 @@ void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
                         });
 }
 
-Json SequencesJson(const Scheduler& scheduler, const User& user) {
-  Json list = Json::array();
-  for (const RequestState& state : scheduler.Requests()) {
-    if (!user.is_admin && state.salt != user.salt) continue;
-    const bool live = state.sequence >= 0;
-    const char* const idle = state.parked ? "parked" : "waiting";
-    const char* const name = !live ? idle : state.in_prompt ? "prompt" : "generating";
-    list.push_back({{"request", static_cast<std::uint64_t>(state.id)},
-                    {"sequence", live ? Json(state.sequence) : Json()},
-                    {"state", name},
-                    {"prompt_tokens", state.prompt},
-                    {"cached_tokens", state.restored},
-                    {"generated_tokens", state.generated},
-                    {"cells", state.evaluated}});
-  }
-  return list;
-}
-
 // Shows the sequences of the model that was asked for last.
 void Slots(const ServerContext& context, const Reply& reply) {
   const std::vector<LoadedModel> loaded = context.host.Loaded();
@@ -181,6 +162,43 @@ void Slots(const ServerContext& context, const Reply& reply) {
     }
     SendJson(*reply, slots);
   });
+}
+
+void Health(const ServerContext& /*context*/, const Reply& reply) {
+  SendJson(*reply, {{"status", "ok"}});
+}
+
+}  // namespace
+
+Json SequencesJson(const Scheduler& scheduler, const User& user) {
+  Json list = Json::array();
+  for (const RequestState& state : scheduler.Requests()) {
+    if (!user.is_admin && state.salt != user.salt) continue;
+    const bool live = state.sequence >= 0;
+    const char* const idle = state.parked ? "parked" : "waiting";
+    const char* const name = !live ? idle : state.in_prompt ? "prompt" : "generating";
+    list.push_back({{"request", static_cast<std::uint64_t>(state.id)},
+                    {"sequence", live ? Json(state.sequence) : Json()},
+                    {"state", name},
+                    {"prompt_tokens", state.prompt},
+                    {"cached_tokens", state.restored},
+                    {"generated_tokens", state.generated},
+                    {"cells", state.evaluated}});
+  }
+  return list;
+}
+
+std::vector<Route> OperatorRoutes() {
+  return {
+      {"GET", "/health", AtOnce{Health}, Audience::kEveryone},
+      {"GET", "/v1/health", AtOnce{Health}, Audience::kEveryone},
+      {"GET", "/metrics", AtOnce{Metrics}, Audience::kAdministrators},
+      {"GET", "/slots", AtOnce{Slots}},
+      {"POST", "/tokenize", WithModel{Tokenize}},
+      {"POST", "/detokenize", WithModel{Detokenize}},
+      {"POST", "/apply-template", WithModel{ApplyTemplate}},
+      {"POST", "/probe", WithModel{Probe}},
+  };
 }
 
 }  // namespace kvcache::server

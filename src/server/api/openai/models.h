@@ -1,0 +1,12 @@
+// GET /v1/models: the list of models in OpenAI's and Anthropic's shape.
+#pragma once
+
+#include "server/route.h"
+
+namespace kvcache::server {
+
+void Models(const ServerContext& context, const Reply& reply);
+// The model that the path names.
+void OneModel(const ServerContext& context, const Reply& reply);
+
+}  // namespace kvcache::server

@@ -1,0 +1,11 @@
+// POST /v1/responses/compact: makes a long conversation short. The model writes a summary, which a client sends instead
+// of the answers and calls.
+#pragma once
+
+#include "server/route.h"
+
+namespace kvcache::server {
+
+void OpenAiResponseCompact(const RouteContext& context, const Json& body, const Reply& reply);
+
+}  // namespace kvcache::server

@@ -1,0 +1,48 @@
+// An answer, and the shape that an API gives it.
+#pragma once
+
+#include <cstdint>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "server/api/errors.h"
+#include "server/models/text_service.h"
+#include "server/output/answer_parser.h"
+
+namespace kvcache::server {
+
+// A whole answer.
+struct Answer {
+  std::string text{};
+  std::string reasoning{};
+  std::vector<ToolCall> calls{};
+};
+
+// The shape of an answer in one API. One thread at a time, the engine's.
+class AnswerShape {
+ public:
+  virtual ~AnswerShape() = default;
+  virtual std::string_view stream_type() const = 0;
+  // Returns a stream's first bytes. `reuse` is known before the first text.
+  virtual std::string Start(const ReuseReport& /*reuse*/) { return {}; }
+  // Takes a token of the parts that come next; the second one only if log probabilities are wanted.
+  virtual void TakeToken(std::int32_t /*token*/) {}
+  virtual void Take(TokenLogprob /*token*/) {}
+  virtual std::string Delta(const AnswerPart& part) = 0;
+  virtual std::string End(const TextResult& result) = 0;
+  // Returns a stream's last bytes, after the ends of all choices. `total` has the tokens of all, those of each
+  // prompt once.
+  virtual std::string Last(const TextResult& /*total*/) { return {}; }
+  virtual Json Whole(const Answer& answer, const TextResult& result) = 0;
+  // Returns the last bytes of a stream that fails; none: those of the API.
+  virtual std::string Failure(const ApiError& /*error*/) { return {}; }
+  // Returns the field of the request that the prompt is from, in OpenAI's API.
+  virtual const char* prompt_field() const { return "messages"; }
+  // Adds the choice of another whole answer.
+  virtual void AddChoice(Json& /*whole*/, const Json& /*other*/) const {}
+  // Sets the usage of a whole answer to that of all choices.
+  virtual void SetTotal(Json& /*whole*/, const TextResult& /*total*/) const {}
+};
+
+}  // namespace kvcache::server

@@ -1,0 +1,109 @@
+#include "server/request/messages.h"
+
+#include <utility>
+
+#include "base/strings.h"
+#include "engine/chat/json_text.h"
+#include "server/request/pictures.h"
+
+namespace kvcache::server {
+
+Result<std::string> ContentText(const Json& content) {
+  if (content.is_string()) return content.get<std::string>();
+  if (content.is_null()) return std::string();
+  const Status wrong(StatusCode::kInvalidArgument, "must be a string or an array of text parts");
+  if (!content.is_array()) return wrong;
+  std::string text;
+  for (const Json& part : content) {
+    if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return wrong;
+    const auto& type = part["type"].get_ref<const std::string&>();
+    if (type != "text" && type != "input_text" && type != "output_text") {
+      return Status(StatusCode::kInvalidArgument,
+                    StrCat("has a part of type ", Quoted(type), "; only text is supported",
+                           PictureKind(type).empty() ? "" : "; " + IgnoreImagesHint()));
+    }
+    if (!part.contains("text") || !part["text"].is_string()) return wrong;
+    text += part["text"].get_ref<const std::string&>();
+  }
+  return text;
+}
+
+namespace {
+
+// APIs name thoughts differently; templates look for the first of these names.
+void NameThoughts(Json& message) {
+  for (const char* name : {"thinking", "reasoning"}) {
+    const auto found = message.find(name);
+    if (message.contains("reasoning_content") || found == message.end()) continue;
+    if (found->is_string()) message["reasoning_content"] = Json(*found);
+  }
+}
+
+// Templates print arguments as JSON, so texts become what they say.
+Status ReadCalls(Json& message, const std::string& name) {
+  const auto found = message.find("tool_calls");
+  if (found == message.end()) return Status::Ok();
+  if (found->is_null() || (found->is_array() && found->empty())) {
+    message.erase("tool_calls");
+    return Status::Ok();
+  }
+  Status wrong(StatusCode::kInvalidArgument,
+               StrCat("the 'tool_calls' of ", name,
+                      " must be an array of objects with a 'function' that has a 'name'"));
+  if (!found->is_array()) return wrong;
+  for (Json& call : *found) {
+    if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
+      return wrong;
+    }
+    Json& function = call["function"];
+    if (!function.contains("name") || !function["name"].is_string()) return wrong;
+    if (!function.contains("arguments")) function["arguments"] = Json::object();
+    if (!function["arguments"].is_string()) continue;
+    auto parsed = ParseJson(function["arguments"].get_ref<const std::string&>());
+    if (parsed.ok() && parsed->is_object()) function["arguments"] = std::move(*parsed);
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<ChatInput> ReadMessages(const Json& messages) {
+  const auto wrong = [](std::string message) {
+    return Status(StatusCode::kInvalidArgument, std::move(message));
+  };
+  if (!messages.is_array() || messages.empty()) {
+    return wrong("'messages' must be an array with at least one message");
+  }
+  ChatInput input;
+  for (std::size_t i = 0; i < messages.size(); ++i) {
+    const Json& given = messages[i];
+    const std::string name = StrCat("'messages[", i, "]'");
+    if (!given.is_object()) return wrong(StrCat(name, " must be an object"));
+    if (!given.contains("role") || !given["role"].is_string()) {
+      return wrong(StrCat(name, " has no 'role' that is a string"));
+    }
+    Json message = given;
+    const auto role = given["role"].get<std::string>();
+    const bool known = role == "system" || role == "developer" || role == "user" ||
+                       role == "assistant" || role == "tool";
+    if (!known) return wrong(StrCat("the role of ", name, " is unknown: ", Quoted(role)));
+    if (role == "developer") message["role"] = "system";
+    if (given.contains("images") && !given["images"].empty()) {
+      return wrong(StrCat("the 'images' of ", name,
+                          " are not supported: the model reads text only; ", IgnoreImagesHint()));
+    }
+    const bool may_be_empty = role == "assistant" || role == "tool";
+    if ((!given.contains("content") || given["content"].is_null()) && !may_be_empty) {
+      return wrong(StrCat(name, " has no 'content'"));
+    }
+    auto text = ContentText(given.contains("content") ? given["content"] : Json());
+    if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
+    message["content"] = std::move(*text);
+    if (role == "assistant") NameThoughts(message);
+    KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
+    input.messages.push_back(std::move(message));
+  }
+  return input;
+}
+
+}  // namespace kvcache::server

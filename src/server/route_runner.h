@@ -1,0 +1,54 @@
+// Runs routes: reads the bodies of requests on threads of its own, and loads the models that they name.
+//
+//   I/O thread ─► AtOnce
+//              ─► worker ─► OnWorker
+//                        ─► JSON, pictures, volatile lines ─► model's lease ─► worker ─► WithModel
+//              ─► manager ─► JSON ─► ChangesModels
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <cstddef>
+#include <memory>
+#include <string>
+
+#include "server/http/worker.h"
+#include "server/request/volatile_lines.h"
+#include "server/route.h"
+
+namespace kvcache::server {
+
+struct RouteRunnerOptions {
+  // Requests that wait to be read, and the bytes of their bodies.
+  std::size_t max_queued = 0;
+  std::size_t queued_bytes = 0;
+  VolatileLines volatile_lines{};
+  bool ignore_images = false;
+};
+
+class RouteRunner {
+ public:
+  explicit RouteRunner(RouteRunnerOptions options);
+
+  // Answers the request, or lets another thread answer. The route must outlive this.
+  void Run(const ServerContext& context, const Route& route, HttpRequest request,
+           const Reply& reply);
+
+  // Returns whether no request is being read.
+  bool idle() const { return worker_.idle() && manager_.idle(); }
+  // Drops what waits, and all that comes later.
+  void End();
+
+ private:
+  struct Asked;
+
+  void RunBody(const ServerContext& context, const Route& route, const std::string& text,
+               const Reply& reply);
+  void RunWithModel(std::shared_ptr<const Asked> asked);
+
+  RouteRunnerOptions options_;
+  Worker worker_;   // a large prompt takes long to encode
+  Worker manager_;  // weights take long to copy
+};
+
+}  // namespace kvcache::server
