@@ -14,8 +14,8 @@ set(KVCACHE_ALONE ${builtins}
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
 # Layers whose sources stay alone. Kernels include themselves once for each instruction set
-# (foreach_target.h). The sources of the server's routes name their parts alike.
-set(KVCACHE_LAYERS_ALONE backend grammar server)
+# (foreach_target.h). The sources of the server's routes and of the program's commands name their parts alike.
+set(KVCACHE_LAYERS_ALONE backend grammar server app app/serve)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

@@ -4,7 +4,7 @@
 
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::memory_plan_test {
 namespace {
 
 constexpr std::int64_t kMiB = std::int64_t{1} << 20;
@@ -56,4 +56,4 @@ TEST(MemoryPlan, ModelsHaveEqualPartsAndADraftModelAtMostHalfOfOne) {
 }
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::memory_plan_test

@@ -12,7 +12,7 @@
 #include "base/strings.h"
 #include "server/api/all_routes.h"
 
-namespace kvcache::server {
+namespace kvcache::server::router_test {
 namespace {
 
 void None(const ServerContext& /*context*/, const Reply& /*reply*/) {}
@@ -104,4 +104,4 @@ TEST(AllRoutes, AreInTheDocuments) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache::server::router_test
