@@ -326,7 +326,7 @@ Result<nlohmann::json> BenchModel(const Options& options, const ReadLimit& limit
   result["k_type"] = options.k_type;
   result["v_type"] = options.v_type;
   result["owned_weight_bytes"] = engine->model().OwnedWeightBytes();
-  result["kv_bytes"] = engine->cache().AllocatedBytes();
+  result["kv_bytes"] = engine->cache().memory()->AllocatedBytes();
   engine.reset();
   result["sequence_history"] = options.sequence_history;
   result["rounds"] = options.rounds;

@@ -103,11 +103,14 @@ void MeasureLazy(Backend& backend, int rounds) {
     for (int i = 0; i < rounds; ++i) {
       std::unique_ptr<Snapshot> whole;
       SnapshotParts parts;
-      take.push_back(Seconds([&] { whole = Require(cache->TakeSnapshot(kFirst, 0, tokens)); }));
-      split.push_back(Seconds([&] { parts = Require(cache->SplitSnapshot(whole, tokens / 3)); }));
-      merge.push_back(
-          Seconds([&] { whole = Require(cache->MergeSnapshots(parts.first, parts.second)); }));
-      restore.push_back(Seconds([&] { Require(cache->Restore(kSecond, whole.get(), tokens)); }));
+      take.push_back(
+          Seconds([&] { whole = Require(cache->snapshots()->TakeSnapshot(kFirst, 0, tokens)); }));
+      split.push_back(
+          Seconds([&] { parts = Require(cache->snapshots()->SplitSnapshot(whole, tokens / 3)); }));
+      merge.push_back(Seconds(
+          [&] { whole = Require(cache->snapshots()->MergeSnapshots(parts.first, parts.second)); }));
+      restore.push_back(
+          Seconds([&] { Require(cache->snapshots()->Restore(kSecond, whole.get(), tokens)); }));
       if (whole->HeldBytes() != 0 || !cache->CanResume(kSecond, tokens)) Fail("not restored");
       Require(cache->Remove(kSecond, 0, kEndOfSequence));
     }
@@ -144,8 +147,8 @@ CopyTimes MeasureCopies(Cache& cache, ThreadPool& pool, Position tokens,
   const auto exported = Require(AlignedBuffer::Make(expected.size()));
   const std::span<std::byte> bytes(exported.data(), exported.size_bytes());
   CopyTimes times;
-  cache.LimitSpareBytes(0);
-  if (reuse) cache.LimitSpareBytes(kDefaultSpareBytes);
+  cache.snapshots()->LimitSpareBytes(0);
+  if (reuse) cache.snapshots()->LimitSpareBytes(kDefaultSpareBytes);
   for (int i = -1; i < rounds; ++i) {  // the first round is not measured
     CopyTimes round;
     const auto time = [](std::vector<double>& seconds, const auto& call) {
@@ -156,19 +159,20 @@ CopyTimes MeasureCopies(Cache& cache, ThreadPool& pool, Position tokens,
       if (target.size_bytes() == 0) target = Require(AlignedBuffer::Make(source.size_bytes()));
       PlainCopy(pool, source, target);
     });
-    auto snapshot = Require(cache.TakeSnapshot(kFirst, 0, tokens));
-    time(round.materialize, [&] { Require(cache.Materialize(*snapshot)); });
-    time(round.restore, [&] { Require(cache.Restore(kSecond, snapshot.get(), tokens)); });
-    time(round.export_bytes, [&] { Require(cache.Export(*snapshot, bytes)); });
+    auto snapshot = Require(cache.snapshots()->TakeSnapshot(kFirst, 0, tokens));
+    time(round.materialize, [&] { Require(cache.snapshots()->Materialize(*snapshot)); });
+    time(round.restore,
+         [&] { Require(cache.snapshots()->Restore(kSecond, snapshot.get(), tokens)); });
+    time(round.export_bytes, [&] { Require(cache.snapshots()->Export(*snapshot, bytes)); });
     snapshot.reset();
-    time(round.import_bytes, [&] { snapshot = Require(cache.Import(bytes)); });
+    time(round.import_bytes, [&] { snapshot = Require(cache.snapshots()->Import(bytes)); });
     if (i < 0) {
-      const auto second = Require(cache.TakeSnapshot(kSecond, 0, tokens));
+      const auto second = Require(cache.snapshots()->TakeSnapshot(kSecond, 0, tokens));
       std::vector<std::byte> restored(expected.size());
-      Require(cache.Export(*second, restored));
+      Require(cache.snapshots()->Export(*second, restored));
       if (!std::equal(bytes.begin(), bytes.end(), expected.begin()) || restored != expected)
         Fail("other bytes");
-      Require(cache.Export(*snapshot, restored));
+      Require(cache.snapshots()->Export(*snapshot, restored));
       if (restored != expected) Fail("other bytes after an import");
       continue;
     }
@@ -192,9 +196,9 @@ void MeasureBytes(Backend& backend, int threads, int rounds) {
     Fill(*cache, kTokens, 16, 512);
     std::vector<std::byte> expected;
     {
-      auto snapshot = Require(cache->TakeSnapshot(kFirst, 0, kTokens));
-      expected.resize(static_cast<std::size_t>(Require(cache->ExportSize(*snapshot))));
-      Require(cache->Export(*snapshot, expected));
+      auto snapshot = Require(cache->snapshots()->TakeSnapshot(kFirst, 0, kTokens));
+      expected.resize(static_cast<std::size_t>(Require(cache->snapshots()->ExportSize(*snapshot))));
+      Require(cache->snapshots()->Export(*snapshot, expected));
     }
     const double size = static_cast<double>(expected.size());
     for (const bool reuse : {false, true}) {

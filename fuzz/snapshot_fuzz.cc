@@ -163,10 +163,10 @@ bool Fill(Cache& cache, const Kind& kind, SequenceId id, Position begin, Positio
 }
 
 Bytes ExportOf(Cache& cache, const Snapshot& snapshot) {
-  const auto size = cache.ExportSize(snapshot);
+  const auto size = cache.snapshots()->ExportSize(snapshot);
   Require(size.status());
   Bytes bytes(static_cast<std::size_t>(*size));
-  Require(cache.Export(snapshot, bytes));
+  Require(cache.snapshots()->Export(snapshot, bytes));
   return bytes;
 }
 
@@ -177,7 +177,7 @@ std::vector<Bytes> ValidExports(const Kind& kind) {
     const auto cache = Open(kind);
     Check(Fill(*cache, kind, kFirst, 0, 21));
     Check(Fill(*cache, kind, kFirst, variant == 2 ? 27 : 21, kTokens));
-    const auto snapshot = cache->TakeSnapshot(kFirst, variant == 1 ? 17 : 0, kTokens);
+    const auto snapshot = cache->snapshots()->TakeSnapshot(kFirst, variant == 1 ? 17 : 0, kTokens);
     Require(snapshot.status());
     exports.push_back(ExportOf(*cache, **snapshot));
   }
@@ -344,7 +344,7 @@ void AppendFinalState(Bytes& bytes, std::string_view* input) {
 // Imports the bytes, or reads them as the payload of a store.
 Result<std::unique_ptr<Snapshot>> ReadSnapshot(Cache& cache, const Bytes& bytes, bool is_payload,
                                                std::int64_t hidden_size) {
-  if (!is_payload) return cache.Import(bytes);
+  if (!is_payload) return cache.snapshots()->Import(bytes);
   KVCACHE_ASSIGN_OR_RETURN(StoredState state, ReadStoredState(cache, bytes, hidden_size));
   Check(state.last.empty() || std::ssize(state.last) == hidden_size);
   for (const float value : state.last) Check(std::isfinite(value));
@@ -353,8 +353,8 @@ Result<std::unique_ptr<Snapshot>> ReadSnapshot(Cache& cache, const Bytes& bytes,
 
 // Restores the snapshot to `target`; the check must foresee the result.
 bool Restored(Cache& cache, const Snapshot& snapshot, Position target) {
-  const bool expected = cache.CheckRestore(kSecond, &snapshot, target).ok();
-  const Status status = cache.Restore(kSecond, &snapshot, target);
+  const bool expected = cache.snapshots()->CheckRestore(kSecond, &snapshot, target).ok();
+  const Status status = cache.snapshots()->Restore(kSecond, &snapshot, target);
   Check(status.ok() == expected);
   return expected;
 }
@@ -366,21 +366,21 @@ void UseSnapshot(Cache& cache, const Kind& kind, std::unique_ptr<Snapshot> snaps
   Check(begin >= 0 && begin <= end);
   Check(snapshot->HeldCells() == 0);
   const Bytes bytes = ExportOf(cache, *snapshot);
-  auto again = cache.Import(bytes);
+  auto again = cache.snapshots()->Import(bytes);
   Require(again.status());
   Check(ExportOf(cache, **again) == bytes);
-  Require(cache.Materialize(*snapshot));
+  Require(cache.snapshots()->Materialize(*snapshot));
   if (begin > 0 && begin <= kTokens) Check(Fill(cache, kind, kSecond, 0, begin));
   if (Restored(cache, *snapshot, end) && end < kEndOfSequence && cache.CanResume(kSecond, end)) {
     const bool filled = Fill(cache, kind, kSecond, end, end + 1);
     Check(filled || may_refuse);
   }
   if (split > begin && split < end) {
-    auto parts = cache.SplitSnapshot(snapshot, split);
+    auto parts = cache.snapshots()->SplitSnapshot(snapshot, split);
     Require(parts.status());
     if (parts->first != nullptr) {
       Restored(cache, *parts->first, parts->first->end());
-      auto merged = cache.MergeSnapshots(parts->first, parts->second);
+      auto merged = cache.snapshots()->MergeSnapshots(parts->first, parts->second);
       Require(merged.status());
       snapshot = std::move(*merged);
     } else {
@@ -416,7 +416,7 @@ void Run(std::string_view input) {
           code == StatusCode::kUnsupported || code == StatusCode::kOutOfMemory);
     Check(!snapshot.status().message().empty());
   }
-  Check(cache->SnapshotBytes() == 0);
+  Check(cache->snapshots()->SnapshotBytes() == 0);
 }
 
 }  // namespace

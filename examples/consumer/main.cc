@@ -19,6 +19,6 @@ int main() {
     return 1;
   }
   std::printf("kvcache on %s: %lld bytes held\n", kvcache::CpuTargetName().c_str(),
-              static_cast<long long>(cache->AllocatedBytes()));
+              static_cast<long long>(cache->memory()->AllocatedBytes()));
   return 0;
 }

@@ -42,12 +42,11 @@ class QuotaReference : public CausalReference {
     return std::make_unique<Kind>(CausalReference::MakeCache(backend), quota_);
   }
   StatusCode Prepare(const TestBatch& batch, kvcache::ForwardMode mode) const override {
-    const StatusCode code = CausalReference::Prepare(batch, mode);
-    if (code != StatusCode::kOk || mode == kvcache::ForwardMode::kReserve) return code;
+    const bool computes = mode == kvcache::ForwardMode::kCompute;
     for (const TestToken& token : batch.tokens) {
-      if (token.position >= quota_) return StatusCode::kCacheFull;
+      if (computes && token.position >= quota_) return StatusCode::kCacheFull;
     }
-    return StatusCode::kOk;
+    return CausalReference::Prepare(batch, mode);
   }
   bool CanResume(int sequence, Position position) const override {
     return position < quota_ && CausalReference::CanResume(sequence, position);

@@ -1,5 +1,7 @@
 #include "quota_cache.h"
 
+#include <algorithm>
+#include <cstddef>
 #include <string>
 
 namespace example {
@@ -7,18 +9,18 @@ namespace example {
 using kvcache::Status;
 using kvcache::StatusCode;
 
-// By contract, a prepared pass of the inner cache that never begins has changed nothing.
-Status QuotaCache::PrepareForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) {
-  KVCACHE_RETURN_IF_ERROR(inner_->PrepareForward(batch, mode));
-  if (mode == kvcache::ForwardMode::kReserve) return Status::Ok();
-  for (std::size_t i = 0; i < batch.size(); ++i) {
+// The quota comes first: after the inner cache has started the pass, it can no longer be refused.
+Status QuotaCache::StartForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) {
+  const bool computes = mode == kvcache::ForwardMode::kCompute;
+  const std::size_t tokens = computes ? std::min(batch.size(), batch.sequences.size()) : 0;
+  for (std::size_t i = 0; i < tokens; ++i) {
     if (Allows(batch.positions[i])) continue;
     return {StatusCode::kCacheFull,
             "position " + std::to_string(batch.positions[i]) + " of sequence " +
                 std::to_string(kvcache::Index(batch.sequences[i])) + " exceeds the quota of " +
                 std::to_string(quota_) + " tokens"};
   }
-  return Status::Ok();
+  return inner_->StartForward(batch, mode);
 }
 
 }  // namespace example

@@ -4,7 +4,10 @@
 // use. That can be unfair between users of one machine. This kind refuses tokens at or past the
 // quota.
 //
-// All other calls go to the inner cache. Thread safety and errors: as in kvcache/cache.h.
+// All other calls go to the inner cache, and its memory() is this kind's. This kind has no snapshots()
+// and no transactions(): a snapshot that is restored would bypass the quota.
+//
+// Thread safety and errors: as in kvcache/cache.h.
 #pragma once
 
 #include <memory>
@@ -17,10 +20,10 @@ namespace example {
 class QuotaCache : public kvcache::Cache {
  public:
   QuotaCache(std::unique_ptr<kvcache::Cache> inner, kvcache::Position quota)
-      : inner_(std::move(inner)), quota_(quota) {}
+      : Cache({.memory = inner->memory()}), inner_(std::move(inner)), quota_(quota) {}
 
   // Also returns kCacheFull for a position that the quota does not allow.
-  kvcache::Status PrepareForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) override;
+  kvcache::Status StartForward(const kvcache::Batch& batch, kvcache::ForwardMode mode) override;
   // Also returns false at or past the quota.
   bool CanResume(kvcache::SequenceId sequence, kvcache::Position position) const override {
     return position < quota_ && inner_->CanResume(sequence, position);
@@ -30,26 +33,23 @@ class QuotaCache : public kvcache::Cache {
     return inner_->Init(backend, options);
   }
   void Close() override { inner_->Close(); }
-  kvcache::Status SetConfig(const kvcache::CacheConfig& config) override {
-    return inner_->SetConfig(config);
-  }
-  void BeginForward() override { inner_->BeginForward(); }
   void EndPass() override { inner_->EndPass(); }
   void SetLayer(int layer) override { inner_->SetLayer(layer); }
-  void SetLayerType(int type) override { inner_->SetLayerType(type); }
   kvcache::Status SetCausal(std::span<const std::int32_t> except) override {
     return inner_->SetCausal(except);
   }
-  kvcache::Status PrepareAccept(std::span<const std::int32_t> last) override {
-    return inner_->PrepareAccept(last);
-  }
-  void FinishAccept() override { inner_->FinishAccept(); }
   kvcache::Status Put(const kvcache::TensorView& k, const kvcache::TensorView& v) override {
     return inner_->Put(k, v);
   }
   kvcache::Result<kvcache::DenseKv> Get() override { return inner_->Get(); }
   kvcache::Result<kvcache::LayerKv> Storage() override { return inner_->Storage(); }
   const kvcache::Visibility& Visible() const override { return inner_->Visible(); }
+  kvcache::Status AcceptDrafts(std::span<const std::int32_t> last) override {
+    return inner_->AcceptDrafts(last);
+  }
+  kvcache::Position Length(kvcache::SequenceId sequence) const override {
+    return inner_->Length(sequence);
+  }
   kvcache::Status CopyPrefix(kvcache::SequenceId src, kvcache::SequenceId dst,
                              kvcache::Position length) override {
     return inner_->CopyPrefix(src, dst, length);
@@ -66,10 +66,9 @@ class QuotaCache : public kvcache::Cache {
                               kvcache::Position end) const override {
     return inner_->CheckRemove(sequence, begin, end);
   }
-  kvcache::Status Compact() override { return inner_->Compact(); }
-  std::int64_t AllocatedBytes() const override { return inner_->AllocatedBytes(); }
-  kvcache::EncoderCache* Encoder() override { return inner_->Encoder(); }
-  kvcache::RecurrentCache* Recurrent() override { return inner_->Recurrent(); }
+  kvcache::Status EvictWindow(kvcache::SequenceId sequence) override {
+    return inner_->EvictWindow(sequence);
+  }
 
  protected:
   // Returns whether a sequence may hold this position.

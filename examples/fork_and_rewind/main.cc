@@ -101,12 +101,12 @@ Status Run() {
   Show("first sequence: garden", garden);
 
   // Fork: the second sequence shares the cells of the beginning; no key or value moves.
-  const auto bytes = story->cache().AllocatedBytes();
+  const auto bytes = story->cache().memory()->AllocatedBytes();
   KVCACHE_RETURN_IF_ERROR(story->cache().CopyPrefix(kFirst, kSecond, kChoice));
   KVCACHE_ASSIGN_OR_RETURN(const auto river, story->Tell(kSecond, kChoice, "river"));
   Show("second sequence, forked: river", river);
   std::printf("bytes held before and after the fork: %lld, %lld\n", static_cast<long long>(bytes),
-              static_cast<long long>(story->cache().AllocatedBytes()));
+              static_cast<long long>(story->cache().memory()->AllocatedBytes()));
 
   // Rewind: the first sequence drops the continuation and evaluates it again.
   KVCACHE_RETURN_IF_ERROR(story->cache().Remove(kFirst, kChoice, kvcache::kEndOfSequence));

@@ -72,7 +72,7 @@ Status Run() {
   text += Best(prompt);
   KVCACHE_RETURN_IF_ERROR(Generate(model, *cache, kFirst, 24, text));
   std::printf("first   %s\n", text.c_str());
-  std::printf("bytes held: %lld\n", static_cast<long long>(cache->AllocatedBytes()));
+  std::printf("bytes held: %lld\n", static_cast<long long>(cache->memory()->AllocatedBytes()));
 
   // Fork near the end of the prompt. Earlier positions need tokens that the windows have evicted.
   const auto length = static_cast<Position>(text.size()) - 1;

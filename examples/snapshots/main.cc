@@ -127,41 +127,43 @@ Status Run() {
 
   // Captures: the prefill takes them at these lengths on its way, wherever its passes begin and end.
   // A window keeps only its last tokens, so nobody can take the first one afterwards.
-  KVCACHE_RETURN_IF_ERROR(cache.ScheduleCaptures(kFirst, 0, {kSystemEnd, kStoryEnd}));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->ScheduleCaptures(kFirst, 0, {kSystemEnd, kStoryEnd}));
   KVCACHE_RETURN_IF_ERROR(model->Read(kFirst, 0, kSystem.substr(0, 20)).status());
   const std::string rest = std::string(kSystem.substr(20)) + std::string(kStory);
   KVCACHE_RETURN_IF_ERROR(model->Read(kFirst, 20, rest).status());
-  KVCACHE_ASSIGN_OR_RETURN(auto captures, cache.TakeCaptures(kFirst));
+  KVCACHE_ASSIGN_OR_RETURN(auto captures, cache.snapshots()->TakeCaptures(kFirst));
   Show("captured: the beginning", *captures[0]);
   Show("captured: the story", *captures[1]);
   KVCACHE_ASSIGN_OR_RETURN(const auto expected, model->Read(kFirst, kStoryEnd, kEnd));
 
   // Restores: another sequence begins after the system prompt, and reads the story itself.
-  KVCACHE_RETURN_IF_ERROR(cache.Restore(kSecond, captures[0].get(), kSystemEnd));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Restore(kSecond, captures[0].get(), kSystemEnd));
   KVCACHE_RETURN_IF_ERROR(model->Read(kSecond, kSystemEnd, kStory).status());
   KVCACHE_ASSIGN_OR_RETURN(const auto reread, model->Read(kSecond, kStoryEnd, kEnd));
   KVCACHE_RETURN_IF_ERROR(Same("restored, story read again", reread, expected));
 
   // Merges: both captures as one, which needs no earlier tokens in the sequence that it goes to.
-  KVCACHE_ASSIGN_OR_RETURN(const auto whole, cache.MergeSnapshots(captures[0], captures[1]));
+  KVCACHE_ASSIGN_OR_RETURN(const auto whole,
+                           cache.snapshots()->MergeSnapshots(captures[0], captures[1]));
   Show("merged", *whole);
-  KVCACHE_RETURN_IF_ERROR(cache.Restore(kSecond, whole.get(), kStoryEnd));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Restore(kSecond, whole.get(), kStoryEnd));
   KVCACHE_ASSIGN_OR_RETURN(const auto restored, model->Read(kSecond, kStoryEnd, kEnd));
   KVCACHE_RETURN_IF_ERROR(Same("restored, story not read", restored, expected));
 
   // Exports the bytes, which a file could keep, and imports them in a larger cache.
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.ExportSize(*whole));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, cache.snapshots()->ExportSize(*whole));
   std::vector<std::byte> bytes(static_cast<std::size_t>(size));
-  KVCACHE_RETURN_IF_ERROR(cache.Export(*whole, bytes));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Export(*whole, bytes));
   KVCACHE_ASSIGN_OR_RETURN(const auto other, Model::Make(5, 1024));
-  KVCACHE_ASSIGN_OR_RETURN(const auto imported, other->cache().Import(bytes));
+  KVCACHE_ASSIGN_OR_RETURN(const auto imported, other->cache().snapshots()->Import(bytes));
   Show("imported", *imported);
-  KVCACHE_RETURN_IF_ERROR(other->cache().Restore(SequenceId{4}, imported.get(), kStoryEnd));
+  KVCACHE_RETURN_IF_ERROR(
+      other->cache().snapshots()->Restore(SequenceId{4}, imported.get(), kStoryEnd));
   KVCACHE_ASSIGN_OR_RETURN(const auto moved, other->Read(SequenceId{4}, kStoryEnd, kEnd));
   KVCACHE_RETURN_IF_ERROR(Same("in another cache", moved, expected));
 
   // A transaction: five letters are tried, and three of them stay. Without the Commit none would.
-  KVCACHE_RETURN_IF_ERROR(cache.Restore(kSecond, whole.get(), kStoryEnd));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Restore(kSecond, whole.get(), kStoryEnd));
   {
     KVCACHE_ASSIGN_OR_RETURN(auto round, kvcache::Transaction::Begin(
                                              {&cache}, {{kSecond, kStoryEnd}}, {.max_tokens = 5}));

@@ -12,6 +12,12 @@
 
 namespace kvcache {
 
+// A sequence and a number of its tokens.
+struct SequenceLength {
+  SequenceId sequence{};
+  Position length = 0;
+};
+
 // An image or sound in the batch. Its tokens start at batch index `index`.
 struct MultimodalItem {
   std::int32_t index = 0;
@@ -19,7 +25,7 @@ struct MultimodalItem {
 };
 
 // A view of the tokens of one forward pass, in any order, for any sequences. The caller owns the
-// arrays; they must stay valid until StartForward (or BeginForward) returns.
+// arrays; they must stay valid until StartForward returns.
 struct Batch {
   std::span<const Position> positions;    // [batch]
   std::span<const SequenceId> sequences;  // [batch]

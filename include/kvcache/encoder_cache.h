@@ -48,6 +48,11 @@ class EncoderCache : public Cache {
   // kCorrupt if not; kInvalidArgument for a snapshot of another cache.
   virtual Status CheckOutput(const Snapshot& snapshot, std::int32_t tokens,
                              std::span<const KvShape> layers) const = 0;
+
+ protected:
+  // Adds itself to the capabilities.
+  explicit EncoderCache(CacheCapabilities capabilities = {})
+      : Cache((capabilities.encoder = this, capabilities)) {}
 };
 
 // Returns a cache that is not initialised. Init reports contradictory options.

@@ -148,6 +148,11 @@ class RecurrentCache : public Cache {
   // sequences; the product of the others is the state's size. Errors: as above, and the backend's.
   virtual Status UpdateConvState(int layer, const TensorView& state) = 0;
   virtual Status UpdateRecurrentState(int layer, const TensorView& state) = 0;
+
+ protected:
+  // Adds itself to the capabilities.
+  explicit RecurrentCache(CacheCapabilities capabilities = {})
+      : Cache((capabilities.recurrent = this, capabilities)) {}
 };
 
 // Returns a cache that is not initialised. Init reports contradictory options.

@@ -39,6 +39,7 @@
 #include <span>
 #include <vector>
 
+#include "kvcache/batch.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
 
@@ -46,15 +47,31 @@ namespace kvcache {
 
 class Cache;
 
-struct SequenceLength {
-  SequenceId sequence{};
-  Position length = 0;  // tokens
-};
-
 struct TransactionOptions {
   Position max_tokens = 1;  // that passes may write of each sequence
   // For a look ahead, or for checking: the transaction can only be rolled back.
   bool isolated = false;
+};
+
+// A cache's calls for transactions, which Transaction makes: Cache::transactions(). `members` are the
+// sequences and the length that each has when the transaction begins; `kept` has the length that remains
+// of each.
+class CacheTransactions {
+ public:
+  virtual ~CacheTransactions() = default;
+
+  // Begins a transaction and ends the pass in progress. Errors that change nothing: as for
+  // Transaction::Begin.
+  virtual Status Begin(std::span<const SequenceLength> members, Position max_tokens) = 0;
+  // Returns the kInvalidArgument and kUnsupported errors of Transaction::Commit, or Ok. REQUIRES: the
+  // sequences are known.
+  virtual Status CheckCommit(std::span<const SequenceLength> kept) const = 0;
+  // Ends the transaction of these sequences, and the pass in progress. After an error only RollBack may
+  // follow. REQUIRES: CheckCommit(kept) returned Ok.
+  virtual Status Commit(std::span<const SequenceLength> kept) = 0;
+  // Gives back what was written and ends the pass in progress. Cannot fail. Does nothing for a sequence
+  // that is in no transaction.
+  virtual void RollBack(std::span<const SequenceLength> members) = 0;
 };
 
 class Transaction {
@@ -66,7 +83,8 @@ class Transaction {
   //                     transaction. (Nothing finds a `length` that is too high: caches may know
   //                     fewer tokens than the caller.)
   //   kCacheFull        There are too few free cells for max_tokens of each sequence.
-  //   kUnsupported      A cache has no transactions.
+  //   kUnsupported      A cache has no transactions, or two of the caches are of kinds outside this
+  //                     library, which cannot begin and commit together.
   //   kOutOfMemory      There is no memory for metadata.
   static Result<Transaction> Begin(std::span<Cache* const> caches,
                                    std::span<const SequenceLength> members,
@@ -105,7 +123,7 @@ class Transaction {
  private:
   Transaction() = default;
 
-  std::vector<Cache*> caches_;  // empty: ended
+  std::vector<CacheTransactions*> caches_;  // empty: ended
   std::vector<SequenceLength> members_;
   std::vector<SequenceLength> kept_;  // [members]: what Commit keeps
   bool isolated_ = false;

@@ -53,8 +53,8 @@ struct SchedulerOptions {
   // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
   Position recompute_bound = 512;
   // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
-  // EngineOptions::releases_memory they are the system's, with those of passes (Cache::ResidentBytes
-  // and Engine::WorkspaceBytes), else those in use (Cache::UsedBytes); in both cases with the final states that
+  // EngineOptions::releases_memory they are the system's, with those of passes (CacheMemory::ResidentBytes
+  // and Engine::WorkspaceBytes), else those in use (CacheMemory::UsedBytes); in both cases with the final states that
   // prefixes keep for a draft head.
   std::int64_t budget_bytes = 0;
   // In [0, 1]: the budget is also at most this share of the machine's free memory, and follows it; 0:

@@ -99,7 +99,7 @@ class Session {
   // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0. Nothing is
   // evaluated. `last` is what LastState() returned at the snapshot's end: with it, a draft head drafts as
   // behind the text itself. It is ignored if `tokens` are fewer than those of the snapshot. Errors:
-  // kInvalidArgument for no snapshot; those of Cache::Restore, after which the session is as before, or
+  // kInvalidArgument for no snapshot; those of CacheSnapshots::Restore, after which the session is as before, or
   // empty.
   Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
                  std::span<const float> last = {});

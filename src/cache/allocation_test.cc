@@ -25,7 +25,6 @@ class SilentBackend : public testing::ReferenceBackend {
 
 std::unique_ptr<Cache> Opened(KvBackend& backend, int sequences, int capacity, int max_batch) {
   auto cache = MakeCausalCache();
-  EXPECT_TRUE(cache->SetConfig({}).ok());
   EXPECT_TRUE(
       cache->Init(backend, {DType::kF16, DType::kF16, sequences, capacity, max_batch}).ok());
   return cache;
@@ -128,7 +127,6 @@ TEST(AllocationTest, RecurrentDraftsReuseTheirMemory) {
                                    .checkpoints = {.count = 0},
                                    .replay_drafts = replay,
                                    .draft_inputs = 5});
-  ASSERT_TRUE(cache->SetConfig({}).ok());
   ASSERT_TRUE(cache->Init(backend, {DType::kF32, DType::kF32, 1, 256, 4}).ok());
   Inputs drafts(4, 0);
   const std::vector<std::int32_t> parents = {-1, 0, 0, 2};

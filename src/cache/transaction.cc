@@ -6,9 +6,34 @@
 
 #include "base/strings.h"
 #include "cache/cache_checks.h"
-#include "kvcache/cache.h"
+#include "cache/two_phase.h"
 
 namespace kvcache {
+namespace {
+
+Status CheckCaches(std::span<Cache* const> caches) {
+  std::size_t without_halves = 0;
+  for (std::size_t i = 0; i < caches.size(); ++i) {
+    if (caches[i] == nullptr) return Invalid(StrCat("cache ", i, " of the transaction is null"));
+    if (std::find(caches.begin(), caches.begin() + i, caches[i]) != caches.begin() + i) {
+      return Invalid(StrCat("cache ", i, " of the transaction is named twice"));
+    }
+  }
+  for (Cache* const cache : caches) {
+    CacheTransactions* const transactions = cache->transactions();
+    if (transactions == nullptr) {
+      return {StatusCode::kUnsupported, "this kind of cache has no transactions"};
+    }
+    without_halves += TransactionPart(transactions).halves == nullptr ? 1 : 0;
+  }
+  if (without_halves <= 1) return Status::Ok();
+  return {
+      StatusCode::kUnsupported,
+      StrCat(without_halves,
+             " caches of the transaction are of kinds outside the library; must be ", "at most 1")};
+}
+
+}  // namespace
 
 Transaction::Transaction(Transaction&& other) noexcept {
   *this = std::move(other);
@@ -31,26 +56,23 @@ Result<Transaction> Transaction::Begin(std::span<Cache* const> caches,
   if (options.max_tokens < 1) {
     return Invalid(StrCat("max_tokens is ", options.max_tokens, "; must be at least 1"));
   }
-  for (std::size_t i = 0; i < caches.size(); ++i) {
-    if (caches[i] == nullptr) return Invalid(StrCat("cache ", i, " of the transaction is null"));
-    if (std::find(caches.begin(), caches.begin() + i, caches[i]) != caches.begin() + i) {
-      return Invalid(StrCat("cache ", i, " of the transaction is named twice"));
-    }
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckCaches(caches));
   Transaction transaction;
   transaction.isolated_ = options.isolated;
-  std::vector<Cache*> all;
+  std::vector<CacheTransactions*> all;
   try {
-    all.assign(caches.begin(), caches.end());
+    all.reserve(caches.size());
+    for (Cache* const cache : caches) all.push_back(cache->transactions());
     transaction.members_.assign(members.begin(), members.end());
     transaction.kept_.assign(members.begin(), members.end());
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory for a transaction");
   }
-  for (Cache* const cache : all) {
-    KVCACHE_RETURN_IF_ERROR(cache->PrepareTransaction(members, options.max_tokens));
-  }
-  for (Cache* const cache : all) cache->BeginTransaction(members, options.max_tokens);
+  const Position max_tokens = options.max_tokens;
+  KVCACHE_RETURN_IF_ERROR(InHalves<TransactionPart>(
+      all, [&](TwoPhaseTransactions& cache) { return cache.PrepareBegin(members, max_tokens); },
+      [&](CacheTransactions& cache) { return cache.Begin(members, max_tokens); },
+      [&](TwoPhaseTransactions& cache) { cache.FinishBegin(members, max_tokens); }));
   transaction.caches_ = std::move(all);
   return transaction;
 }
@@ -69,24 +91,27 @@ Status Transaction::Commit(std::span<const Position> tokens) {
     }
     kept_[i].length = members_[i].length + std::min(tokens[i], kEndOfSequence - members_[i].length);
   }
-  for (Cache* const cache : caches_) KVCACHE_RETURN_IF_ERROR(cache->CheckCommit(kept_));
-  for (Cache* const cache : caches_) {
-    Status status = cache->PrepareCommit(kept_);
-    if (status.ok()) continue;
+  for (const CacheTransactions* const cache : caches_) {
+    KVCACHE_RETURN_IF_ERROR(cache->CheckCommit(kept_));
+  }
+  const Status status = InHalves<TransactionPart>(
+      caches_, [&](TwoPhaseTransactions& cache) { return cache.PrepareCommit(kept_); },
+      [&](CacheTransactions& cache) { return cache.Commit(kept_); },
+      [&](TwoPhaseTransactions& cache) { cache.FinishCommit(kept_); });
+  if (!status.ok()) {
     RollBack();
-    // The codes of a refusal would promise that the transaction goes on.
+    // The codes of a refusal would promise that the transaction continues.
     const bool refusal =
         status.code() == StatusCode::kInvalidArgument || status.code() == StatusCode::kUnsupported;
     return Status(refusal ? StatusCode::kInternal : status.code(),
                   "committing a transaction: " + status.message());
   }
-  for (Cache* const cache : caches_) cache->FinishCommit(kept_);
   caches_.clear();
   return Status::Ok();
 }
 
 void Transaction::RollBack() {
-  for (Cache* const cache : caches_) cache->RollBack(members_);
+  for (CacheTransactions* const cache : caches_) cache->RollBack(members_);
   caches_.clear();
 }
 

@@ -43,11 +43,12 @@ Status Fill(Cache& cache, SequenceId id, Position begin, Position end, std::uint
 
 // Returns the exported bytes of the sequence's first `length` tokens, or of its window.
 std::vector<std::byte> BytesOf(Cache& cache, SequenceId id, Position length) {
-  auto snapshot = cache.TakeSnapshot(id, 0, length);
+  auto snapshot = cache.snapshots()->TakeSnapshot(id, 0, length);
   EXPECT_TRUE(snapshot.ok()) << snapshot.status().message();
   if (!snapshot.ok() || *snapshot == nullptr) return {};
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache.ExportSize(**snapshot)));
-  EXPECT_TRUE(cache.Export(**snapshot, bytes).ok());
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(*cache.snapshots()->ExportSize(**snapshot)));
+  EXPECT_TRUE(cache.snapshots()->Export(**snapshot, bytes).ok());
   return bytes;
 }
 
@@ -159,7 +160,7 @@ TEST_F(TransactionTest, ChangesOfItsSequencesAreRefused) {
   const std::string why = "sequence 0 is in a transaction; commit it or roll it back first";
   EXPECT_EQ(cache->Remove(kFirst, 0, kEndOfSequence).message(), why);
   EXPECT_EQ(cache->CopyPrefix(kSecond, kFirst, 1).message(), why);
-  EXPECT_EQ(cache->Restore(kFirst, nullptr, 2).message(), why);
+  EXPECT_EQ(cache->snapshots()->Restore(kFirst, nullptr, 2).message(), why);
   EXPECT_EQ(Transaction::Begin({cache.get()}, {{kFirst, 4}}, {}).status().message(), why);
   EXPECT_EQ(Fill(*cache, kFirst, 5, 7).message(),
             "token 1 of the batch is at position 6 of sequence 0, whose transaction has room for 2 "
@@ -227,11 +228,11 @@ TEST_F(TransactionTest, CapturesFollowWhatRemains) {
   auto cache = Open(MakeCausalCache());
   ASSERT_TRUE(Fill(*cache, kFirst, 0, 2).ok());
   const Position lengths[] = {3, 5};
-  ASSERT_TRUE(cache->ScheduleCaptures(kFirst, 2, lengths).ok());
+  ASSERT_TRUE(cache->snapshots()->ScheduleCaptures(kFirst, 2, lengths).ok());
   Transaction round = Begin(*cache, {{kFirst, 2}}, 4);
   ASSERT_TRUE(Fill(*cache, kFirst, 2, 6).ok());
   ASSERT_TRUE(round.Commit({2}).ok());
-  auto taken = cache->TakeCaptures(kFirst);
+  auto taken = cache->snapshots()->TakeCaptures(kFirst);
   ASSERT_TRUE(taken.ok());
   ASSERT_EQ(taken->size(), 2u);
   EXPECT_NE((*taken)[0], nullptr);

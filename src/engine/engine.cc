@@ -160,7 +160,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
                                          .max_batch = chosen.prefill_chunk,
                                          .cells = chosen.pool_tokens,
                                          .releases_memory = chosen.releases_memory}));
-  if (chosen.releases_memory) impl->cache->LimitSpareBytes(0);
+  if (chosen.releases_memory) impl->cache->snapshots()->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
   if (impl->model->has_head()) {
     try {
@@ -186,7 +186,7 @@ Status Engine::TouchLayers() {
       has_encoder() ? Encode(token, sequence[0])
                     : Forward({.tokens = token, .positions = position, .sequences = sequence}));
   KVCACHE_RETURN_IF_ERROR(cache().Remove(sequence[0], 0, kEndOfSequence));
-  return cache().ReleaseFreeMemory();
+  return cache().memory()->ReleaseFreeMemory();
 }
 
 Engine::Engine(std::unique_ptr<Impl> impl) : impl_(std::move(impl)) {}

@@ -91,7 +91,7 @@ TEST_F(EngineTest, APoolThatReleasesMemoryIsMadeForBytes) {
   const EngineOptions& options = engine->options();
   const std::int64_t token = BytesPerToken(engine->info().memory, options.k_type, options.v_type);
   EXPECT_EQ(options.pool_tokens, (std::int64_t{8} << 20) / token);
-  EXPECT_GE(engine->cache().FreeCells(), options.pool_tokens);
+  EXPECT_GE(engine->cache().memory()->FreeCells(), options.pool_tokens);
   EXPECT_EQ(pool(1)->options().pool_tokens, 64);
   EXPECT_GT(pool(0)->options().pool_tokens, 64);
   EXPECT_EQ(Open({.context = 64, .pool_bytes = 1 << 20})->options().pool_tokens, 0);
@@ -141,17 +141,17 @@ TEST_F(EngineTest, MemoryThatCannotGoBackIsStillCounted) {
   auto engine = *Engine::Open(*path_, {.context = 64, .pool_tokens = 2048, .releases_memory = true},
                               std::move(backend));
   Cache& cache = engine->cache();
-  const std::int64_t empty = cache.ResidentBytes();
+  const std::int64_t empty = cache.memory()->ResidentBytes();
   Session session(*engine, SequenceId{0});
   ASSERT_TRUE(session.Append(SomeTokens(60)).ok());
   ASSERT_TRUE(session.Truncate(0).ok());
-  const std::int64_t full = cache.ResidentBytes();
+  const std::int64_t full = cache.memory()->ResidentBytes();
   EXPECT_GT(full, empty);
   failing.FailNth(1);
-  EXPECT_EQ(cache.ReleaseFreeMemory().message(), testing::FailingBackend::kMessage);
-  EXPECT_EQ(cache.ResidentBytes(), full);
-  EXPECT_TRUE(cache.ReleaseFreeMemory().ok());
-  EXPECT_EQ(cache.ResidentBytes(), empty);
+  EXPECT_EQ(cache.memory()->ReleaseFreeMemory().message(), testing::FailingBackend::kMessage);
+  EXPECT_EQ(cache.memory()->ResidentBytes(), full);
+  EXPECT_TRUE(cache.memory()->ReleaseFreeMemory().ok());
+  EXPECT_EQ(cache.memory()->ResidentBytes(), empty);
 }
 
 TEST_F(EngineTest, ContextOverflowChangesNothing) {

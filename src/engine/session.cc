@@ -226,7 +226,8 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
   if (snapshot == nullptr) return {StatusCode::kInvalidArgument, "there is no snapshot to restore"};
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
-  Status restored = cache.Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
+  Status restored =
+      cache.snapshots()->Restore(sequence_, snapshot, static_cast<Position>(tokens.size()));
   if (restored.ok()) {
     if (engine_.states() != nullptr) {
       const bool is_whole = snapshot->end() == static_cast<Position>(tokens.size());

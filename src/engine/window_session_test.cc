@@ -62,7 +62,7 @@ TEST_F(WindowSessionTest, KeepsWindowsAndABatchWhateverTheTextsLength) {
         (layer.retained_tokens + kChunk + kCellTile - 1) / kCellTile * kCellTile;
     bytes += cells * BytesPerSequence(layer, DType::kF32, DType::kF32) / layer.retained_tokens;
   }
-  EXPECT_EQ(engine_->cache().AllocatedBytes(), bytes);
+  EXPECT_EQ(engine_->cache().memory()->AllocatedBytes(), bytes);
   EXPECT_EQ(BytesPerToken(layers, DType::kF32, DType::kF32), 0);
 }
 

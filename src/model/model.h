@@ -116,7 +116,7 @@ class Model {
   // Runs the head alone. tokens [batch], kMostDraftRows at most, follow tokens with the final states
   // [hidden_size, batch]. Writes logits [vocabulary, batch], or [head_tokens().size(), batch] if the head has
   // tokens of its own, and the states [hidden_size, batch] that take their place for the next token.
-  // REQUIRES: has_head(), and the StartForward of cache.OfLayer(layers) has succeeded for these rows, or
+  // REQUIRES: has_head(), and the StartForward of CacheOfLayer(cache, layers) has succeeded for these rows, or
   // BeginDrafts if head_reads_cache(). Logits of the last Forward remain.
   static constexpr int kMostDraftRows = 16;
   virtual Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,

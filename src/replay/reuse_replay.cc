@@ -37,7 +37,7 @@ class Replay {
         cache_(cache),
         pass_(pass),
         options_(options),
-        cells_(cache.FreeCells()),
+        cells_(cache.memory()->FreeCells()),
         states_(cache),
         tokens_of_(trace, options.vocabulary),
         positions_(static_cast<std::size_t>(options.max_batch)),
@@ -175,7 +175,7 @@ class Replay {
       live.captures.Take(cache_, live.sequence, live.length, states_, *prefixes_, live.request);
       tokens = tokens.subspan(count);
       report_.peak_tokens = std::max(report_.peak_tokens, used());
-      report_.peak_bytes = std::max(report_.peak_bytes, cache_.UsedBytes());
+      report_.peak_bytes = std::max(report_.peak_bytes, cache_.memory()->UsedBytes());
     }
     return Status::Ok();
   }
@@ -196,7 +196,7 @@ class Replay {
     return cache_.Remove(live.sequence, 0, kEndOfSequence);
   }
 
-  std::int64_t used() const { return cells_ - cache_.FreeCells(); }
+  std::int64_t used() const { return cells_ - cache_.memory()->FreeCells(); }
 
   const Trace& trace_;
   Cache& cache_;

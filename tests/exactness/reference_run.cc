@@ -370,16 +370,16 @@ void ExpectSameRow(const Engine& engine, std::span<const float> got, std::size_t
 
 std::unique_ptr<Snapshot> TakeSnapshot(Cache& cache, SequenceId sequence, Position begin,
                                        Position end) {
-  auto snapshot = cache.TakeSnapshot(sequence, begin, end);
+  auto snapshot = cache.snapshots()->TakeSnapshot(sequence, begin, end);
   EXPECT_TRUE(snapshot.ok()) << snapshot.status().message();
   return snapshot.ok() ? std::move(*snapshot) : nullptr;
 }
 
 std::vector<std::byte> ExportSnapshot(Cache& cache, const Snapshot& snapshot) {
-  const auto size = cache.ExportSize(snapshot);
+  const auto size = cache.snapshots()->ExportSize(snapshot);
   EXPECT_TRUE(size.ok()) << size.status().message();
   std::vector<std::byte> bytes(static_cast<std::size_t>(size.ok() ? *size : 0));
-  const Status status = cache.Export(snapshot, bytes);
+  const Status status = cache.snapshots()->Export(snapshot, bytes);
   EXPECT_TRUE(status.ok()) << status.message();
   return bytes;
 }
@@ -396,15 +396,15 @@ void RestoreInEveryWay(Engine& engine, Engine& other, SequenceId sequence, Snaps
                        const std::function<void(Engine&)>& go_on) {
   const auto restore = [&](Engine& to, const Snapshot& from) {
     ASSERT_TRUE(to.cache().Remove(sequence, 0, kEndOfSequence).ok());
-    const Status status = to.cache().Restore(sequence, &from, from.end());
+    const Status status = to.cache().snapshots()->Restore(sequence, &from, from.end());
     ASSERT_TRUE(status.ok()) << status.message();
     go_on(to);
   };
   restore(engine, snapshot);
-  const Status status = engine.cache().Materialize(snapshot);
+  const Status status = engine.cache().snapshots()->Materialize(snapshot);
   ASSERT_TRUE(status.ok()) << status.message();
   restore(engine, snapshot);
-  auto imported = other.cache().Import(ExportSnapshot(engine.cache(), snapshot));
+  auto imported = other.cache().snapshots()->Import(ExportSnapshot(engine.cache(), snapshot));
   ASSERT_TRUE(imported.ok()) << imported.status().message();
   restore(other, **imported);
 }

@@ -73,7 +73,7 @@ class SnapshotExactness : public ::testing::TestWithParam<ModelCase> {
   // Restores the sequence and goes on with the true tokens.
   void ExpectRestored(Engine& engine, SequenceId sequence, const Snapshot& snapshot) {
     SCOPED_TRACE("restored to " + std::to_string(snapshot.end()));
-    const Status status = engine.cache().Restore(sequence, &snapshot, snapshot.end());
+    const Status status = engine.cache().snapshots()->Restore(sequence, &snapshot, snapshot.end());
     ASSERT_TRUE(status.ok()) << status.message();
     ExpectExact(engine, sequence, snapshot.end(), std::min(kTokens, snapshot.end() + 30));
   }
@@ -104,7 +104,7 @@ TEST_P(SnapshotExactness, Restored) {
   for (const auto& snapshot : kept) {
     Clear(kSecond);
     ExpectRestored(*engine_, kSecond, *snapshot);
-    const Status status = cache().Materialize(*snapshot);
+    const Status status = cache().snapshots()->Materialize(*snapshot);
     ASSERT_TRUE(status.ok()) << status.message();
     ExpectRestored(*engine_, kFirst, *snapshot);
   }
@@ -114,9 +114,9 @@ TEST_P(SnapshotExactness, Restored) {
 // snapshot, and that one split again.
 TEST_P(SnapshotExactness, CapturedMergedAndSplit) {
   const Position lengths[] = {40, 130, 131, 300, 390};
-  ASSERT_TRUE(cache().ScheduleCaptures(kFirst, 0, lengths).ok());
+  ASSERT_TRUE(cache().snapshots()->ScheduleCaptures(kFirst, 0, lengths).ok());
   ExpectExact(*engine_, kFirst, 0, 430);
-  auto parts = cache().TakeCaptures(kFirst);
+  auto parts = cache().snapshots()->TakeCaptures(kFirst);
   ASSERT_TRUE(parts.ok()) << parts.status().message();
   ASSERT_EQ(parts->size(), std::size(lengths));
   Clear(kFirst);
@@ -124,30 +124,30 @@ TEST_P(SnapshotExactness, CapturedMergedAndSplit) {
     ASSERT_NE((*parts)[i], nullptr);
     ExpectRestored(*engine_, kSecond, *(*parts)[i]);
     if (i == 1) {
-      ASSERT_TRUE(cache().Materialize(*(*parts)[i]).ok());
+      ASSERT_TRUE(cache().snapshots()->Materialize(*(*parts)[i]).ok());
     }
   }
   std::unique_ptr<Snapshot> whole = std::move((*parts)[0]);
   for (std::size_t i = 1; i < parts->size(); ++i) {
-    auto merged = cache().MergeSnapshots(whole, (*parts)[i]);
+    auto merged = cache().snapshots()->MergeSnapshots(whole, (*parts)[i]);
     ASSERT_TRUE(merged.ok()) << merged.status().message();
     whole = std::move(*merged);
   }
   Clear(kSecond);
   Disturb(kThird, 0, 200);
   ExpectRestored(*engine_, kSecond, *whole);
-  auto halves = cache().SplitSnapshot(whole, 200);
+  auto halves = cache().snapshots()->SplitSnapshot(whole, 200);
   ASSERT_TRUE(halves.ok()) << halves.status().message();
   Clear(kSecond);
   if (halves->first != nullptr) {
-    const Status status = cache().Restore(kSecond, halves->first.get(), 200);
+    const Status status = cache().snapshots()->Restore(kSecond, halves->first.get(), 200);
     // The first part of a wrapper has nothing of a kind that cannot split.
     if (status.ok()) {
       ExpectExact(*engine_, kSecond, 200, 220);
     } else {
       EXPECT_EQ(status.code(), StatusCode::kUnsupported) << status.message();
     }
-    ASSERT_TRUE(cache().Materialize(*halves->second).ok());
+    ASSERT_TRUE(cache().snapshots()->Materialize(*halves->second).ok());
   }
   Clear(kSecond);
   ExpectExact(*engine_, kSecond, 0, 200);
@@ -161,7 +161,7 @@ TEST_P(SnapshotExactness, ImportedIntoACacheOfOtherSizes) {
   ASSERT_NE(other, nullptr);
   const std::vector<Entry> busy = {{kFirst, 0, 1}, {kFirst, 1, 2}};
   Evaluate(*other, busy);
-  auto imported = other->cache().Import(bytes);
+  auto imported = other->cache().snapshots()->Import(bytes);
   ASSERT_TRUE(imported.ok()) << imported.status().message();
   EXPECT_EQ(ExportSnapshot(other->cache(), **imported), bytes);
   ExpectRestored(*other, kSecond, **imported);
@@ -172,7 +172,7 @@ TEST_P(SnapshotExactness, ImportedInAnotherProcess) {
   if (const char* path = std::getenv(kFileVariable); path != nullptr) {
     std::ifstream file(path, std::ios::binary);
     const std::string text((std::istreambuf_iterator<char>(file)), {});
-    auto imported = cache().Import(std::as_bytes(std::span(text)));
+    auto imported = cache().snapshots()->Import(std::as_bytes(std::span(text)));
     ASSERT_TRUE(imported.ok()) << imported.status().message();
     ExpectRestored(*engine_, kSecond, **imported);
     return;
@@ -254,7 +254,7 @@ TEST(SnapshotOfAnotherModel, IsRefusedWithBothIdentities) {
   ASSERT_NE(first, nullptr);
   ASSERT_NE(second, nullptr);
   const auto line_of = [](Engine& engine) {
-    const std::string text = *engine.cache().Fingerprint();
+    const std::string text = *engine.cache().snapshots()->Fingerprint();
     return text.substr(0, text.find('\n'));
   };
   const std::string first_line = line_of(*first);
@@ -267,14 +267,14 @@ TEST(SnapshotOfAnotherModel, IsRefusedWithBothIdentities) {
   const auto snapshot = TakeSnapshot(first->cache(), kFirst, 0, 2);
   ASSERT_NE(snapshot, nullptr);
   const std::vector<std::byte> bytes = ExportSnapshot(first->cache(), *snapshot);
-  const auto refused = second->cache().Import(bytes);
+  const auto refused = second->cache().snapshots()->Import(bytes);
   ASSERT_FALSE(refused.ok());
   EXPECT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
   for (const std::string& line : {first_line, second_line}) {
     EXPECT_NE(refused.status().message().find("'" + line + "'"), std::string::npos)
         << refused.status().message();
   }
-  EXPECT_TRUE(OpenFlags("FirstSeed", flags + " --seed 1")->cache().Import(bytes).ok());
+  EXPECT_TRUE(OpenFlags("FirstSeed", flags + " --seed 1")->cache().snapshots()->Import(bytes).ok());
 }
 
 INSTANTIATE_TEST_SUITE_P(Models, SnapshotExactness, ::testing::ValuesIn(AllCases()),

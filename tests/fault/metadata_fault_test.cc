@@ -66,7 +66,6 @@ int FailEachAllocation(const std::function<Status()>& call, const std::function<
 class MetadataFaultTest : public ::testing::Test {
  protected:
   void Open(int sequences, int capacity, int max_batch) {
-    EXPECT_TRUE(cache_.SetConfig({}).ok());
     EXPECT_TRUE(
         cache_.Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, max_batch}).ok());
   }
@@ -101,7 +100,6 @@ class MetadataFaultTest : public ::testing::Test {
 };
 
 TEST_F(MetadataFaultTest, Init) {
-  ASSERT_TRUE(cache_.SetConfig({}).ok());
   const int failed = FailEachAllocation(
       [&] {
         return cache_.Init(backend_, {DType::kF32, DType::kF32, 3, 4, 5});
@@ -120,7 +118,6 @@ TEST_F(MetadataFaultTest, InitOfTheOtherKinds) {
   caches.push_back(MakeEncoderCache({.max_tokens = 4}));
   caches.push_back(MakeRecurrentCache(recurrent));
   for (const auto& cache : caches) {
-    ASSERT_TRUE(cache->SetConfig({}).ok());
     const int failed = FailEachAllocation(
         [&] {
           return cache->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 5});
@@ -137,7 +134,7 @@ TEST_F(MetadataFaultTest, Compaction) {
   ASSERT_TRUE(StartForward(cache_, {{1, 0, 0}}).ok());
   ASSERT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 8, 1, -1}));
   // The list of moves takes two allocations, and each sequence's list of runs takes one.
-  EXPECT_EQ(FailEach([&] { return cache_.Compact(); }), 4);
+  EXPECT_EQ(FailEach([&] { return cache_.memory()->Compact(); }), 4);
   EXPECT_EQ(Metadata(), (std::vector<std::int64_t>{13, 0, 0, 2, -1, 0, 2, 1, -1}));
 }
 
@@ -215,26 +212,31 @@ TEST_F(MetadataFaultTest, SnapshotsOfManyRuns) {
   FillWithGaps(40);
   std::unique_ptr<Snapshot> snapshot;
   EXPECT_EQ(FailEach([&] {
-              KVCACHE_ASSIGN_OR_RETURN(snapshot, cache_.TakeSnapshot(SequenceId{0}, 0, 79));
+              KVCACHE_ASSIGN_OR_RETURN(snapshot,
+                                       cache_.snapshots()->TakeSnapshot(SequenceId{0}, 0, 79));
               return Status::Ok();
             }),
             2);
   SnapshotParts parts;
   EXPECT_GT(FailEach([&] {
-              KVCACHE_ASSIGN_OR_RETURN(parts, cache_.SplitSnapshot(snapshot, 40));
+              KVCACHE_ASSIGN_OR_RETURN(parts, cache_.snapshots()->SplitSnapshot(snapshot, 40));
               return Status::Ok();
             }),
             1);
   EXPECT_EQ(FailEach([&] {
-              KVCACHE_ASSIGN_OR_RETURN(snapshot, cache_.MergeSnapshots(parts.first, parts.second));
+              KVCACHE_ASSIGN_OR_RETURN(
+                  snapshot, cache_.snapshots()->MergeSnapshots(parts.first, parts.second));
               return Status::Ok();
             }),
             0);  // merging what was one before needs no memory
   EXPECT_EQ(snapshot->HeldCells(), 40);
   const Position lengths[] = {80, 82};
-  EXPECT_GT(FailEach([&] { return cache_.ScheduleCaptures(SequenceId{0}, 79, lengths); }), 1);
-  EXPECT_GT(FailEach([&] { return cache_.Restore(SequenceId{1}, snapshot.get(), 79); }), 0);
-  EXPECT_GT(FailEachAllocation([&] { return cache_.Materialize(*snapshot); },
+  EXPECT_GT(
+      FailEach([&] { return cache_.snapshots()->ScheduleCaptures(SequenceId{0}, 79, lengths); }),
+      1);
+  EXPECT_GT(
+      FailEach([&] { return cache_.snapshots()->Restore(SequenceId{1}, snapshot.get(), 79); }), 0);
+  EXPECT_GT(FailEachAllocation([&] { return cache_.snapshots()->Materialize(*snapshot); },
                                [&] { EXPECT_EQ(snapshot->HeldBytes(), 0); }),
             0);
 }
@@ -248,7 +250,6 @@ TEST_F(MetadataFaultTest, TransactionOverRecurrentStates) {
     return Status::Ok();
   };
   auto cache = MakeRecurrentCache(std::move(options));
-  ASSERT_TRUE(cache->SetConfig({}).ok());
   ASSERT_TRUE(cache->Init(backend_, {DType::kF32, DType::kF32, 2, 32, 8}).ok());
   const std::vector<Position> positions = {0, 1, 2, 3};
   const std::vector<SequenceId> sequences(4, SequenceId{0});
@@ -281,7 +282,7 @@ TEST_F(MetadataFaultTest, PutAndGet) {
   const TensorView view = TensorView::Dense(data, DType::kF32, 4, 1, 1);
   ASSERT_TRUE(StartForward(cache_, {{0, 0, 0}}).ok());
   EXPECT_EQ(FailEach([&] {
-              EXPECT_EQ(cache_.AllocatedBytes(), 0);
+              EXPECT_EQ(cache_.memory()->AllocatedBytes(), 0);
               return cache_.Put(view, view);
             }),
             5);  // for K and V a buffer's object and bytes each, and the list of layers
@@ -295,14 +296,14 @@ TEST_F(MetadataFaultTest, PutAndGet) {
 // Every call of a recurrent cache that has to do with snapshots.
 TEST_F(MetadataFaultTest, SnapshotsOfRecurrentStates) {
   auto cache = MakeRecurrentCache({.layers = {1}, .state_size = 4});
-  ASSERT_TRUE(cache->SetConfig({}).ok());
   ASSERT_TRUE(cache->Init(backend_, {DType::kF32, DType::kF32, 2, 32, 8}).ok());
   const std::vector<Position> positions = {0, 1, 2, 3};
   const std::vector<SequenceId> sequences(4, SequenceId{0});
   const std::vector<Position> lengths = {2, 4};
-  const auto no_change = [&] { EXPECT_EQ(cache->SnapshotBytes(), 0); };
-  EXPECT_GT(FailEachAllocation([&] { return cache->ScheduleCaptures(SequenceId{0}, 0, lengths); },
-                               no_change),
+  const auto no_change = [&] { EXPECT_EQ(cache->snapshots()->SnapshotBytes(), 0); };
+  EXPECT_GT(FailEachAllocation(
+                [&] { return cache->snapshots()->ScheduleCaptures(SequenceId{0}, 0, lengths); },
+                no_change),
             1);
   EXPECT_GT(FailEachAllocation(
                 [&] {
@@ -318,7 +319,7 @@ TEST_F(MetadataFaultTest, SnapshotsOfRecurrentStates) {
   std::vector<std::unique_ptr<Snapshot>> captures;
   EXPECT_GT(FailEachAllocation(
                 [&] {
-                  auto taken = cache->TakeCaptures(SequenceId{0});
+                  auto taken = cache->snapshots()->TakeCaptures(SequenceId{0});
                   if (!taken.ok()) return std::move(taken).TakeStatus();
                   captures = std::move(*taken);
                   return Status::Ok();
@@ -331,25 +332,28 @@ TEST_F(MetadataFaultTest, SnapshotsOfRecurrentStates) {
   std::unique_ptr<Snapshot> whole;
   EXPECT_GT(FailEachAllocation(
                 [&] {
-                  auto taken = cache->TakeSnapshot(SequenceId{0}, 0, 4);
+                  auto taken = cache->snapshots()->TakeSnapshot(SequenceId{0}, 0, 4);
                   if (!taken.ok()) return std::move(taken).TakeStatus();
                   whole = std::move(*taken);
                   return Status::Ok();
                 },
                 no_change),
             1);
-  EXPECT_GT(FailEachAllocation([&] { return cache->Materialize(*whole); },
+  EXPECT_GT(FailEachAllocation([&] { return cache->snapshots()->Materialize(*whole); },
                                [&] { EXPECT_GT(whole->HeldCells(), 0); }),
             1);
-  EXPECT_GT(FailEachAllocation([&] { return cache->Restore(SequenceId{1}, whole.get(), 4); },
-                               [&] { EXPECT_FALSE(cache->CanResume(SequenceId{1}, 4)); }),
-            0);
+  EXPECT_GT(
+      FailEachAllocation([&] { return cache->snapshots()->Restore(SequenceId{1}, whole.get(), 4); },
+                         [&] { EXPECT_FALSE(cache->CanResume(SequenceId{1}, 4)); }),
+      0);
   EXPECT_TRUE(cache->CanResume(SequenceId{1}, 4));
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache->ExportSize(*whole)));
-  EXPECT_GT(FailEachAllocation([&] { return cache->Export(*whole, bytes); }, [] {}), 1);
+  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache->snapshots()->ExportSize(*whole)));
+  EXPECT_GT(FailEachAllocation([&] { return cache->snapshots()->Export(*whole, bytes); }, [] {}),
+            1);
   whole.reset();
   captures.clear();
-  EXPECT_GT(FailEachAllocation([&] { return cache->Import(bytes).status(); }, no_change), 3);
+  EXPECT_GT(
+      FailEachAllocation([&] { return cache->snapshots()->Import(bytes).status(); }, no_change), 3);
 }
 
 }  // namespace

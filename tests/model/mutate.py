@@ -31,7 +31,7 @@ def run(command, **options):
 
 def sources(folder):
     """Returns the sources of the model test: the cache, the test support, and the layers below."""
-    found = sorted(folder.glob("src/cache/*.cc")) + sorted(folder.glob("tests/support/**/*.cc"))
+    found = sorted(folder.glob("src/cache/**/*.cc")) + sorted(folder.glob("tests/support/**/*.cc"))
     found += sorted(folder.glob("src/base/*.cc"))
     found.append(folder / "src/platform/aligned_buffer.cc")
     found = [p for p in found if not re.search(r"_(test|bench)\.cc$", p.name)]

@@ -70,7 +70,7 @@ class RandomRequests : public SchedulerFixture {
               {}, MakeBackend());
     const Cache& cache = engine_->cache();
     const SequenceLength sequence[] = {{SequenceId{0}, kContext}};
-    budget_ = Held() + 3 * cache.GrowthOf(sequence, 2, 0);
+    budget_ = Held() + 3 * cache.memory()->GrowthOf(sequence, 2, 0);
     const SchedulerOptions options{.recompute_bound = 32,
                                    .budget_bytes = budget_,
                                    .free_memory_share = 0.0,

@@ -64,12 +64,12 @@ class ResidentSizeTest : public SchedulerFixture {
     asked_.clear();
     while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
     }
-    ASSERT_TRUE(engine_->cache().ReleaseFreeMemory().ok());
-    others_ = ResidentSize() - engine_->cache().ResidentBytes();
+    ASSERT_TRUE(engine_->cache().memory()->ReleaseFreeMemory().ok());
+    others_ = ResidentSize() - engine_->cache().memory()->ResidentBytes();
   }
 
   void ExpectSizeFollows() {
-    const std::int64_t counted = engine_->cache().ResidentBytes();
+    const std::int64_t counted = engine_->cache().memory()->ResidentBytes();
     if (counted < 64 * kMiB) return;
     const std::int64_t taken = ResidentSize() - others_;
     EXPECT_LE(taken, counted + counted / 20);
@@ -99,7 +99,7 @@ TEST_P(ResidentSizeTest, FollowsAFixedBudget) {
       (void)*scheduler_->Step();
       ASSERT_LE(Held(), budget);
       ExpectSizeFollows();
-      most = std::max(most, engine_->cache().ResidentBytes());
+      most = std::max(most, engine_->cache().memory()->ResidentBytes());
     }
   }
   RunAll();
@@ -113,7 +113,7 @@ TEST_P(ResidentSizeTest, FollowsABudgetThatShrinksAndGrows) {
   StartWith({.recompute_bound = 32,
              .free_memory_share = 1.0,
              .available_memory = [&]() -> std::optional<std::int64_t> {
-               return limit - engine_->cache().ResidentBytes();
+               return limit - engine_->cache().memory()->ResidentBytes();
              }});
   for (const std::int64_t next : {256, 128, 96, 200, 64, 256}) {
     limit = next * kMiB;
@@ -122,7 +122,7 @@ TEST_P(ResidentSizeTest, FollowsABudgetThatShrinksAndGrows) {
       AskRandom();
       for (int steps = 0; steps < 3; ++steps) {
         (void)*scheduler_->Step();
-        ASSERT_LE(engine_->cache().ResidentBytes(), limit);
+        ASSERT_LE(engine_->cache().memory()->ResidentBytes(), limit);
         ExpectSizeFollows();
       }
     }

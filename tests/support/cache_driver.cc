@@ -29,9 +29,12 @@ std::string ToText(const DriverSetup& setup) {
 CacheDriver::CacheDriver(const DriverSetup& setup)
     : setup_(setup), reference_(setup.make_reference({setup.options, setup.config})) {
   cache_ = reference_->MakeCache(backend_);
-  Status status = cache_->SetConfig(setup.config);
-  if (status.ok()) status = cache_->Init(backend_, setup.options);
-  cache_->SetMaterializeHook([this](std::int64_t bytes) { hooked_bytes_ += bytes; });
+  CacheOptions options = setup.options;
+  options.config = setup.config;
+  const Status status = cache_->Init(backend_, options);
+  if (cache_->snapshots() != nullptr) {
+    cache_->snapshots()->SetMaterializeHook([this](std::int64_t bytes) { hooked_bytes_ += bytes; });
+  }
   scheduled_.resize(setup.options.max_sequences);
   if (!status.ok()) cache_->Close();  // every step then reports it
 }
@@ -69,8 +72,14 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
       RunRemove(step.sequence, step.begin, step.end, status, expected);
       return {};
     case ScriptStep::Kind::kCompact:
-      status = cache_->Compact();
+      if (cache_->memory() == nullptr) return {};
+      status = cache_->memory()->Compact();
       reference_->EndPass();
+      return {};
+    case ScriptStep::Kind::kEvict:
+      expected = reference_->CheckEvict(step.sequence);
+      status = cache_->EvictWindow(SequenceId{step.sequence});
+      if (expected == StatusCode::kOk) reference_->Evict(step.sequence);
       return {};
     case ScriptStep::Kind::kAccept: RunAccept(step, status, expected); return {};
     case ScriptStep::Kind::kSnapshot: return RunSnapshot(step, status, expected);
@@ -79,12 +88,14 @@ Difference CacheDriver::Run(const ScriptStep& step, Status& status, StatusCode& 
     case ScriptStep::Kind::kSplit: return RunSplit(step, status, expected);
     case ScriptStep::Kind::kDrop: slots_[step.slot] = {}; return {};
     case ScriptStep::Kind::kMaterialize:
-      if (slots_[step.slot].real != nullptr) status = cache_->Materialize(*slots_[step.slot].real);
+      if (slots_[step.slot].real != nullptr)
+        status = cache_->snapshots()->Materialize(*slots_[step.slot].real);
       return {};
     case ScriptStep::Kind::kCapture: {
       const std::vector<Position> lengths(step.accepted.begin(), step.accepted.end());
       expected = reference_->CheckSchedule(step.sequence, step.begin, lengths);
-      status = cache_->ScheduleCaptures(SequenceId{step.sequence}, step.begin, lengths);
+      status =
+          cache_->snapshots()->ScheduleCaptures(SequenceId{step.sequence}, step.begin, lengths);
       if (expected != StatusCode::kOk) return {};
       reference_->Schedule(step.sequence, step.begin, lengths);
       scheduled_[step.sequence] = true;
@@ -151,7 +162,7 @@ void CacheDriver::RunCommit(const ScriptStep& step, Status& status, StatusCode& 
 
 Difference CacheDriver::RunSnapshot(const ScriptStep& step, Status& status, StatusCode& expected) {
   expected = reference_->CheckSnapshot(step.sequence, step.begin, step.end);
-  auto real = cache_->TakeSnapshot(SequenceId{step.sequence}, step.begin, step.end);
+  auto real = cache_->snapshots()->TakeSnapshot(SequenceId{step.sequence}, step.begin, step.end);
   status = real.status();
   if (!status.ok() || expected != StatusCode::kOk) return {};
   Slot slot{std::move(*real), reference_->TakeSnapshot(step.sequence, step.begin, step.end)};
@@ -167,10 +178,12 @@ Difference CacheDriver::RunBring(const ScriptStep& step, Status& status, StatusC
   const ReferenceSnapshot* const own = slot.reference.get();
   expected = reference_->CheckRestore(step.sequence, own, step.begin);
   const StatusCode checked =
-      cache_->CheckRestore(SequenceId{step.sequence}, slot.real.get(), step.begin).code();
+      cache_->snapshots()
+          ->CheckRestore(SequenceId{step.sequence}, slot.real.get(), step.begin)
+          .code();
   if (checked != expected) return "CheckRestore returned " + CodeText(checked);
   const std::int64_t held = slot.real == nullptr ? 0 : slot.real->HeldBytes();
-  status = cache_->Restore(SequenceId{step.sequence}, slot.real.get(), step.begin);
+  status = cache_->snapshots()->Restore(SequenceId{step.sequence}, slot.real.get(), step.begin);
   if (slot.real != nullptr && slot.real->HeldBytes() != held) {
     return "a restore changed the bytes that its snapshot holds";
   }
@@ -186,11 +199,11 @@ Difference CacheDriver::RunMerge(const ScriptStep& step, Status& status, StatusC
   const bool good = first.real != nullptr && second.real != nullptr && &first != &second &&
                     first.real->end() == second.real->begin();
   expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
-  const std::int64_t bytes = cache_->SnapshotBytes();
+  const std::int64_t bytes = cache_->snapshots()->SnapshotBytes();
   const bool lazy = good && first.real->HeldBytes() == 0 && second.real->HeldBytes() == 0;
-  auto merged = cache_->MergeSnapshots(first.real, second.real);
+  auto merged = cache_->snapshots()->MergeSnapshots(first.real, second.real);
   status = merged.status();
-  if (cache_->SnapshotBytes() > bytes) return "a merge took host memory";
+  if (cache_->snapshots()->SnapshotBytes() > bytes) return "a merge took host memory";
   if (lazy && merged.ok() && (*merged)->HeldBytes() != 0) return "a merge of lazy snapshots copied";
   if (!status.ok() || !good) return {};
   if (first.real != nullptr || second.real != nullptr) return "a merged snapshot was not taken";
@@ -205,11 +218,11 @@ Difference CacheDriver::RunSplit(const ScriptStep& step, Status& status, StatusC
   const bool good =
       slot.real != nullptr && step.begin > slot.real->begin() && step.begin < slot.real->end();
   expected = good ? StatusCode::kOk : StatusCode::kInvalidArgument;
-  const std::int64_t bytes = cache_->SnapshotBytes();
+  const std::int64_t bytes = cache_->snapshots()->SnapshotBytes();
   const bool lazy = good && slot.real->HeldBytes() == 0;
-  auto parts = cache_->SplitSnapshot(slot.real, step.begin);
+  auto parts = cache_->snapshots()->SplitSnapshot(slot.real, step.begin);
   status = parts.status();
-  if (cache_->SnapshotBytes() != bytes) return "a split changed the host memory";
+  if (cache_->snapshots()->SnapshotBytes() != bytes) return "a split changed the host memory";
   if (lazy && parts.ok() && parts->second->HeldBytes() != 0) return "a split of a lazy one copied";
   if (!status.ok() || !good) return {};
   if (slot.real != nullptr) return "a split snapshot was not taken";
@@ -222,7 +235,7 @@ Difference CacheDriver::RunSplit(const ScriptStep& step, Status& status, StatusC
 
 Difference CacheDriver::RunTake(const ScriptStep& step, Status& status, StatusCode& expected) {
   const bool known = step.sequence >= 0 && step.sequence < setup_.options.max_sequences;
-  auto taken = cache_->TakeCaptures(SequenceId{step.sequence});
+  auto taken = cache_->snapshots()->TakeCaptures(SequenceId{step.sequence});
   status = taken.status();
   expected = known ? StatusCode::kOk : StatusCode::kInvalidArgument;
   if (!status.ok() || !known) return {};
@@ -243,25 +256,25 @@ Difference CacheDriver::RunTake(const ScriptStep& step, Status& status, StatusCo
 Difference CacheDriver::RunExport(const ScriptStep& step, Status& status) {
   Slot& slot = slots_[step.slot];
   if (slot.real == nullptr) return {};
-  const auto size = cache_->ExportSize(*slot.real);
+  const auto size = cache_->snapshots()->ExportSize(*slot.real);
   status = size.status();
   if (!status.ok()) return {};
   std::vector<std::byte> bytes(static_cast<std::size_t>(*size));
-  status = cache_->Export(*slot.real, bytes);
+  status = cache_->snapshots()->Export(*slot.real, bytes);
   if (!status.ok()) return {};
   std::vector<std::byte> damaged = bytes;
   damaged[next_content_ * 7 % 64] ^= std::byte{0x10};
-  if (cache_->Import(damaged).ok()) return "a damaged header was imported";
+  if (cache_->snapshots()->Import(damaged).ok()) return "a damaged header was imported";
   damaged = bytes;
   damaged.resize(bytes.size() - 1 - next_content_ % 64);
-  if (cache_->Import(damaged).ok()) return "cut bytes were imported";
-  auto imported = cache_->Import(bytes);
+  if (cache_->snapshots()->Import(damaged).ok()) return "cut bytes were imported";
+  auto imported = cache_->snapshots()->Import(bytes);
   status = imported.status();
   if (!status.ok()) return {};
   std::vector<std::byte> again(bytes.size());
-  const auto again_size = cache_->ExportSize(**imported);
+  const auto again_size = cache_->snapshots()->ExportSize(**imported);
   if (!again_size.ok() || *again_size != *size) return "the imported snapshot has another size";
-  status = cache_->Export(**imported, again);
+  status = cache_->snapshots()->Export(**imported, again);
   if (!status.ok()) return {};
   if (again != bytes) return "the imported snapshot has other bytes";
   slot.real = std::move(*imported);
@@ -283,9 +296,10 @@ Difference CacheDriver::FollowSnapshots() {
     reference_->Follow(*slot.reference, *slot.real);
   }
   reference_->set_snapshots(any);
-  if (cache_->SnapshotBytes() != hooked_bytes_) {
-    return "SnapshotBytes is " + std::to_string(cache_->SnapshotBytes()) + ", the hook counted " +
-           std::to_string(hooked_bytes_);
+  const CacheSnapshots* const snapshots = cache_->snapshots();
+  if (snapshots != nullptr && snapshots->SnapshotBytes() != hooked_bytes_) {
+    return "SnapshotBytes is " + std::to_string(snapshots->SnapshotBytes()) +
+           ", the hook counted " + std::to_string(hooked_bytes_);
   }
   if (!any && hooked_bytes_ != 0) return "host memory without a snapshot";
   return {};
@@ -395,8 +409,9 @@ void CacheDriver::RunRemove(int sequence, Position begin, Position end, Status& 
 Difference CacheDriver::CheckAll() {
   if (Difference difference = FollowSnapshots()) return difference;
   if (Difference difference = reference_->Check()) return difference;
-  if (cache_->AllocatedBytes() != backend_.live_bytes()) {
-    return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", the backend lent " +
+  if (const CacheMemory* const memory = cache_->memory();
+      memory != nullptr && memory->AllocatedBytes() != backend_.live_bytes()) {
+    return "AllocatedBytes is " + std::to_string(memory->AllocatedBytes()) + ", the backend lent " +
            std::to_string(backend_.live_bytes());
   }
   return CheckResume();
@@ -405,7 +420,13 @@ Difference CacheDriver::CheckAll() {
 Difference CacheDriver::CheckResume() const {
   for (int s = -1; s <= setup_.options.max_sequences; ++s) {
     Position end = setup_.options.capacity + 4;
-    if (s >= 0 && s < setup_.options.max_sequences) end = std::max(end, reference_->length(s) + 2);
+    const bool known = s >= 0 && s < setup_.options.max_sequences;
+    const Position length = known ? reference_->length(s) : 0;
+    end = std::max(end, length + 2);
+    if (cache_->Length(SequenceId{s}) != length) {
+      return "Length is " + std::to_string(cache_->Length(SequenceId{s})) + " for sequence " +
+             std::to_string(s) + ", expected " + std::to_string(length);
+    }
     for (Position position = -1; position < end; ++position) {
       if (cache_->CanResume(SequenceId{s}, position) != reference_->CanResume(s, position)) {
         return "CanResume differs for " + At(s, position);
@@ -421,7 +442,8 @@ Difference CacheDriver::Finish() {
   cache_->Close();
   transactions_[1].reset();             // a transaction may end after its cache was closed
   for (Slot& slot : slots_) slot = {};  // snapshots may outlive their cache
-  if (backend_.live_bytes() != 0 || cache_->AllocatedBytes() != 0) {
+  const std::int64_t held = cache_->memory() == nullptr ? 0 : cache_->memory()->AllocatedBytes();
+  if (backend_.live_bytes() != 0 || held != 0) {
     return "Close left " + std::to_string(backend_.live_bytes()) + " bytes";
   }
   cache_->Close();

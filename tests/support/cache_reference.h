@@ -36,7 +36,7 @@ struct ReferenceSetup {
   CacheConfig config;
 };
 
-// Returns where capture i begins: at the length before it, or all at 0 (Cache::ScheduleCaptures).
+// Returns where capture i begins: at the length before it, or all at 0 (CacheSnapshots::ScheduleCaptures).
 inline Position BeginOf(Position begin, const std::vector<Position>& lengths, std::size_t i) {
   if (begin == kEachFromZero) return 0;
   return i == 0 ? begin : lengths[i - 1];
@@ -77,6 +77,12 @@ class CacheReference {
   virtual void Remove(int sequence, Position begin, Position end) = 0;
   virtual void PrepareRestore(int sequence, Position length) = 0;  // with the real cache's result
   virtual void EndPass() = 0;
+
+  // --- EvictWindow. A kind without a window leaves these out: the call only ends the pass.
+  virtual StatusCode CheckEvict(int sequence) const {
+    return CheckRemove(sequence, 0, kEndOfSequence);
+  }
+  virtual void Evict(int /*sequence*/) { EndPass(); }
 
   // --- Snapshots: the same, a check and a call for each. A kind without snapshots leaves these out.
   virtual StatusCode CheckSnapshot(int /*sequence*/, Position /*begin*/, Position /*end*/) const {

@@ -10,10 +10,10 @@ namespace {
 
 using Kind = ScriptStep::Kind;
 
-constexpr std::array<std::string_view, 20> kKinds = {
-    "forward", "reserve",  "copy",   "remove", "prepare", "restore", "compact",
-    "accept",  "snapshot", "bring",  "merge",  "split",   "drop",    "materialize",
-    "capture", "take",     "export", "begin",  "commit",  "rollback"};
+constexpr std::array<std::string_view, 21> kKinds = {
+    "forward", "reserve",  "copy",   "remove", "prepare", "restore",  "compact",
+    "accept",  "snapshot", "bring",  "merge",  "split",   "drop",     "materialize",
+    "capture", "take",     "export", "begin",  "commit",  "rollback", "evict"};
 constexpr std::array<std::string_view, 7> kCalls = {"allocate", "store",  "copy", "transfer",
                                                     "shift",    "values", "any"};
 
@@ -67,6 +67,7 @@ void Write(const ScriptStep& step, std::ostream& out) {
     out << ' ' << step.slot;
   }
   if (step.kind == Kind::kCapture) out << ' ' << step.sequence << ' ' << step.begin;
+  if (step.kind == Kind::kEvict) out << ' ' << step.sequence;
   if (step.kind == Kind::kTake) out << ' ' << step.sequence << ' ' << step.slot;
   WriteList("", step.accepted, out);
   if (step.kind == Kind::kCopy) {
@@ -102,6 +103,7 @@ ScriptStep ParseStep(std::istream& in) {
     in >> step.slot;
   }
   if (step.kind == Kind::kCapture) in >> step.sequence >> step.begin;
+  if (step.kind == Kind::kEvict) in >> step.sequence;
   if (step.kind == Kind::kTake) in >> step.sequence >> step.slot;
   if (step.kind == Kind::kBegin || step.kind == Kind::kCommit || step.kind == Kind::kRollBack) {
     in >> step.slot;

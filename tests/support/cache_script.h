@@ -27,6 +27,7 @@
 //   begin 1 2:0 max 2 isolated
 //   commit 0 2 0                   keeps two tokens of the first sequence and none of the second
 //   rollback 0
+//   evict 0                        EvictWindow of sequence 0
 //   … fail store 2                 suffix of any step: the second store of the call fails
 #pragma once
 
@@ -61,6 +62,7 @@ struct ScriptStep {
     kBegin,
     kCommit,
     kRollBack,
+    kEvict,
   };
   static constexpr int kTransactions = 2;
   static constexpr int kSlots = 6;
@@ -73,7 +75,7 @@ struct ScriptStep {
   std::vector<int> parents{};       // forward, reserve: parents of drafts
   // accept: last draft of each path; capture: the lengths; commit: numbers of tokens
   std::vector<int> accepted{};
-  int sequence = 0;  // remove, prepare, restore; copy: from
+  int sequence = 0;  // remove, prepare, restore, evict; copy: from
   int target = 0;    // copy: to; merge, split: the second slot
   // remove; copy: the length; prepare, restore: the target; begin: max_tokens
   Position begin = 0;

@@ -235,8 +235,8 @@ Difference CausalReference::CheckAllocatedBytes() const {
     if (shape.v_in_k) continue;
     expected += BytesOf(setup_.options.v_type, cells * shape.kv_heads * shape.v_dim);
   }
-  if (cache_->AllocatedBytes() == expected) return {};
-  return "AllocatedBytes is " + std::to_string(cache_->AllocatedBytes()) + ", expected " +
+  if (cache_->memory()->AllocatedBytes() == expected) return {};
+  return "AllocatedBytes is " + std::to_string(cache_->memory()->AllocatedBytes()) + ", expected " +
          std::to_string(expected);
 }
 

@@ -46,6 +46,7 @@ class CausalReference : public CacheReference {
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int /*sequence*/, Position /*length*/) override {}
   void EndPass() override { model_.EndPass(); }
+  void Evict(int sequence) override { model_.Evict(sequence); }
   StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
   ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
   StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,

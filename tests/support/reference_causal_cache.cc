@@ -209,6 +209,15 @@ void ReferenceCausalCache::Remove(int sequence, Position begin, Position end,
   if (tokens.empty()) late_[sequence] = false;
 }
 
+void ReferenceCausalCache::Evict(int sequence) {
+  EndPass();
+  const Position next = length(sequence);
+  std::erase_if(sequences_[sequence], [&](const auto& entry) {
+    return options_.retained_tokens > 0 && entry.first + 1 < next &&
+           entry.first <= std::int64_t{next} - options_.retained_tokens;
+  });
+}
+
 StatusCode ReferenceCausalCache::CheckTransaction(const std::vector<SequenceLength>& members,
                                                   Position max_tokens) const {
   const auto length_of = [&](int sequence) { return length(sequence); };

@@ -78,6 +78,8 @@ class ReferenceCausalCache {
   // Applies `rotate` to the content of every token that moves, once per layer that has one.
   void Remove(int sequence, Position begin, Position end, const RotateKeys& rotate);
   void EndPass();
+  // Drops what a pass at the end of the sequence would evict of it, but not its newest token.
+  void Evict(int sequence);
   void BeginTransaction(const std::vector<SequenceLength>& members, Position max_tokens);
   // Returns the sequences to what they were, with the tokens up to the kept lengths.
   void EndTransaction(const std::vector<SequenceLength>& kept);

@@ -77,7 +77,9 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
     scheduler_ = std::move(scheduler).value();
   }
   // Bytes that a budget counts.
-  std::int64_t Held() const { return engine_->cache().ResidentBytes() + engine_->WorkspaceBytes(); }
+  std::int64_t Held() const {
+    return engine_->cache().memory()->ResidentBytes() + engine_->WorkspaceBytes();
+  }
   virtual void BeforeCallback() {}
   Asked& Ask(Tokens prompt, int max_tokens, ScheduledRequest request = {}) {
     asked_.push_back(std::make_unique<Asked>());
@@ -143,9 +145,9 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
     }
     EXPECT_EQ(scheduler_->prefixes().Stats().tokens, 0);
     EXPECT_EQ(scheduler_->prefixes().Stats().states, 0);
-    EXPECT_EQ(engine_->cache().SnapshotBytes(), 0);
+    EXPECT_EQ(engine_->cache().snapshots()->SnapshotBytes(), 0);
     const auto fresh = Open(engine_->options());
-    EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
+    EXPECT_EQ(engine_->cache().memory()->FreeCells(), fresh->cache().memory()->FreeCells());
   }
 
   static Tokens SomeTokens(int count, int first = 3) {

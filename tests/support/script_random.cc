@@ -359,8 +359,10 @@ ScriptStep RandomStep(const DriverSetup& setup, const CacheDriver& driver, std::
                     : choice <= 54 ? RandomForward(setup, reference, random)
                     : choice <= 67 ? RandomCopy(setup, reference, random)
                     : choice <= 83 ? RandomRemove(setup, reference, random)
-                    : choice <= 97 ? RandomRestore(setup, reference, random)
-                                   : ScriptStep{.kind = Kind::kCompact};
+                    : choice <= 95 ? RandomRestore(setup, reference, random)
+                    : choice <= 98
+                        ? ScriptStep{.kind = Kind::kEvict, .sequence = AnySequence(setup, random)}
+                        : ScriptStep{.kind = Kind::kCompact};
   if (Percent(random, 20)) {
     const bool writes = step.kind == Kind::kForward || step.kind == Kind::kReserve;
     step.fail_nth = Between(random, 1, 4);

@@ -52,6 +52,10 @@ void WrapperReference::Begin(const TestBatch& batch, ForwardMode mode) {
   for (const auto& reference : references_) reference->Begin(batch, mode);
 }
 
+void WrapperReference::Evict(int sequence) {
+  for (const auto& reference : references_) reference->Evict(sequence);
+}
+
 void WrapperReference::SetNonCausal(const std::vector<int>& queries) {
   for (const auto& reference : references_) reference->SetNonCausal(queries);
 }
@@ -237,7 +241,7 @@ void WrapperReference::RollBack(const std::vector<SequenceLength>& members) {
 
 Status WrapperReference::RunPass(Cache& cache, const TestBatch& batch, const ScriptStep& step) {
   for (std::size_t i = 0; i < references_.size(); ++i) {
-    cache.SetLayerType(static_cast<int>(i));
+    cache.Wrapper()->SetLayerType(static_cast<int>(i));
     KVCACHE_RETURN_IF_ERROR(references_[i]->RunPass(cache, batch, step));
   }
   return Status::Ok();
@@ -249,13 +253,13 @@ Difference WrapperReference::Check() {
     if (Difference difference = references_[i]->Check()) {
       return "cache " + std::to_string(i) + " of the wrapper: " + *difference;
     }
-    bytes += caches_[i]->AllocatedBytes();
-    cache_->SetLayerType(static_cast<int>(i));
+    bytes += caches_[i]->memory()->AllocatedBytes();
+    cache_->Wrapper()->SetLayerType(static_cast<int>(i));
     if (&cache_->Visible() != &caches_[i]->Visible()) {
       return "SetLayerType(" + std::to_string(i) + ") selected another cache";
     }
   }
-  return cache_->AllocatedBytes() == bytes
+  return cache_->memory()->AllocatedBytes() == bytes
              ? Difference()
              : "AllocatedBytes is not the sum over the wrapper's caches";
 }

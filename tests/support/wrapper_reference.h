@@ -32,6 +32,7 @@ class WrapperReference : public CacheReference {
   void Remove(int sequence, Position begin, Position end) override;
   void PrepareRestore(int sequence, Position length) override;
   void EndPass() override;
+  void Evict(int sequence) override;
   StatusCode CheckSnapshot(int sequence, Position begin, Position end) const override;
   ReferenceSnapshotPtr TakeSnapshot(int sequence, Position begin, Position end) override;
   StatusCode CheckRestore(int sequence, const ReferenceSnapshot* snapshot,

@@ -46,7 +46,7 @@ nlohmann::json PromptTokensJson(std::int64_t computed, std::int64_t restored,
 nlohmann::json MemoryJson(Engine& engine) {
   const EngineOptions& options = engine.options();
   return {
-      {"kv_bytes", engine.cache().AllocatedBytes()},
+      {"kv_bytes", engine.cache().memory()->AllocatedBytes()},
       {"kv_bytes_per_token", BytesPerToken(engine.info().memory, options.k_type, options.v_type)}};
 }
 

@@ -70,8 +70,8 @@ Result<ResumeTier> ParseResumeTier(const std::string& name) {
 Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& engine,
                              Session& session) {
   const std::vector<std::int32_t> tokens(session.tokens().begin(), session.tokens().end());
-  KVCACHE_ASSIGN_OR_RETURN(auto state,
-                           engine.cache().TakeSnapshot(session.sequence(), 0, session.position()));
+  KVCACHE_ASSIGN_OR_RETURN(auto state, engine.cache().snapshots()->TakeSnapshot(
+                                           session.sequence(), 0, session.position()));
   const std::span<const float> known = session.LastState();
   const std::vector<float> last(known.begin(), known.end());
   if (tier == ResumeTier::kLive) {

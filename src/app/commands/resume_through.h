@@ -24,7 +24,7 @@ Result<ResumeTier> ParseResumeTier(const std::string& name);
 
 // Empties the session, and restores what it held through the tier. A stored object is removed again.
 // Returns the milliseconds that the restoring took. Errors: kInvalidArgument if --store names no store of
-// the tier; those of the store and of Cache::Restore.
+// the tier; those of the store and of CacheSnapshots::Restore.
 Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& engine,
                              Session& session);
 

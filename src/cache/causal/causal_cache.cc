@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cassert>
+#include <limits>
 #include <new>
 #include <numeric>
 #include <string>
@@ -60,12 +61,12 @@ Status CausalCache::CheckInit(const KvBackend& backend, const CacheOptions& opti
     return Invalid(StrCat(SizesText(options, retained_tokens), " are more than ", kMaxCells,
                           " cells; make one of them smaller"));
   }
-  return CheckTypes(backend, options, storage_.ConfigFor(backend));
+  return CheckTypes(backend, options, CacheStorage::ConfigFor(backend, options));
 }
 
 Status CausalCache::Init(KvBackend& backend, const CacheOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckInit(backend, options));
-  const int padding = storage_.ConfigFor(backend).cell_padding;
+  const int padding = CacheStorage::ConfigFor(backend, options).cell_padding;
   KVCACHE_ASSIGN_OR_RETURN(const std::int32_t retained_tokens,
                            WindowEviction::RetainedTokens(causal_, options));
   const std::int64_t cells = RoundUp(CellsFor(options, retained_tokens), padding);
@@ -109,7 +110,7 @@ void CausalCache::Close() {
 }
 
 std::int64_t CausalCache::FreeCells() const {
-  if (causal_.window > 0) return Cache::FreeCells();
+  if (causal_.window > 0) return std::numeric_limits<std::int64_t>::max();
   return storage_.ready() ? cells_.free_cells() : 0;
 }
 
@@ -322,6 +323,10 @@ Result<DenseKv> CausalCache::Get() {
   return DenseViews(layer, masked_cells_, mask_.view());
 }
 
+Position CausalCache::Length(SequenceId sequence) const {
+  return storage_.ready() && cells_.Knows(sequence) ? cells_.history(sequence).length() : 0;
+}
+
 Status CausalCache::FindCells(SequenceId sequence, Position begin, Position end,
                               std::vector<HistoryRun>& runs) const {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
@@ -436,6 +441,15 @@ Status CausalCache::RemoveMiddle(SequenceId sequence, Position begin, Position e
     }
     KVCACHE_RETURN_IF_ERROR(causal_.shift_keys(layer, *storage, removal.shifted, begin - end));
   }
+  return Status::Ok();
+}
+
+Status CausalCache::EvictWindow(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
+  KVCACHE_RETURN_IF_ERROR(CheckSequence(sequence, storage_.options()));
+  KVCACHE_RETURN_IF_ERROR(transactions_.CheckChange(sequence));
+  EndPass();
+  eviction_.EvictOne(cells_, sequence);
   return Status::Ok();
 }
 

@@ -30,6 +30,7 @@
 #include "cache/pass/history_mask.h"
 #include "cache/snapshot/captures.h"
 #include "cache/snapshot/snapshot_bytes.h"
+#include "cache/two_phase.h"
 #include "kvcache/causal_cache.h"
 
 namespace kvcache {
@@ -37,24 +38,36 @@ namespace kvcache {
 // Layers whose memory goes back to the system have a multiple of this: whole pages of every shape.
 inline constexpr int kReleasingCells = 2048;
 
-class CausalCache final : public Cache {
+class CausalCache final : public Cache,
+                          public TwoPhaseCache,
+                          public TwoPhaseSnapshots,
+                          public TwoPhaseTransactions,
+                          public CacheMemory {
  public:
-  explicit CausalCache(CausalOptions causal) : causal_(std::move(causal)) {}
+  explicit CausalCache(CausalOptions causal)
+      : Cache({.snapshots = this, .transactions = this, .memory = this}),
+        causal_(std::move(causal)) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status SetConfig(const CacheConfig& config) override { return storage_.SetConfig(config); }
+  Status StartForward(const Batch& batch, ForwardMode mode) override {
+    return StartInHalves(*this, batch, mode);
+  }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
   void EndPass() override;
   void SetLayer(int layer) override { storage_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override;
+  Status AcceptDrafts(std::span<const std::int32_t> last) override {
+    return AcceptInHalves(*this, last);
+  }
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override { return storage_.Storage(); }
   const Visibility& Visible() const override { return pass_.visibility(); }
+  Position Length(SequenceId sequence) const override;
   Status FindCells(SequenceId sequence, Position begin, Position end,
                    std::vector<HistoryRun>& runs) const override;
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
@@ -62,6 +75,7 @@ class CausalCache final : public Cache {
   Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status EvictWindow(SequenceId sequence) override;
   Status Compact() override;
 
   Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
@@ -90,13 +104,14 @@ class CausalCache final : public Cache {
   std::int64_t SpareBytes() const override {
     return pool_ == nullptr ? 0 : pool_->memory().spare_bytes();
   }
-  void LimitSpareBytes(std::int64_t most) override {
-    if (pool_ != nullptr) pool_->memory().Limit(most);
+  void LimitSpareBytes(std::int64_t max_bytes) override {
+    if (pool_ != nullptr) pool_->memory().Limit(max_bytes);
   }
 
-  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
-  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) override;
+  void FinishBegin(std::span<const SequenceLength> members, Position max_tokens) override;
   Status CheckCommit(std::span<const SequenceLength> kept) const override;
+  Status PrepareCommit(std::span<const SequenceLength> /*kept*/) override { return Status::Ok(); }
   void FinishCommit(std::span<const SequenceLength> kept) override;
   void RollBack(std::span<const SequenceLength> members) override;
 
@@ -109,7 +124,7 @@ class CausalCache final : public Cache {
   Status ReleaseFreeMemory() override;
 
   const CellTable& cells() const { return cells_; }
-  const OpenTransactions& transactions() const { return transactions_; }
+  const OpenTransactions& open_transactions() const { return transactions_; }
   // Returns the error that Init would return before it allocates.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const;
 

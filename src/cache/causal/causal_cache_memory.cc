@@ -18,7 +18,8 @@ std::int64_t CausalCache::BlockBytes() const {
 }
 
 std::int64_t CausalCache::ResidentBytes() const {
-  if (storage_.layers().releasable_cells() == 0) return Cache::ResidentBytes();
+  if (storage_.layers().releasable_cells() == 0)
+    return AllocatedBytes() + SnapshotBytes() + SpareBytes();
   return cells_.touched_blocks() * BlockBytes() + SnapshotBytes() + SpareBytes();
 }
 

@@ -138,7 +138,6 @@ TEST_F(CausalCacheTest, MiddleRemovalWithoutRoomForCopiesChangesNothing) {
 
 TEST_F(CausalCacheTest, MiddleRemovalNeedsAShiftFunction) {
   auto cache = MakeCausalCache();
-  ASSERT_TRUE(cache->SetConfig({}).ok());
   ASSERT_TRUE(cache->Init(backend_, F32Options(1, 8)).ok());
   ASSERT_TRUE(StartForward(*cache, {{0, 0, 1}, {0, 1, 2}, {0, 2, 3}}).ok());
   const Status status = cache->Remove(SequenceId{0}, 0, 1);
@@ -227,9 +226,9 @@ TEST_F(CausalCacheTest, ReservePassSeesEverythingAndChangesNothing) {
   EXPECT_EQ(Mask(), (Rows{"00000000", "00000000", "........", "........"}));
   EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 0), before);
   // The reserving pass allocates the layer.
-  EXPECT_EQ(cache_->AllocatedBytes(), 16 * 2 * (4 + 3) * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 16 * 2 * (4 + 3) * 4);
   ASSERT_TRUE(PutContents(*cache_, batch, 1, kShape).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * 2 * (4 + 3) * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 2 * 16 * 2 * (4 + 3) * 4);
   EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 1));
   EXPECT_FALSE(cache_->CanResume(SequenceId{1}, 1));
   EXPECT_EQ(Forward({{0, 1, 8}}), (Rows{"00..", "....", "....", "...."}));
@@ -239,16 +238,16 @@ TEST_F(CausalCacheTest, APoolOfItsOwnSizeIsSharedByAllSequences) {
   CacheOptions options = F32Options(2, 4);
   options.cells = 10;
   Open(options);
-  EXPECT_EQ(cache_->FreeCells(), 10);
+  EXPECT_EQ(cache_->memory()->FreeCells(), 10);
   Forward({{0, 0, 1}, {0, 1, 2}, {0, 2, 3}, {0, 3, 4}, {0, 4, 5}, {0, 5, 6}, {0, 6, 7}, {0, 7, 8}});
-  EXPECT_EQ(cache_->FreeCells(), 2);
-  auto kept = cache_->TakeSnapshot(SequenceId{0}, 0, 3);
+  EXPECT_EQ(cache_->memory()->FreeCells(), 2);
+  auto kept = cache_->snapshots()->TakeSnapshot(SequenceId{0}, 0, 3);
   ASSERT_TRUE(kept.ok());
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
-  EXPECT_EQ(cache_->FreeCells(), 7);
+  EXPECT_EQ(cache_->memory()->FreeCells(), 7);
   kept->reset();
-  EXPECT_EQ(cache_->FreeCells(), 10);
-  EXPECT_EQ(cache_->UsedBytes(), 0);
+  EXPECT_EQ(cache_->memory()->FreeCells(), 10);
+  EXPECT_EQ(cache_->memory()->UsedBytes(), 0);
   options.cells = 7;
   const Status status = MakeCausalCache()->Init(backend_, options);
   EXPECT_EQ(status.message(), "cells is 7; must be 0, or at least max_batch, 8");

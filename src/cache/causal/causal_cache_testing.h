@@ -37,12 +37,12 @@ inline CacheOptions F32Options(int max_sequences, int capacity, int max_batch = 
 
 class CausalCacheTest : public ::testing::Test {
  protected:
-  void Open(const CacheOptions& options, const CacheConfig& config = {}) {
+  void Open(CacheOptions options, const CacheConfig& config = {}) {
     cache_ = MakeCausalCache(
         {[this](int, const LayerKv& storage, std::span<const CellRun> cells, Position offset) {
           return backend_.ShiftKeys(storage, cells, offset, kRope);
         }});
-    ASSERT_TRUE(cache_->SetConfig(config).ok());
+    options.config = config;
     const Status status = cache_->Init(backend_, options);
     ASSERT_TRUE(status.ok()) << status.message();
   }

@@ -10,8 +10,7 @@
 
 namespace kvcache {
 
-Status CausalCache::PrepareTransaction(std::span<const SequenceLength> members,
-                                       Position max_tokens) {
+Status CausalCache::PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const SequenceId id = members[i].sequence;
@@ -33,7 +32,7 @@ Status CausalCache::PrepareTransaction(std::span<const SequenceLength> members,
                  " are free (", sizes_text_, ")")};
 }
 
-void CausalCache::BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) {
+void CausalCache::FinishBegin(std::span<const SequenceLength> members, Position max_tokens) {
   EndPass();
   if (evicts_first_) eviction_.Evict(cells_);
   transactions_.Open(members, max_tokens);

@@ -1,4 +1,4 @@
-// The causal cache: layers, their storage and views, and what Init and SetConfig refuse.
+// The causal cache: layers, their storage and views, and what Init refuses.
 #include <gtest/gtest.h>
 
 #include <cstdint>
@@ -13,16 +13,16 @@ namespace {
 
 TEST_F(CausalCacheTest, LayersDifferInShapeAndAreMadeWhenWritten) {
   Open(F32Options(1, 16));
-  EXPECT_EQ(cache_->AllocatedBytes(), 0);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 0);
   EXPECT_EQ(backend_.live_bytes(), 0);
   const Tokens tokens{{0, 0, 1}, {0, 1, 2}};
   const KvShape other{.kv_heads = 1, .k_dim = 6, .v_dim = 8};
   ASSERT_TRUE(StartForward(*cache_, tokens).ok());
   ASSERT_TRUE(PutContents(*cache_, tokens, 3, other).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), 16 * (6 + 8) * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 16 * (6 + 8) * 4);
   ASSERT_TRUE(PutContents(*cache_, tokens, 0, kShape).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), 16 * (6 + 8) * 4 + 16 * 2 * (4 + 3) * 4);
-  EXPECT_EQ(backend_.live_bytes(), cache_->AllocatedBytes());
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 16 * (6 + 8) * 4 + 16 * 2 * (4 + 3) * 4);
+  EXPECT_EQ(backend_.live_bytes(), cache_->memory()->AllocatedBytes());
   EXPECT_EQ(cache_->Storage()->shape, kShape);
   cache_->SetLayer(3);
   EXPECT_EQ(cache_->Storage()->shape, other);
@@ -130,22 +130,35 @@ TEST_F(CausalCacheTest, InitRefuses) {
             "Init was already called; make a new cache");
 }
 
-TEST_F(CausalCacheTest, ConfigIsSetOnceAndBeforeInit) {
+TEST_F(CausalCacheTest, InitChecksTheConfig) {
+  struct Case {
+    CacheConfig config;
+    StatusCode code;
+    std::string message;
+  };
+  const Case kCases[] = {
+      {{.cell_padding = 0}, StatusCode::kInvalidArgument, "padding is 0; must be in [1, 65536]"},
+      {{.layout = KvLayout::kTiled, .v_transposed = true},
+       StatusCode::kInvalidArgument,
+       "v_transposed is set for the tiled layout; it needs the plain layout"},
+      {{.mask_type = DType::kI8}, StatusCode::kUnsupported, "mask_type is i8; must be f32 or f16"},
+  };
   auto cache = MakeCausalCache();
-  CacheConfig bad;
-  bad.cell_padding = 0;
-  EXPECT_EQ(cache->SetConfig(bad).message(), "padding is 0; must be in [1, 65536]");
-  bad = {.layout = KvLayout::kTiled, .v_transposed = true};
-  EXPECT_EQ(cache->SetConfig(bad).code(), StatusCode::kInvalidArgument);
-  bad = {.mask_type = DType::kI8};
-  EXPECT_EQ(cache->SetConfig(bad).message(), "mask_type is i8; must be f32 or f16");
-  EXPECT_TRUE(cache->SetConfig({}).ok());
-  EXPECT_EQ(cache->SetConfig({}).message(), "SetConfig was already called; call it at most once");
+  CacheOptions options = F32Options(1, 4);
+  for (const Case& c : kCases) {
+    options.config = c.config;
+    const Status status = cache->Init(backend_, options);
+    EXPECT_EQ(status.code(), c.code);
+    EXPECT_EQ(status.message(), c.message);
+  }
+  options.config = CacheConfig{};
+  EXPECT_TRUE(cache->Init(backend_, options).ok()) << "the refused calls changed nothing";
+}
 
+TEST_F(CausalCacheTest, WithoutAConfigTheBackendsIsTaken) {
   ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
   auto preferred = MakeCausalCache();
-  ASSERT_TRUE(preferred->Init(tiled, F32Options(1, 4)).ok());  // the backend's preferred config
-  EXPECT_EQ(preferred->SetConfig({}).message(), "SetConfig after Init; call it before");
+  ASSERT_TRUE(preferred->Init(tiled, F32Options(1, 4)).ok());
   ASSERT_TRUE(StartForward(*preferred, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*preferred, {{0, 0, 1}}, 0, kShape).ok());
   EXPECT_EQ(preferred->Storage()->layout, KvLayout::kTiled);
@@ -159,7 +172,7 @@ TEST_F(CausalCacheTest, CloseIsSafeAnywhere) {
   for (int i = 0; i < 2; ++i) {
     cache_->Close();
     EXPECT_EQ(backend_.live_bytes(), 0);
-    EXPECT_EQ(cache_->AllocatedBytes(), 0);
+    EXPECT_EQ(cache_->memory()->AllocatedBytes(), 0);
     EXPECT_TRUE(cache_->Visible().positions.empty());
     EXPECT_FALSE(cache_->CanResume(SequenceId{0}, 0));
     EXPECT_EQ(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).message(),
@@ -197,15 +210,15 @@ TEST_F(CausalCacheTest, GetNamesTheCellOfItsFirstColumn) {
   EXPECT_EQ(history->k.dims[2], run.length);
 }
 
-TEST_F(CausalCacheTest, GetInTheTiledLayoutNamesTheMissingCall) {
+TEST_F(CausalCacheTest, GetInTheTiledLayoutNamesTheOption) {
   ReferenceBackend tiled(CacheConfig{.layout = KvLayout::kTiled, .cell_padding = 16});
   auto cache = MakeCausalCache();
   ASSERT_TRUE(cache->Init(tiled, F32Options(1, 4)).ok());
   ASSERT_TRUE(StartForward(*cache, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*cache, {{0, 0, 1}}, 0, kShape).ok());
   EXPECT_EQ(cache->Get().status().message(),
-            "Get needs the plain layout, and the cache has the backend's tiled layout; call "
-            "SetConfig(CacheConfig{}) before Init");
+            "Get needs the plain layout, and the cache has the backend's tiled layout; set "
+            "CacheOptions::config to CacheConfig{}");
 }
 
 }  // namespace

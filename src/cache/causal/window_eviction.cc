@@ -69,11 +69,11 @@ std::span<const Eviction> WindowEviction::Plan(const CellTable& cells,
     in_batch_.push_back(id);
     planned_for_[Index(id)] = 1;
     plan_fits_ = plan_fits_ && position >= cells.history(id).length();
-    if (!transactions.has(id)) PlanOne(cells, id, std::int64_t{position} - retained_tokens_ + 1);
+    if (!transactions.has(id)) PlanOne(cells, id, FirstKept(position));
   }
   for (const SequenceId id : grown_) {
     if (planned_for_[Index(id)] != 0 || transactions.has(id)) continue;
-    PlanOne(cells, id, std::int64_t{cells.history(id).length()} - retained_tokens_ + 1);
+    PlanOne(cells, id, FirstKept(cells.history(id).length()));
   }
   for (const SequenceId id : in_batch_) planned_for_[Index(id)] = 0;
   return planned_;
@@ -92,6 +92,13 @@ void WindowEviction::Evict(CellTable& cells) {
   for (const SequenceId id : grown_) has_grown_[Index(id)] = 0;
   grown_.clear();
   for (const SequenceId id : in_batch_) MarkGrown(id);
+}
+
+void WindowEviction::EvictOne(CellTable& cells, SequenceId id) const {
+  const Position length = cells.history(id).length();
+  // The newest token stays, because the length is known from it.
+  const std::int64_t begin = std::min<std::int64_t>(FirstKept(length), length - 1);
+  if (!keeps_everything() && begin > 0) cells.DropBefore(id, static_cast<Position>(begin));
 }
 
 void WindowEviction::MarkGrown(SequenceId id) {

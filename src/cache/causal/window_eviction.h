@@ -48,10 +48,17 @@ class WindowEviction {
   // Applies the last plan.
   void Evict(CellTable& cells);
 
+  // Evicts what a batch that continues the sequence at its end would evict of it.
+  void EvictOne(CellTable& cells, SequenceId id) const;
+
   // Notes that the sequence may hold tokens that the next eviction drops.
   void MarkGrown(SequenceId id);
 
  private:
+  // Returns the first position that is kept if the sequence continues at `position`.
+  std::int64_t FirstKept(Position position) const {
+    return std::int64_t{position} - retained_tokens_ + 1;
+  }
   void PlanOne(const CellTable& cells, SequenceId id, std::int64_t begin);
 
   std::int32_t retained_tokens_ = 0;

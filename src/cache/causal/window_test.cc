@@ -31,9 +31,9 @@ class WindowTest : public ::testing::Test {
       return Status::Ok();
     };
     cache_ = std::make_unique<CausalCache>(std::move(causal));
-    ASSERT_TRUE(cache_->SetConfig(config).ok());
-    const Status status =
-        cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, max_batch});
+    CacheOptions options{DType::kF32, DType::kF32, sequences, capacity, max_batch};
+    options.config = config;
+    const Status status = cache_->Init(backend_, options);
     ASSERT_TRUE(status.ok()) << status.message();
   }
 
@@ -231,11 +231,11 @@ TEST_F(WindowTest, BytesAreThoseOfTheWindow) {
   Open({.window = 128}, 1, kContext, 32);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), (128 + 32) * 4 * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), (128 + 32) * 4 * 4);
   Open({}, 1, kContext, 32);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), kContext * 4 * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), kContext * 4 * 4);
 }
 
 TEST_F(WindowTest, RefusedOptions) {
@@ -261,14 +261,14 @@ TEST_F(WindowTest, CompactionFillsHolesAndKeepsBytes) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}, {0, 1, 2}, {1, 0, 3}, {2, 0, 4}}).ok());
   ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}, {0, 1, 2}, {1, 0, 3}, {2, 0, 4}}, 0, kShape).ok());
   EXPECT_EQ(Cells(0) + ", " + Cells(1) + ", " + Cells(2), "0@0 1@1, 0@4, 0@8");
-  ASSERT_TRUE(cache_->Compact().ok());
+  ASSERT_TRUE(cache_->memory()->Compact().ok());
   EXPECT_EQ(Cells(0) + ", " + Cells(1) + ", " + Cells(2), "0@0 1@1, 0@2, 0@3");
   EXPECT_EQ(testing::ReadKey(*cache_->Storage(), 3), testing::KeyContent(4, 0, kShape));
   EXPECT_EQ(cache_->Get().status().message(),
             "Get outside a forward pass; call StartForward first");
   backend_.FailNth(ReferenceBackend::Call::kCopy, 1);
   ASSERT_TRUE(cache_->Remove(SequenceId{0}, 0, kEndOfSequence).ok());
-  EXPECT_EQ(cache_->Compact().message(), "injected failure of a copy");
+  EXPECT_EQ(cache_->memory()->Compact().message(), "injected failure of a copy");
   EXPECT_EQ(Cells(1) + ", " + Cells(2), "0@2, 0@3");
 }
 

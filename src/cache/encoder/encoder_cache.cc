@@ -14,7 +14,7 @@ namespace kvcache {
 
 Status EncoderCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckInit(backend, options));
-  const CacheConfig config = storage_.ConfigFor(backend);
+  const CacheConfig config = CacheStorage::ConfigFor(backend, options);
   if (encoder_.max_tokens < 0) {
     return Invalid(StrCat("max_tokens is ", encoder_.max_tokens, "; must be at least 0"));
   }
@@ -269,6 +269,11 @@ bool EncoderCacheImpl::EncoderCached(SequenceId sequence) const {
          outputs_[Index(sequence)].entry != kNone;
 }
 
+Position EncoderCacheImpl::Length(SequenceId sequence) const {
+  const bool known = storage_.ready() && CheckSequence(sequence, storage_.options()).ok();
+  return known ? lengths_[Index(sequence)] : 0;
+}
+
 Status EncoderCacheImpl::CopyPrefix(SequenceId src, SequenceId dst, Position length) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   KVCACHE_RETURN_IF_ERROR(CheckSequence(src, storage_.options()));
@@ -343,6 +348,12 @@ Status EncoderCacheImpl::Remove(SequenceId sequence, Position begin, Position en
   } else {
     output.position -= end - begin;
   }
+  return Status::Ok();
+}
+
+Status EncoderCacheImpl::EvictWindow(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(CheckRemove(sequence, 0, kEndOfSequence));
+  EndPass();
   return Status::Ok();
 }
 

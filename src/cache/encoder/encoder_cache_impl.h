@@ -7,6 +7,7 @@
 #pragma once
 
 #include <cstdint>
+#include <limits>
 #include <memory>
 #include <optional>
 #include <span>
@@ -20,33 +21,47 @@
 #include "cache/pass/cache_storage.h"
 #include "cache/pass/drafts.h"
 #include "cache/snapshot/capture_schedule.h"
+#include "cache/two_phase.h"
 #include "kvcache/encoder_cache.h"
 
 namespace kvcache {
 
-class EncoderCacheImpl final : public EncoderCache {
+class EncoderCacheImpl final : public EncoderCache,
+                               public TwoPhaseCache,
+                               public TwoPhaseSnapshots,
+                               public TwoPhaseTransactions,
+                               public CacheMemory {
  public:
-  explicit EncoderCacheImpl(const EncoderOptions& encoder) : encoder_(encoder) {}
+  explicit EncoderCacheImpl(const EncoderOptions& encoder)
+      : EncoderCache({.snapshots = this, .transactions = this, .memory = this}),
+        encoder_(encoder) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status SetConfig(const CacheConfig& config) override { return storage_.SetConfig(config); }
+  Status StartForward(const Batch& batch, ForwardMode mode) override {
+    return StartInHalves(*this, batch, mode);
+  }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
   void EndPass() override;
   void SetLayer(int layer) override { storage_.SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override;
+  Status AcceptDrafts(std::span<const std::int32_t> last) override {
+    return AcceptInHalves(*this, last);
+  }
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override;
   Result<DenseKv> Get() override;
   Result<LayerKv> Storage() override { return storage_.Storage(); }
   const Visibility& Visible() const override { return visibility_; }
+  Position Length(SequenceId sequence) const override;
   Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
   bool CanResume(SequenceId sequence, Position position) const override;
   Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status EvictWindow(SequenceId sequence) override;
   Status Compact() override;
 
   Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
@@ -75,16 +90,24 @@ class EncoderCacheImpl final : public EncoderCache {
   std::int64_t SpareBytes() const override {
     return pool_ == nullptr ? 0 : pool_->memory().spare_bytes();
   }
-  void LimitSpareBytes(std::int64_t most) override {
-    if (pool_ != nullptr) pool_->memory().Limit(most);
+  void LimitSpareBytes(std::int64_t max_bytes) override {
+    if (pool_ != nullptr) pool_->memory().Limit(max_bytes);
   }
-  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
-  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) override;
+  void FinishBegin(std::span<const SequenceLength> members, Position max_tokens) override;
   Status CheckCommit(std::span<const SequenceLength> kept) const override;
+  Status PrepareCommit(std::span<const SequenceLength> /*kept*/) override { return Status::Ok(); }
   void FinishCommit(std::span<const SequenceLength> kept) override;
   void RollBack(std::span<const SequenceLength> members) override;
   std::int64_t AllocatedBytes() const override { return storage_.layers().allocated_bytes(); }
-  EncoderCache* Encoder() override { return this; }
+  std::int64_t UsedBytes() const override { return AllocatedBytes() + SnapshotBytes(); }
+  std::int64_t ResidentBytes() const override { return UsedBytes() + SpareBytes(); }
+  std::int64_t FreeCells() const override { return std::numeric_limits<std::int64_t>::max(); }
+  std::int64_t GrowthOf(std::span<const SequenceLength> /*more*/, int /*captures*/,
+                        int /*rounds*/) const override {
+    return 0;
+  }
+  Status ReleaseFreeMemory() override { return Status::Ok(); }
 
   Status SetSequence(SequenceId sequence) override;
   bool EncoderCached(SequenceId sequence) const override;

@@ -29,7 +29,6 @@ class EncoderCacheTest : public ::testing::Test {
  protected:
   void SetUp() override {
     cache_ = MakeEncoderCache({.max_tokens = 5});
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
   }
 
@@ -99,12 +98,12 @@ TEST_F(EncoderCacheTest, TheNewestItemChoosesAndGivesThePosition) {
 TEST_F(EncoderCacheTest, ForksShareUntilOneIsReplaced) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 2}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
-  const std::int64_t bytes = cache_->AllocatedBytes();
+  const std::int64_t bytes = cache_->memory()->AllocatedBytes();
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 3).ok());
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, SequenceId{2}, 2).ok());  // ends before the item
   EXPECT_TRUE(cache_->EncoderCached(kSecond));
   EXPECT_FALSE(cache_->EncoderCached(SequenceId{2}));
-  EXPECT_EQ(cache_->AllocatedBytes(), bytes);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), bytes);
   ASSERT_TRUE(StartForward(*cache_, {{1, 3}, {0, 3}}).ok());
   EXPECT_EQ(Seen(), "0+3 0+3 ");
   ASSERT_TRUE(Put(50, 2).ok());
@@ -115,7 +114,7 @@ TEST_F(EncoderCacheTest, AReservePassAllocatesAndMarksNothing) {
   const std::vector<TestToken> tokens{{0, 0}, {1, 0}};
   ASSERT_TRUE(StartForward(*cache_, tokens, ForwardMode::kReserve).ok());
   ASSERT_TRUE(Put(10, 5).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), 3 * 16 * (2 * 2 + 2 * 3) * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 3 * 16 * (2 * 2 + 2 * 3) * 4);
   EXPECT_FALSE(cache_->EncoderCached(kFirst));
   EXPECT_EQ(Seen(), "0+5 0+5 ") << "the worst case";
 }
@@ -165,7 +164,7 @@ TEST_F(EncoderCacheTest, AFailedPutLeavesNoOutput) {
 TEST_F(EncoderCacheTest, AnOutputIsCheckedForTokensAndLayers) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
-  auto snapshot = cache_->TakeSnapshot(kFirst, 0, 1);
+  auto snapshot = cache_->snapshots()->TakeSnapshot(kFirst, 0, 1);
   ASSERT_TRUE(snapshot.ok());
   const KvShape one[] = {kShape}, two[] = {kShape, kShape}, other[] = {{1, 2, 3}};
   // Shared with the sequence, and then copied.
@@ -177,7 +176,7 @@ TEST_F(EncoderCacheTest, AnOutputIsCheckedForTokensAndLayers) {
               "layer 1 of the snapshot's output has another shape than the model's");
     EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, other).code(), StatusCode::kCorrupt);
     EXPECT_EQ(cache_->CheckOutput(**snapshot, 3, {}).code(), StatusCode::kCorrupt);
-    ASSERT_TRUE(cache_->Materialize(**snapshot).ok());
+    ASSERT_TRUE(cache_->snapshots()->Materialize(**snapshot).ok());
   }
 }
 
@@ -185,24 +184,25 @@ TEST_F(EncoderCacheTest, AnOutputIsCheckedForTokensAndLayers) {
 TEST_F(EncoderCacheTest, ARestoreNeedsLayersOfTheSameShape) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 0}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
-  auto snapshot = cache_->TakeSnapshot(kFirst, 0, 1);
+  auto snapshot = cache_->snapshots()->TakeSnapshot(kFirst, 0, 1);
   ASSERT_TRUE(snapshot.ok());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache_->ExportSize(**snapshot)));
-  ASSERT_TRUE(cache_->Export(**snapshot, bytes).ok());
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(*cache_->snapshots()->ExportSize(**snapshot)));
+  ASSERT_TRUE(cache_->snapshots()->Export(**snapshot, bytes).ok());
 
   auto other = MakeEncoderCache({.max_tokens = 5});
   ASSERT_TRUE(other->Init(backend_, {DType::kF32, DType::kF32, 3, 8, 4}).ok());
-  auto imported = other->Import(bytes);
+  auto imported = other->snapshots()->Import(bytes);
   ASSERT_TRUE(imported.ok()) << imported.status().message();
-  EXPECT_TRUE(other->CheckRestore(kSecond, imported->get(), 1).ok());
+  EXPECT_TRUE(other->snapshots()->CheckRestore(kSecond, imported->get(), 1).ok());
   ASSERT_TRUE(StartForward(*other, {{0, 0}}).ok());
   ASSERT_TRUE(PutContents(*other, {{0, 0, 1}}, 0, {1, 2, 3}).ok());
-  const Status refused = other->CheckRestore(kSecond, imported->get(), 1);
+  const Status refused = other->snapshots()->CheckRestore(kSecond, imported->get(), 1);
   EXPECT_EQ(refused.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(refused.message(),
             "layer 0 has 1 heads of 2 (K) and 3 (V) values; "
             "the snapshot has 2 heads of 2 (K) and 3 (V) values");
-  EXPECT_EQ(other->Restore(kSecond, imported->get(), 1).message(), refused.message());
+  EXPECT_EQ(other->snapshots()->Restore(kSecond, imported->get(), 1).message(), refused.message());
   EXPECT_FALSE(other->EncoderCached(kSecond));
 }
 

@@ -6,8 +6,8 @@
 
 namespace kvcache {
 
-Status EncoderCacheImpl::PrepareTransaction(std::span<const SequenceLength> members,
-                                            Position /*max_tokens*/) {
+Status EncoderCacheImpl::PrepareBegin(std::span<const SequenceLength> members,
+                                      Position /*max_tokens*/) {
   KVCACHE_RETURN_IF_ERROR(storage_.CheckReady());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const SequenceId id = members[i].sequence;
@@ -17,8 +17,7 @@ Status EncoderCacheImpl::PrepareTransaction(std::span<const SequenceLength> memb
   return Status::Ok();
 }
 
-void EncoderCacheImpl::BeginTransaction(std::span<const SequenceLength> members,
-                                        Position max_tokens) {
+void EncoderCacheImpl::FinishBegin(std::span<const SequenceLength> members, Position max_tokens) {
   EndPass();
   transactions_.Open(members, max_tokens);
 }

@@ -220,7 +220,7 @@ TEST_P(BlockTypes, CausalCachesKeepEachTokensBytes) {
       } else if (what == 1 && length > 0) {
         causal.Copy(sequence, (sequence + 1) % Causal::kSequences, 1 + below(length));
       } else if (what == 2) {
-        ASSERT_TRUE(causal.cache().Compact().ok());
+        ASSERT_TRUE(causal.cache().memory()->Compact().ok());
       } else {
         causal.Forward(sequence, 1 + below(9));
       }
@@ -310,8 +310,9 @@ TEST_P(BlockTypes, ShapesWithoutWholeBlocksAreRefusedAtTheFirstPut) {
 
 TEST_P(BlockTypes, ThePlainLayoutIsRefusedAtInit) {
   const auto cache = MakeCausalCache();
-  ASSERT_TRUE(cache->SetConfig({}).ok());
-  const Status status = cache->Init(*backend_, Options(1, 64));
+  CacheOptions options = Options(1, 64);
+  options.config = CacheConfig{};
+  const Status status = cache->Init(*backend_, options);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "K of type " + std::string(InfoOf(GetParam().k).name) +
                                   " and V of type " + std::string(InfoOf(GetParam().v).name) +

@@ -4,29 +4,21 @@
 
 namespace kvcache {
 
-Status CacheStorage::SetConfig(const CacheConfig& config) {
-  if (state_ != CacheState::kNew) return Invalid("SetConfig after Init; call it before");
-  if (config_.has_value()) return Invalid("SetConfig was already called; call it at most once");
-  KVCACHE_RETURN_IF_ERROR(CheckConfig(config));
-  config_ = config;
-  return Status::Ok();
-}
-
 Status CacheStorage::CheckInit(const KvBackend& backend, const CacheOptions& options) const {
   if (state_ != CacheState::kNew) return Invalid("Init was already called; make a new cache");
-  KVCACHE_RETURN_IF_ERROR(CheckConfig(ConfigFor(backend)));
+  KVCACHE_RETURN_IF_ERROR(CheckConfig(ConfigFor(backend, options)));
   return CheckSizes(options);
 }
 
 void CacheStorage::Open(KvBackend& backend, const CacheOptions& options, std::int64_t cells) {
-  config_ = ConfigFor(backend);
+  config_ = ConfigFor(backend, options);
   options_ = options;
   backend_ = &backend;
   LayerKv prototype;
   prototype.k_type = options.k_type;
   prototype.v_type = options.v_type;
-  prototype.layout = config_->layout;
-  prototype.v_transposed = config_->v_transposed;
+  prototype.layout = config_.layout;
+  prototype.v_transposed = config_.v_transposed;
   prototype.cells = cells;
   CellMemory* const memory =
       options.releases_memory ? dynamic_cast<CellMemory*>(&backend) : nullptr;
@@ -50,10 +42,10 @@ Result<LayerKv> CacheStorage::Storage() const {
 Result<LayerKv> CacheStorage::StorageForGet(bool in_pass) const {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
   if (!in_pass) return Invalid("Get outside a forward pass; call StartForward first");
-  if (config_->layout == KvLayout::kPlain) return storage;
+  if (config_.layout == KvLayout::kPlain) return storage;
   return Status(StatusCode::kUnsupported,
-                "Get needs the plain layout, and the cache has the backend's tiled layout; call "
-                "SetConfig(CacheConfig{}) before Init");
+                "Get needs the plain layout, and the cache has the backend's tiled layout; set "
+                "CacheOptions::config to CacheConfig{}");
 }
 
 }  // namespace kvcache

@@ -5,7 +5,6 @@
 #pragma once
 
 #include <cstdint>
-#include <optional>
 
 #include "cache/cache_checks.h"
 #include "cache/pass/layer_store.h"
@@ -15,12 +14,9 @@ namespace kvcache {
 
 class CacheStorage {
  public:
-  // As Cache::SetConfig.
-  Status SetConfig(const CacheConfig& config);
-
-  // Returns the configuration of Init: as set, or as the backend prefers.
-  CacheConfig ConfigFor(const KvBackend& backend) const {
-    return config_.value_or(backend.preferred_cache_config());
+  // Returns the configuration that Init sets.
+  static CacheConfig ConfigFor(const KvBackend& backend, const CacheOptions& options) {
+    return options.config.value_or(backend.preferred_cache_config());
   }
   // Returns the errors of Init that all kinds share, except CheckTypes's.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const;
@@ -33,7 +29,7 @@ class CacheStorage {
   Status CheckReady() const { return kvcache::CheckReady(state_); }
   // REQUIRES, here and below: the cache has been opened.
   KvBackend& backend() const { return *backend_; }
-  const CacheConfig& config() const { return *config_; }
+  const CacheConfig& config() const { return config_; }
   const CacheOptions& options() const { return options_; }
 
   void SetLayer(int layer) { layer_ = layer; }
@@ -51,7 +47,7 @@ class CacheStorage {
 
  private:
   CacheState state_ = CacheState::kNew;
-  std::optional<CacheConfig> config_;
+  CacheConfig config_;
   CacheOptions options_;
   KvBackend* backend_ = nullptr;
   LayerStore layers_;

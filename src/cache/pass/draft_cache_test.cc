@@ -5,6 +5,7 @@
 #include <string>
 #include <vector>
 
+#include "cache/two_phase.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/recurrent_cache.h"
@@ -41,7 +42,6 @@ class DraftCacheTest : public ::testing::Test {
  protected:
   void Open(std::unique_ptr<Cache> cache, int sequences = 2, int capacity = 16, int max_batch = 8) {
     cache_ = std::move(cache);
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     ASSERT_TRUE(
         cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, max_batch}).ok());
   }
@@ -220,18 +220,16 @@ TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
   }
 }
 
-// A kind that accepts a batch of drafts and does not implement PrepareAccept.
+// A kind outside the library: it has no halves, takes a batch of drafts, and cannot accept them.
 class Undecided : public Cache {
  public:
   Status Init(KvBackend& backend, const CacheOptions& options) override {
     return inner_->Init(backend, options);
   }
   void Close() override { inner_->Close(); }
-  Status SetConfig(const CacheConfig& config) override { return inner_->SetConfig(config); }
-  Status PrepareForward(const Batch& batch, ForwardMode mode) override {
-    return inner_->PrepareForward(batch, mode);
+  Status StartForward(const Batch& batch, ForwardMode mode) override {
+    return inner_->StartForward(batch, mode);
   }
-  void BeginForward() override { inner_->BeginForward(); }
   void EndPass() override { inner_->EndPass(); }
   void SetLayer(int layer) override { inner_->SetLayer(layer); }
   Status SetCausal(std::span<const std::int32_t> except) override {
@@ -256,8 +254,8 @@ class Undecided : public Cache {
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override {
     return inner_->CheckRemove(sequence, begin, end);
   }
-  Status Compact() override { return inner_->Compact(); }
-  std::int64_t AllocatedBytes() const override { return inner_->AllocatedBytes(); }
+  Position Length(SequenceId sequence) const override { return inner_->Length(sequence); }
+  Status EvictWindow(SequenceId sequence) override { return inner_->EvictWindow(sequence); }
 
  private:
   std::unique_ptr<Cache> inner_ = MakeCausalCache();
@@ -283,8 +281,9 @@ TEST_F(DraftCacheTest, WithoutTheSecondHalfNothingIsKept) {
   Open(MakeCausalCache());
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
-  ASSERT_TRUE(cache_->PrepareAccept(last).ok());
-  EXPECT_EQ(cache_->PrepareAccept(last).message(), kNoPass);
+  auto& halves = dynamic_cast<TwoPhaseCache&>(*cache_);
+  ASSERT_TRUE(halves.PrepareAccept(last).ok());
+  EXPECT_EQ(halves.PrepareAccept(last).message(), kNoPass);
   EXPECT_TRUE(cache_->Visible().positions.empty());
   EXPECT_FALSE(cache_->Get().ok());
   EXPECT_EQ(Next(0, 3), "0@0=20 1@1=21 2@2=22 3@3=99 ");
@@ -299,13 +298,14 @@ TEST_F(DraftCacheTest, AWrapperEndsThePassInAllWithTheFirstHalf) {
   ASSERT_EQ(Begin(), "");
   ASSERT_EQ(Forward(kTree), "");
   const std::vector<std::int32_t> last = {3};
-  ASSERT_TRUE(cache_->PrepareAccept(last).ok());
+  auto& halves = dynamic_cast<TwoPhaseCache&>(*cache_);
+  ASSERT_TRUE(halves.PrepareAccept(last).ok());
   for (const int type : {0, 1}) {
-    cache_->SetLayerType(type);
+    cache_->Wrapper()->SetLayerType(type);
     EXPECT_TRUE(cache_->Visible().positions.empty());
   }
-  EXPECT_EQ(cache_->PrepareAccept(last).code(), StatusCode::kInvalidArgument);
-  cache_->FinishAccept();
+  EXPECT_EQ(halves.PrepareAccept(last).code(), StatusCode::kInvalidArgument);
+  halves.FinishAccept();
   EXPECT_EQ(Next(0, 5), "0@0=20 1@1=21 2@2=22 3@3=30 4@4=33 5@5=99 ");
 }
 

@@ -113,12 +113,12 @@ TEST_P(SequenceViewTest, AWrapperShowsTheSelectedCache) {
   options.caches.push_back(MakeCausalCache());
   auto cache = MakeWrapperCache(std::move(options));
   ASSERT_TRUE(cache->Init(*backend_, Options(64)).ok());
-  cache->SetLayerType(1);
+  cache->Wrapper()->SetLayerType(1);
   const auto expected = Evaluate(*cache, kFirst, 0, 30);
   SequenceView view;
   ASSERT_TRUE(view.Set(*cache, kFirst, 0, 30).ok());
   EXPECT_EQ(Attend(*cache, *view.Visible(1)), expected.back());
-  cache->SetLayerType(0);
+  cache->Wrapper()->SetLayerType(0);
   EXPECT_EQ(view.Set(*cache, kFirst, 0, 30).code(), StatusCode::kUnsupported);
   EXPECT_TRUE(view.Set(*cache, kFirst, 23, 30).ok());
 }

@@ -158,7 +158,7 @@ Status RecurrentCacheImpl::CheckStates() const {
     if (length > live.tokens) {
       return {StatusCode::kUnsupported,
               StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
-                     attention_.transactions().has(id)
+                     attention_.open_transactions().has(id)
                          ? "; the pass broke off: commit less or roll the transaction back"
                          : "; Remove the tokens of the pass that broke off")};
     }
@@ -218,7 +218,7 @@ Status RecurrentCacheImpl::ReleaseFreeMemory() {
   };
   conv_.Release(in_use);
   state_.Release(in_use);
-  if (!attention_.transactions().any()) {
+  if (!attention_.open_transactions().any()) {
     inputs_.Release();
     ++inputs_number_;  // no round has them
   }
@@ -479,6 +479,13 @@ Status RecurrentCacheImpl::Remove(SequenceId sequence, Position begin, Position 
   }
   prepared_[Index(sequence)] = kNotPrepared;
   return status;
+}
+
+Status RecurrentCacheImpl::EvictWindow(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(attention_.EvictWindow(sequence));
+  EndStates();
+  prepared_[Index(sequence)] = kNotPrepared;
+  return Status::Ok();
 }
 
 Status RecurrentCacheImpl::Compact() {

@@ -80,7 +80,7 @@ void RecurrentCacheImpl::FinishAccept() {
     if (i < to_.size()) {
       states_.Commit(sequence, to_[i], tokens);
       EndPassOfRound(sequence, first, false);
-    } else if (attention_.transactions().has(sequence)) {
+    } else if (attention_.open_transactions().has(sequence)) {
       rounds_[Index(sequence)].positions.assign(1, first);
       rounds_[Index(sequence)].inputs = 0;
     }

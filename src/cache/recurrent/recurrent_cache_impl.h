@@ -33,14 +33,22 @@
 
 namespace kvcache {
 
-class RecurrentCacheImpl final : public RecurrentCache {
+class RecurrentCacheImpl final : public RecurrentCache,
+                                 public TwoPhaseCache,
+                                 public TwoPhaseSnapshots,
+                                 public TwoPhaseTransactions,
+                                 public CacheMemory {
  public:
   explicit RecurrentCacheImpl(RecurrentOptions options)
-      : recurrent_(std::move(options)), attention_(recurrent_.attention) {}
+      : RecurrentCache({.snapshots = this, .transactions = this, .memory = this}),
+        recurrent_(std::move(options)),
+        attention_(recurrent_.attention) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status SetConfig(const CacheConfig& config) override { return attention_.SetConfig(config); }
+  Status StartForward(const Batch& batch, ForwardMode mode) override {
+    return StartInHalves(*this, batch, mode);
+  }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override;
   void BeginForward() override;
   void EndPass() override;
@@ -48,12 +56,16 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Status SetCausal(std::span<const std::int32_t> except) override {
     return attention_.SetCausal(except);
   }
+  Status AcceptDrafts(std::span<const std::int32_t> last) override {
+    return AcceptInHalves(*this, last);
+  }
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override;
   Status Put(const TensorView& k, const TensorView& v) override { return attention_.Put(k, v); }
   Result<DenseKv> Get() override { return attention_.Get(); }
   Result<LayerKv> Storage() override { return attention_.Storage(); }
   const Visibility& Visible() const override { return attention_.Visible(); }
+  Position Length(SequenceId sequence) const override { return attention_.Length(sequence); }
   Status FindCells(SequenceId sequence, Position begin, Position end,
                    std::vector<HistoryRun>& runs) const override {
     return attention_.FindCells(sequence, begin, end, runs);
@@ -63,6 +75,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
   Status Remove(SequenceId sequence, Position begin, Position end) override;
   Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status EvictWindow(SequenceId sequence) override;
   Status Compact() override;
 
   Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
@@ -93,10 +106,10 @@ class RecurrentCacheImpl final : public RecurrentCache {
   std::int64_t SpareBytes() const override {
     return attention_.SpareBytes() + (pool_ == nullptr ? 0 : pool_->memory().spare_bytes());
   }
-  void LimitSpareBytes(std::int64_t most) override;
+  void LimitSpareBytes(std::int64_t max_bytes) override;
 
-  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
-  void BeginTransaction(std::span<const SequenceLength> members, Position max_tokens) override;
+  Status PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) override;
+  void FinishBegin(std::span<const SequenceLength> members, Position max_tokens) override;
   Status CheckCommit(std::span<const SequenceLength> kept) const override;
   Status PrepareCommit(std::span<const SequenceLength> kept) override;
   void FinishCommit(std::span<const SequenceLength> kept) override;
@@ -118,7 +131,6 @@ class RecurrentCacheImpl final : public RecurrentCache {
                         int rounds) const override;
   Status ReleaseFreeMemory() override;
   std::int64_t FreeCells() const override { return attention_.FreeCells(); }
-  RecurrentCache* Recurrent() override { return this; }
 
   Status SetCheckpoints(const CheckpointOptions& checkpoints) override;
   std::span<const SequenceId> Sequences() const override { return batch_.sequences(); }
@@ -138,7 +150,7 @@ class RecurrentCacheImpl final : public RecurrentCache {
   // For inspection.
   const StateTable& states() const { return states_; }
   CausalCache& attention() { return attention_; }
-  const RecurrentSnapshotPool& snapshots() const { return *pool_; }
+  const RecurrentSnapshotPool& pool() const { return *pool_; }
   std::span<const std::int32_t> capture_cells() const { return cuts_; }
   const RecurrentRound& round(SequenceId id) const { return rounds_[Index(id)]; }
 

@@ -297,9 +297,9 @@ Result<std::unique_ptr<Snapshot>> RecurrentCacheImpl::ImportChecked(
   return std::unique_ptr<Snapshot>(std::move(snapshot));
 }
 
-void RecurrentCacheImpl::LimitSpareBytes(std::int64_t most) {
-  attention_.LimitSpareBytes(most);
-  if (pool_ != nullptr) pool_->memory().Limit(most);
+void RecurrentCacheImpl::LimitSpareBytes(std::int64_t max_bytes) {
+  attention_.LimitSpareBytes(max_bytes);
+  if (pool_ != nullptr) pool_->memory().Limit(max_bytes);
 }
 
 void RecurrentCacheImpl::SetMaterializeHook(const MaterializeHook& hook) {

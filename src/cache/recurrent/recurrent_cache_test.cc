@@ -33,7 +33,6 @@ class RecurrentCacheTest : public ::testing::Test {
       return Status::Ok();
     };
     cache_ = MakeRecurrentCache(std::move(options));
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     const Status status =
         cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, 10000, max_batch});
     ASSERT_TRUE(status.ok()) << status.message();
@@ -89,9 +88,9 @@ TEST_F(RecurrentCacheTest, StatesAreTheSequencesOwn) {
 TEST_F(RecurrentCacheTest, AForkSharesTheStateAndGoesItsOwnWay) {
   Open({});
   Decode(0, 0, 3);
-  const std::int64_t bytes = cache_->AllocatedBytes();
+  const std::int64_t bytes = cache_->memory()->AllocatedBytes();
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 3).ok());
-  EXPECT_EQ(cache_->AllocatedBytes(), bytes);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), bytes);
   EXPECT_EQ(Forward({{1, 3, 100}}), "3");
   EXPECT_EQ(Forward({{0, 3, 1}}), "3");
   EXPECT_EQ(Forward({{0, 4, 1}, {1, 4, 1}}), "4 103");
@@ -186,7 +185,6 @@ TEST_F(RecurrentCacheTest, CheckpointsAreChosenBeforeInit) {
   options.layers = {kLayer};
   options.state_size = 4;
   cache_ = MakeRecurrentCache(options);
-  ASSERT_TRUE(cache_->SetConfig({}).ok());
   ASSERT_TRUE(cache_->SetCheckpoints({.spacing = 3, .minimum = 1}).ok());
   ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 1, 100, 64}).ok());
   Decode(0, 0, 9);

@@ -12,9 +12,9 @@ namespace kvcache {
 
 using Kept = RecurrentRound::Kept;
 
-Status RecurrentCacheImpl::PrepareTransaction(std::span<const SequenceLength> members,
-                                              Position max_tokens) {
-  KVCACHE_RETURN_IF_ERROR(attention_.PrepareTransaction(members, max_tokens));
+Status RecurrentCacheImpl::PrepareBegin(std::span<const SequenceLength> members,
+                                        Position max_tokens) {
+  KVCACHE_RETURN_IF_ERROR(attention_.PrepareBegin(members, max_tokens));
   for (const auto& [id, length] : members) {
     const StatePoint& live = states_.live(id);
     if (live.known() && live.tokens > length) {
@@ -39,9 +39,8 @@ Status RecurrentCacheImpl::PrepareTransaction(std::span<const SequenceLength> me
   return Status::Ok();
 }
 
-void RecurrentCacheImpl::BeginTransaction(std::span<const SequenceLength> members,
-                                          Position max_tokens) {
-  attention_.BeginTransaction(members, max_tokens);
+void RecurrentCacheImpl::FinishBegin(std::span<const SequenceLength> members, Position max_tokens) {
+  attention_.FinishBegin(members, max_tokens);
   EndStates();
   for (const auto& [id, length] : members) {
     states_.Save(id);
@@ -51,10 +50,10 @@ void RecurrentCacheImpl::BeginTransaction(std::span<const SequenceLength> member
 
 // Every pass adds a state for each of its sequences in a transaction.
 Status RecurrentCacheImpl::CheckRoundStates() const {
-  if (!attention_.transactions().any()) return Status::Ok();
+  if (!attention_.open_transactions().any()) return Status::Ok();
   std::int32_t more = 0;
   for (const SequenceId id : batch_.prepared_sequences()) {
-    more += attention_.transactions().has(id) ? 1 : 0;
+    more += attention_.open_transactions().has(id) ? 1 : 0;
   }
   if (more == 0 || round_states_ + more <= most_round_states_) return Status::Ok();
   return {
@@ -68,10 +67,10 @@ Status RecurrentCacheImpl::CheckRoundStates() const {
 // Notes the tokens of the pass's sequences in a transaction.
 void RecurrentCacheImpl::BeginRounds(const Batch& batch) {
   needs_inputs_ = !batch.parents.empty();
-  if (attention_.transactions().any() && batch.parents.empty()) {
+  if (attention_.open_transactions().any() && batch.parents.empty()) {
     std::int32_t column = 0;
     for (const RecurrentBatch::Member& member : batch_.members()) {
-      if (attention_.transactions().has(member.sequence)) {
+      if (attention_.open_transactions().has(member.sequence)) {
         RecurrentRound& round = rounds_[Index(member.sequence)];
         const auto positions = batch.positions.subspan(column, member.tokens);
         round.positions.assign(positions.begin(), positions.end());
@@ -94,7 +93,7 @@ bool RecurrentCacheImpl::HasInputs() const {
 }
 
 void RecurrentCacheImpl::EndPassOfRound(SequenceId id, Position first, bool inputs) {
-  if (!attention_.transactions().has(id)) return;
+  if (!attention_.open_transactions().has(id)) return;
   RecurrentRound& round = rounds_[Index(id)];
   states_.Keep(states_.live(id).cell);
   round.passes.push_back({states_.live(id), first});
@@ -107,7 +106,7 @@ Status RecurrentCacheImpl::CheckCommit(std::span<const SequenceLength> kept) con
   KVCACHE_RETURN_IF_ERROR(attention_.CheckCommit(kept));
   for (const auto& [id, length] : kept) {
     if (rounds_[Index(id)].Find(length, inputs_number_).kind != Kept::Kind::kUnknown) continue;
-    const Position begin = attention_.transactions().begin(id);
+    const Position begin = attention_.open_transactions().begin(id);
     return {
         StatusCode::kUnsupported,
         StrCat("Commit of ", length - begin, " tokens of sequence ", Index(id),
@@ -188,9 +187,9 @@ void RecurrentCacheImpl::RollBack(std::span<const SequenceLength> members) {
   if (pool_ == nullptr) return;
   EndPass();
   for (const auto& [id, length] : members) {
-    if (!attention_.transactions().has(id)) continue;
+    if (!attention_.open_transactions().has(id)) continue;
     states_.Revert(id);
-    EndRound({id, attention_.transactions().begin(id)});
+    EndRound({id, attention_.open_transactions().begin(id)});
   }
   attention_.RollBack(members);
 }

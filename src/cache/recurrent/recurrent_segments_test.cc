@@ -160,7 +160,6 @@ class RecurrentSegmentsTest : public ::testing::Test {
       return Status::Ok();
     };
     cache_ = MakeRecurrentCache(std::move(options));
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, 3, 1000, 64}).ok());
   }
 
@@ -229,18 +228,19 @@ TEST_F(RecurrentSegmentsTest, AnAcceptedPathIsLikeAPlainPass) {
 TEST_F(RecurrentSegmentsTest, CapturesInsideAnAcceptedPath) {
   Open({.checkpoints = {.count = 0}});
   EXPECT_EQ(Forward({{0, 0, 1}}), "1");
-  ASSERT_TRUE(cache_->ScheduleCaptures(kFirst, 1, std::vector<Position>{2, 3, 4}).ok());
+  ASSERT_TRUE(
+      cache_->snapshots()->ScheduleCaptures(kFirst, 1, std::vector<Position>{2, 3, 4}).ok());
   EXPECT_EQ(Forward({{0, 1, 2}, {0, 2, 4}, {0, 2, 50}, {0, 3, 8}}, {-1, 0, 0, 1}), "3 7 53 15");
   ASSERT_TRUE(cache_->AcceptDrafts({3}).ok());
-  auto captures = cache_->TakeCaptures(kFirst);
+  auto captures = cache_->snapshots()->TakeCaptures(kFirst);
   ASSERT_TRUE(captures.ok());
   for (int i = 0; i < 3; ++i) {
     ASSERT_NE((*captures)[i], nullptr) << i;
-    ASSERT_TRUE(cache_->Materialize(*(*captures)[i]).ok());
+    ASSERT_TRUE(cache_->snapshots()->Materialize(*(*captures)[i]).ok());
   }
   ASSERT_TRUE(cache_->CopyPrefix(kFirst, kSecond, 1).ok());
-  ASSERT_TRUE(cache_->Restore(kSecond, (*captures)[0].get(), 2).ok());
-  ASSERT_TRUE(cache_->Restore(kSecond, (*captures)[1].get(), 3).ok());
+  ASSERT_TRUE(cache_->snapshots()->Restore(kSecond, (*captures)[0].get(), 2).ok());
+  ASSERT_TRUE(cache_->snapshots()->Restore(kSecond, (*captures)[1].get(), 3).ok());
   EXPECT_EQ(Forward({{1, 3, 100}}), "107");
   EXPECT_EQ(Forward({{0, 4, 100}}), "115");
 }

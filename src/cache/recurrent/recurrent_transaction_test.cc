@@ -37,7 +37,6 @@ class RecurrentTransactionTest : public ::testing::Test {
       return Status::Ok();
     };
     cache_ = MakeRecurrentCache(std::move(options));
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     const Status status = cache_->Init(backend_, {DType::kF32, DType::kF32, 2, 32, max_batch});
     ASSERT_TRUE(status.ok()) << status.message();
   }
@@ -184,13 +183,14 @@ TEST_F(RecurrentTransactionTest, SaysHowManyPassesItKeeps) {
 TEST_F(RecurrentTransactionTest, StatesAloneAreExportedAndImported) {
   Open();
   ASSERT_TRUE(Forward(kFirst, 0, {1, 2, 3}).ok());
-  auto snapshot = cache_->TakeSnapshot(kFirst, 0, 3);
+  auto snapshot = cache_->snapshots()->TakeSnapshot(kFirst, 0, 3);
   ASSERT_TRUE(snapshot.ok());
-  std::vector<std::byte> bytes(static_cast<std::size_t>(*cache_->ExportSize(**snapshot)));
-  ASSERT_TRUE(cache_->Export(**snapshot, bytes).ok());
-  auto imported = cache_->Import(bytes);
+  std::vector<std::byte> bytes(
+      static_cast<std::size_t>(*cache_->snapshots()->ExportSize(**snapshot)));
+  ASSERT_TRUE(cache_->snapshots()->Export(**snapshot, bytes).ok());
+  auto imported = cache_->snapshots()->Import(bytes);
   ASSERT_TRUE(imported.ok()) << imported.status().message();
-  ASSERT_TRUE(cache_->Restore(kSecond, imported->get(), 3).ok());
+  ASSERT_TRUE(cache_->snapshots()->Restore(kSecond, imported->get(), 3).ok());
   EXPECT_EQ(StateAt(kSecond, 3), 123.0f);
 }
 

@@ -37,7 +37,6 @@ class WrapperCacheTest : public ::testing::Test {
   }
   void Open(WrapperOptions options, int sequences, int capacity = 6) {
     cache_ = MakeWrapperCache(std::move(options));
-    ASSERT_TRUE(cache_->SetConfig({}).ok());
     ASSERT_TRUE(cache_->Init(backend_, {DType::kF32, DType::kF32, sequences, capacity, 4}).ok());
   }
   Rows MaskOf(int layer) {
@@ -61,7 +60,7 @@ TEST_F(WrapperCacheTest, TheLayerChooses) {
   EXPECT_EQ(MaskOf(0), (Rows{"0..", "00.", ".00"}));
   EXPECT_EQ(MaskOf(1), (Rows{"0..", "00.", "000"}));
   // 2 + 4 cells and 6 cells, each rounded up to a tile of 16.
-  EXPECT_EQ(cache_->AllocatedBytes(), 2 * 16 * (2 + 2) * 4);
+  EXPECT_EQ(cache_->memory()->AllocatedBytes(), 2 * 16 * (2 + 2) * 4);
 }
 
 TEST_F(WrapperCacheTest, APassBeginsInAllOrInNone) {
@@ -124,14 +123,14 @@ TEST_F(WrapperCacheTest, TypesChooseWhereALayerHasTwo) {
   ASSERT_NE(cache_->Encoder(), nullptr);
   ASSERT_TRUE(StartForward(*cache_, {{0, 0, 1}}).ok());
   ASSERT_TRUE(PutContents(*cache_, {{0, 0, 1}}, 0, kShape).ok());
-  cache_->SetLayerType(1);
+  cache_->Wrapper()->SetLayerType(1);
   ASSERT_TRUE(PutContents(*cache_, {{0, 0, 7}, {0, 1, 8}}, 0, kShape).ok());
   EXPECT_TRUE(cache_->Encoder()->EncoderCached(kFirst));
   EXPECT_EQ(cache_->Get()->k.dims[2], 2);
-  cache_->SetLayerType(0);
+  cache_->Wrapper()->SetLayerType(0);
   EXPECT_EQ(cache_->Get()->k.dims[2], 1);
   for (const int type : {2, -1}) {
-    cache_->SetLayerType(type);
+    cache_->Wrapper()->SetLayerType(type);
     EXPECT_EQ(cache_->Get().status().message(),
               "no cache is selected; SetLayerType must be in [0, 2)");
     EXPECT_EQ(cache_->Storage().status().code(), StatusCode::kInvalidArgument);
@@ -166,19 +165,19 @@ TEST_F(WrapperCacheTest, CopyingOntoItselfTruncates) {
 TEST_F(WrapperCacheTest, AMergedSnapshotHasNoEarlierWindow) {
   OpenSliding(2);
   ASSERT_TRUE(Forward({{0, 0, 1}, {0, 1, 2}}).ok());
-  auto earlier = cache_->TakeSnapshot(kFirst, 0, 2);
+  auto earlier = cache_->snapshots()->TakeSnapshot(kFirst, 0, 2);
   ASSERT_TRUE(Forward({{0, 2, 3}, {0, 3, 4}, {0, 4, 5}}).ok());
-  auto later = cache_->TakeSnapshot(kFirst, 2, 5);
+  auto later = cache_->snapshots()->TakeSnapshot(kFirst, 2, 5);
   ASSERT_TRUE(earlier.ok() && later.ok());
-  auto parts = cache_->SplitSnapshot(*later, 3);
+  auto parts = cache_->snapshots()->SplitSnapshot(*later, 3);
   ASSERT_TRUE(parts.ok());
-  auto merged = cache_->MergeSnapshots(*earlier, parts->first);
+  auto merged = cache_->snapshots()->MergeSnapshots(*earlier, parts->first);
   ASSERT_TRUE(merged.ok());
-  EXPECT_EQ(cache_->Restore(SequenceId{1}, merged->get(), 3).message(),
+  EXPECT_EQ(cache_->snapshots()->Restore(SequenceId{1}, merged->get(), 3).message(),
             "the snapshot [0, 3) has no state of cache 0 after 0 tokens");
-  auto whole = cache_->MergeSnapshots(*merged, parts->second);
+  auto whole = cache_->snapshots()->MergeSnapshots(*merged, parts->second);
   ASSERT_TRUE(whole.ok());
-  ASSERT_TRUE(cache_->Restore(SequenceId{1}, whole->get(), 5).ok());
+  ASSERT_TRUE(cache_->snapshots()->Restore(SequenceId{1}, whole->get(), 5).ok());
   EXPECT_TRUE(cache_->CanResume(SequenceId{1}, 5));
 }
 

@@ -157,7 +157,7 @@ TEST_F(AssistantTest, DraftsAreTheSameBehindASnapshot) {
   Session session(*engine, SequenceId{0});
   const Tokens text = SomeTokens(90);
   ASSERT_TRUE(session.Append(std::span(text).first(64)).ok());
-  auto snapshot = engine->cache().TakeSnapshot(SequenceId{0}, 0, 64);
+  auto snapshot = engine->cache().snapshots()->TakeSnapshot(SequenceId{0}, 0, 64);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
   ASSERT_TRUE(session.Append(std::span(text).subspan(64)).ok());
   Session other(*engine, SequenceId{1});

@@ -163,8 +163,8 @@ TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
   const auto draft = Draft(3);
   EXPECT_EQ(engine_->UseDraftModel(draft, 1000).code(), StatusCode::kOutOfMemory);
   EXPECT_EQ(engine_->draft_model(), nullptr);
-  const std::int64_t bytes = draft->cache().AllocatedBytes() + draft->WorkspaceBytes();
-  EXPECT_GT(draft->cache().AllocatedBytes(), 0);
+  const std::int64_t bytes = draft->cache().memory()->AllocatedBytes() + draft->WorkspaceBytes();
+  EXPECT_GT(draft->cache().memory()->AllocatedBytes(), 0);
   ASSERT_TRUE(engine_->UseDraftModel(draft, bytes).ok());
   EXPECT_EQ(engine_->WorkspaceBytes(), without + bytes);
   EXPECT_EQ(engine_->UseDraftModel(draft, bytes).message(), "the engine has a draft model");

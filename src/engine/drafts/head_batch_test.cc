@@ -251,7 +251,7 @@ TEST_P(HeadBatchTest, LogitsAreThoseAlone) {
       states.insert(states.end(), last.begin(), last.end());
     }
     std::optional<Transaction> round;
-    Cache& cache = engine_->cache().OfLayer(engine_->info().layers);
+    Cache& cache = CacheOfLayer(engine_->cache(), engine_->info().layers);
     Cache* const caches[] = {&cache};
     if (!reads) round = Transaction::Begin(caches, lengths, {.max_tokens = 2}).value();
     if (reads) {
@@ -355,7 +355,7 @@ TEST_P(HeadBatchTest, WhatIsMissingCostsNoOther) {
   }
   if (engine_->model().head_reads_cache()) return;
   AddText(SomeTokens(12, 7), 9);
-  EXPECT_LT(engine_->cache().FreeCells(), 16);
+  EXPECT_LT(engine_->cache().memory()->FreeCells(), 16);
   const Asked full = Together(All(5), {16, 16, 16, 7, 3});
   EXPECT_TRUE(full.drafts[0].empty());
   EXPECT_EQ(full.drafts[3], asked.drafts[3]);
@@ -367,9 +367,9 @@ TEST_P(HeadBatchTest, WhatIsMissingCostsNoOther) {
 TEST_P(HeadBatchTest, NothingStays) {
   AddTexts(3);
   const Tokens more = SomeTokens(20, 9);
-  const std::int64_t free_cells = engine_->cache().FreeCells();
+  const std::int64_t free_cells = engine_->cache().memory()->FreeCells();
   (void)Together(All(3), {16, 2, 9});
-  EXPECT_EQ(engine_->cache().FreeCells(), free_cells);
+  EXPECT_EQ(engine_->cache().memory()->FreeCells(), free_cells);
   std::vector<Row> logits;
   for (const auto& session : sessions_) {
     ASSERT_TRUE(session->Append(more).ok());

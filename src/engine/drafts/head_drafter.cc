@@ -17,6 +17,7 @@
 #include "engine/prefixes/sequence_states.h"
 #include "engine/request/likeliest_logit.h"
 #include "kvcache/transaction.h"
+#include "kvcache/wrapper_cache.h"
 #include "speculation/pass_costs.h"
 
 namespace kvcache {
@@ -147,7 +148,7 @@ Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
     if (!engine_.model().head_reads_cache()) {
       std::size_t most = 0;
       for (const Row& row : rows_) most = std::max(most, row.most);
-      Cache* const caches[] = {&engine_.cache().OfLayer(engine_.info().layers)};
+      Cache* const caches[] = {&CacheOfLayer(engine_.cache(), engine_.info().layers)};
       KVCACHE_ASSIGN_OR_RETURN(
           round, Transaction::Begin(caches, lengths_,
                                     {.max_tokens = static_cast<Position>(most), .isolated = true}));
@@ -204,8 +205,7 @@ Status HeadBatch::StartPass() {
   if (reads) {
     return same ? Status::Ok() : engine_.model().BeginDrafts(engine_.cache(), lengths_);
   }
-  return engine_.cache()
-      .OfLayer(engine_.info().layers)
+  return CacheOfLayer(engine_.cache(), engine_.info().layers)
       .StartForward({.positions = positions_, .sequences = sequences_, .items = {}},
                     ForwardMode::kCompute);
 }

@@ -80,7 +80,7 @@ class HeadDrafterTest : public ::testing::TestWithParam<Kind> {
     if (state == nullptr) return all;
     Row states(state, state + engine_->info().hidden_size);
     Row logits(static_cast<std::size_t>(engine_->vocabulary_size()));
-    Cache& cache = engine_->cache().OfLayer(engine_->info().layers);
+    Cache& cache = CacheOfLayer(engine_->cache(), engine_->info().layers);
     EXPECT_NE(&cache, &engine_->cache());
     const auto round = Transaction::Begin({&cache}, {{session.sequence(), session.position()}},
                                           {.max_tokens = 5, .isolated = true});
@@ -203,7 +203,7 @@ TEST_P(HeadDrafterTest, SnapshotsHaveTheHead) {
   const Tokens text = SomeTokens(64);
   ASSERT_TRUE(session.Append(text).ok());
   const std::vector<Row> expected = HeadLogits(session, 9);
-  auto snapshot = engine_->cache().TakeSnapshot(SequenceId{0}, 0, 64);
+  auto snapshot = engine_->cache().snapshots()->TakeSnapshot(SequenceId{0}, 0, 64);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
   const float* const known = engine_->states()->Find(SequenceId{0}, 63);
   const Row state(known, known + engine_->info().hidden_size);

@@ -219,7 +219,7 @@ Result<std::int64_t> DraftModel::TakeMemory() {
   const std::int32_t token[] = {0};
   KVCACHE_RETURN_IF_ERROR(sessions_.front().session->Append(token));
   KVCACHE_RETURN_IF_ERROR(sessions_.front().session->GoBackTo(0));
-  return draft_->cache().AllocatedBytes() + draft_->WorkspaceBytes();
+  return draft_->cache().memory()->AllocatedBytes() + draft_->WorkspaceBytes();
 }
 
 std::unique_ptr<Drafter> DraftModel::MakeDrafter(std::uint64_t salt) {

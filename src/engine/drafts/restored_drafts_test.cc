@@ -61,11 +61,11 @@ Tokens Joined(std::span<const std::int32_t> first, std::span<const std::int32_t>
 
 Bytes HeadBytes(Engine& engine, SequenceId sequence, Position length) {
   if (engine.model().head_reads_cache()) return {};
-  Cache& head = engine.cache().OfLayer(engine.info().layers);
-  const auto snapshot = head.TakeSnapshot(sequence, 0, length);
+  Cache& head = CacheOfLayer(engine.cache(), engine.info().layers);
+  const auto snapshot = head.snapshots()->TakeSnapshot(sequence, 0, length);
   EXPECT_TRUE(snapshot.ok()) << snapshot.status().message();
-  Bytes bytes(static_cast<std::size_t>(*head.ExportSize(**snapshot)));
-  EXPECT_TRUE(head.Export(**snapshot, bytes).ok());
+  Bytes bytes(static_cast<std::size_t>(*head.snapshots()->ExportSize(**snapshot)));
+  EXPECT_TRUE(head.snapshots()->Export(**snapshot, bytes).ok());
   return bytes;
 }
 
@@ -190,7 +190,7 @@ TEST_P(RestoredDraftsTest, FromASnapshotAndItsState) {
   Session session(*engine, SequenceId{0});
   ASSERT_TRUE(session.Append(text).ok());
   const Row last(session.LastState().begin(), session.LastState().end());
-  const auto snapshot = engine->cache().TakeSnapshot(SequenceId{0}, 0, 64);
+  const auto snapshot = engine->cache().snapshots()->TakeSnapshot(SequenceId{0}, 0, 64);
   ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
   const Tokens more = SomeTokens(20, 7);
   const Seen expected = AtOnce(Joined(text, more));

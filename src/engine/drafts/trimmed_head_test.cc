@@ -160,7 +160,7 @@ class TrimmedHead : public ::testing::TestWithParam<DType> {
     const float* const known = engine.states()->Find(SequenceId{0}, at - 1);
     std::vector<float> state(known, known + engine.info().hidden_size);
     std::vector<float> logits(count + 1, -7.0f);  // one more than are written
-    Cache& cache = engine.cache().OfLayer(engine.info().layers);
+    Cache& cache = CacheOfLayer(engine.cache(), engine.info().layers);
     const auto round = Transaction::Begin({&cache}, {{SequenceId{0}, at}}, {.max_tokens = 1});
     EXPECT_TRUE(round.ok());
     const Position position[] = {at};

@@ -24,7 +24,7 @@ constexpr Position kOutputEnd = 1;
 Result<std::unique_ptr<Snapshot>> PrefixStore::ImportOutput(std::span<const std::byte> payload,
                                                             std::size_t tokens) {
   EncoderCache& encoder = *engine_.cache().Encoder();
-  KVCACHE_ASSIGN_OR_RETURN(auto output, encoder.Import(payload));
+  KVCACHE_ASSIGN_OR_RETURN(auto output, encoder.snapshots()->Import(payload));
   if (output->begin() != kOutputBegin || output->end() != kOutputEnd) {
     return Status(StatusCode::kCorrupt, "the object is not the output of an encoder");
   }
@@ -35,7 +35,7 @@ Result<std::unique_ptr<Snapshot>> PrefixStore::ImportOutput(std::span<const std:
 
 Status PrefixStore::RestoreOutput(SequenceId sequence, const Snapshot& output) {
   EncoderCache& encoder = *engine_.cache().Encoder();
-  Status restored = encoder.Restore(sequence, &output, kOutputEnd);
+  Status restored = encoder.snapshots()->Restore(sequence, &output, kOutputEnd);
   if (!restored.ok()) (void)encoder.Remove(sequence, 0, kEndOfSequence).ok();  // never fails
   return restored;
 }
@@ -74,7 +74,7 @@ Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const O
                                 int most_wait_ms) {
   EncoderCache& encoder = *engine_.cache().Encoder();
   KVCACHE_ASSIGN_OR_RETURN(const auto output,
-                           encoder.TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
+                           encoder.snapshots()->TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
   KVCACHE_RETURN_IF_ERROR(
       encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(encoder, *output, {}));

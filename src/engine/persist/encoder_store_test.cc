@@ -109,7 +109,7 @@ TEST_P(EncoderStoreTest, OtherSettingsOfTheEngineTakeTheSameOutput) {
   const Read again = Evaluate(*engine, text);
   ExpectStored(again.reuse, text, StoreTier::kDisk);
   ExpectSame(again, cold);
-  EXPECT_EQ(engine->cache().SnapshotBytes(), 0);
+  EXPECT_EQ(engine->cache().snapshots()->SnapshotBytes(), 0);
 }
 
 TEST_P(EncoderStoreTest, OneSessionReadsSeveralTexts) {

@@ -188,8 +188,8 @@ void PrefixStore::Announce() {
 }
 
 Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto snapshot,
-                           engine_.cache().TakeSnapshot(sequence, piece.begin, piece.end));
+  KVCACHE_ASSIGN_OR_RETURN(const auto snapshot, engine_.cache().snapshots()->TakeSnapshot(
+                                                    sequence, piece.begin, piece.end));
   if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
   return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, most_wait_ms);
 }

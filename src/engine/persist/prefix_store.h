@@ -90,7 +90,7 @@ class PrefixStore {
   // `tokens` tokens.
   Result<std::unique_ptr<Snapshot>> ImportOutput(std::span<const std::byte> payload,
                                                  std::size_t tokens);
-  // Gives the empty sequence an imported output. Errors: those of Cache::Restore; the sequence is empty.
+  // Gives the empty sequence an imported output. Errors: those of CacheSnapshots::Restore; the sequence is empty.
   Status RestoreOutput(SequenceId sequence, const Snapshot& output);
 
   // Returns when everything is written.

@@ -121,7 +121,7 @@ Result<std::string> FingerprintText(Engine& engine, const StoreHash& model) {
                             info.architecture, "\nK ", InfoOf(options.k_type).name, ", V ",
                             InfoOf(options.v_type).name, "\n", MachineText());
   for (const LayerMemory& layer : info.memory) text += LayerText(layer);
-  KVCACHE_ASSIGN_OR_RETURN(const std::string cache, engine.cache().Fingerprint());
+  KVCACHE_ASSIGN_OR_RETURN(const std::string cache, engine.cache().snapshots()->Fingerprint());
   text += CacheText(cache);
   return text;
 }

@@ -16,7 +16,7 @@ namespace kvcache {
 Result<StoreHash> ModelHash(const Engine& engine, Store& store);
 
 // Returns the fingerprint as text, a line for each part. `model` is the model's hash. Errors: those of
-// Cache::Fingerprint.
+// CacheSnapshots::Fingerprint.
 Result<std::string> FingerprintText(Engine& engine, const StoreHash& model);
 
 }  // namespace kvcache

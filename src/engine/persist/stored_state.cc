@@ -65,11 +65,11 @@ Result<std::vector<float>> FiniteValues(std::span<const std::byte> bytes) {
 Result<StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
                                     std::span<const float> last) {
   if (!AreFinite(last)) last = {};  // nobody would read it
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t exported, cache.ExportSize(snapshot));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t exported, cache.snapshots()->ExportSize(snapshot));
   const auto size = static_cast<std::size_t>(exported);
   const std::size_t more = last.empty() ? 0 : kLastStateHeader + last.size_bytes();
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(size + more));
-  KVCACHE_RETURN_IF_ERROR(cache.Export(snapshot, bytes.span().first(size)));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Export(snapshot, bytes.span().first(size)));
   if (last.empty()) return bytes;
   const std::span<std::byte> end = bytes.span().subspan(size);
   std::memcpy(end.data(), kLastStateMagic.data(), kLastStateMagic.size());
@@ -94,7 +94,7 @@ Result<StoredState> ReadStoredState(Cache& cache, std::span<const std::byte> pay
           StrCat("a final state has ", values, " values; those of the model have ", hidden_size));
     }
   }
-  KVCACHE_ASSIGN_OR_RETURN(state.snapshot, cache.Import(payload.first(size)));
+  KVCACHE_ASSIGN_OR_RETURN(state.snapshot, cache.snapshots()->Import(payload.first(size)));
   if (!state.last.empty() && position != state.snapshot->end() - 1) {
     return Corrupt(StrCat("a final state is of position ", position, "; the snapshot ends at ",
                           state.snapshot->end()));

@@ -17,7 +17,7 @@
 namespace kvcache {
 
 // Returns the payload of a snapshot of the cache. `last` is the final state of its last token; without it, the
-// payload is the exported snapshot. Errors: those of Cache::Export; kOutOfMemory.
+// payload is the exported snapshot. Errors: those of CacheSnapshots::Export; kOutOfMemory.
 Result<StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
                                     std::span<const float> last);
 
@@ -27,7 +27,7 @@ struct StoredState {
 };
 // Checks all of the payload before the cache imports the snapshot. `hidden_size` is that of a model with a draft
 // head; 0 for one without, which ignores the final state. REQUIRES nothing of the bytes. Errors: kCorrupt for a
-// final state that is not as described, or of another size; those of Cache::Import.
+// final state that is not as described, or of another size; those of CacheSnapshots::Import.
 Result<StoredState> ReadStoredState(Cache& cache, std::span<const std::byte> payload,
                                     std::int64_t hidden_size);
 

@@ -34,7 +34,7 @@ class StoredStateTest : public ::testing::Test {
     const TensorView view = TensorView::Dense(values.data(), DType::kF32, 32, 1, kTokens);
     cache_->SetLayer(0);
     ASSERT_TRUE(cache_->Put(view, view).ok());
-    snapshot_ = std::move(*cache_->TakeSnapshot(SequenceId{0}, 0, kTokens));
+    snapshot_ = std::move(*cache_->snapshots()->TakeSnapshot(SequenceId{0}, 0, kTokens));
   }
 
   Bytes Write(std::span<const float> last) {
@@ -43,8 +43,8 @@ class StoredStateTest : public ::testing::Test {
     return {bytes->span().begin(), bytes->span().end()};
   }
   Bytes Exported() {
-    Bytes bytes(static_cast<std::size_t>(*cache_->ExportSize(*snapshot_)));
-    EXPECT_TRUE(cache_->Export(*snapshot_, bytes).ok());
+    Bytes bytes(static_cast<std::size_t>(*cache_->snapshots()->ExportSize(*snapshot_)));
+    EXPECT_TRUE(cache_->snapshots()->Export(*snapshot_, bytes).ok());
     return bytes;
   }
   // Returns why the payload is refused.
@@ -91,7 +91,7 @@ TEST_F(StoredStateTest, ReadsWhatItWrites) {
   const auto state = ReadStoredState(*cache_, Write(last_), kHidden);
   ASSERT_TRUE(state.ok()) << state.status().message();
   EXPECT_EQ(state->last, last_);
-  EXPECT_TRUE(cache_->Restore(SequenceId{1}, state->snapshot.get(), kTokens).ok());
+  EXPECT_TRUE(cache_->snapshots()->Restore(SequenceId{1}, state->snapshot.get(), kTokens).ok());
 }
 
 TEST_F(StoredStateTest, AModelWithoutAHeadIgnoresTheFinalState) {

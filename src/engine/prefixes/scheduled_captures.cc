@@ -9,7 +9,8 @@ namespace kvcache {
 void ScheduledCaptures::Schedule(Cache& cache, SequenceId sequence, std::vector<Position> lengths) {
   lengths_ = std::move(lengths);
   if (lengths_.empty()) return;
-  if (!cache.ScheduleCaptures(sequence, kEachFromZero, lengths_).ok()) lengths_.clear();
+  if (!cache.snapshots()->ScheduleCaptures(sequence, kEachFromZero, lengths_).ok())
+    lengths_.clear();
 }
 
 void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
@@ -17,8 +18,8 @@ void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
                              const Look& look) {
   const auto passed = std::upper_bound(lengths_.begin(), lengths_.end(), length);
   if (passed == lengths_.begin()) return;
-  if (auto taken = cache.TakeCaptures(sequence); !taken.ok()) {
-    cache.CancelCaptures(sequence);
+  if (auto taken = cache.snapshots()->TakeCaptures(sequence); !taken.ok()) {
+    cache.snapshots()->CancelCaptures(sequence);
   } else {
     for (auto at = lengths_.begin(); at != passed; ++at) {
       auto& snapshot = (*taken)[static_cast<std::size_t>(at - lengths_.begin())];
@@ -34,7 +35,7 @@ void ScheduledCaptures::Take(Cache& cache, SequenceId sequence, Position length,
 
 void ScheduledCaptures::Cancel(Cache& cache, SequenceId sequence) {
   lengths_.clear();
-  cache.CancelCaptures(sequence);
+  cache.snapshots()->CancelCaptures(sequence);
 }
 
 }  // namespace kvcache

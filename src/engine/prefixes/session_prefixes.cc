@@ -18,7 +18,7 @@ SessionPrefixes::SessionPrefixes(Engine& engine, Session& session, std::int64_t 
       states_(engine.cache(), engine.states()) {}
 
 SessionPrefixes::~SessionPrefixes() {
-  engine_.cache().CancelCaptures(session_.sequence());
+  engine_.cache().snapshots()->CancelCaptures(session_.sequence());
 }
 
 Result<std::unique_ptr<SessionPrefixes>> SessionPrefixes::Make(Engine& engine, Session& session,

@@ -24,7 +24,7 @@ Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot, Sequ
 }
 
 Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
-  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache_.TakeSnapshot(sequence, 0, length));
+  KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache_.snapshots()->TakeSnapshot(sequence, 0, length));
   if (snapshot == nullptr) {
     return Status(StatusCode::kInvalidArgument, "a snapshot of no tokens is no state");
   }
@@ -45,7 +45,7 @@ std::span<const float> SnapshotStates::LastState(PrefixState state, Position len
 Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
   const Snapshot* const snapshot = Find(state);
   if (snapshot == nullptr) return {StatusCode::kNotFound, "the state is unknown"};
-  KVCACHE_RETURN_IF_ERROR(cache_.Restore(sequence, snapshot, length));
+  KVCACHE_RETURN_IF_ERROR(cache_.snapshots()->Restore(sequence, snapshot, length));
   if (last_states_ != nullptr) last_states_->Restored(sequence, length, LastState(state, length));
   return Status::Ok();
 }
@@ -67,7 +67,7 @@ bool SnapshotStates::Truncate(PrefixState state, Position length) {
   if (found == states_.end() || length < 1) return false;
   Held& held = found->second;
   if (length >= held.snapshot->end()) return true;
-  auto parts = cache_.SplitSnapshot(held.snapshot, length);
+  auto parts = cache_.snapshots()->SplitSnapshot(held.snapshot, length);
   if (!parts.ok()) return false;
   held.snapshot = std::move(parts->first);
   DropLast(held);

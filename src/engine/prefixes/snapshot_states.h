@@ -25,12 +25,12 @@ class SnapshotStates final : public PrefixStates {
   explicit SnapshotStates(Cache& cache, SequenceStates* last_states = nullptr)
       : cache_(cache), last_states_(last_states) {}
 
-  // Takes a snapshot of the sequence's first `length` tokens. Errors: those of Cache::TakeSnapshot.
+  // Takes a snapshot of the sequence's first `length` tokens. Errors: those of CacheSnapshots::TakeSnapshot.
   Result<PrefixState> Take(SequenceId sequence, Position length);
   // Takes over a snapshot of the sequence that begins at 0. REQUIRES: not null; the sequence has not gone back
   // before the snapshot's end since. Errors: kOutOfMemory.
   Result<PrefixState> Add(std::unique_ptr<Snapshot> snapshot, SequenceId sequence);
-  // Brings the empty sequence to `length` tokens of the state. Errors: those of Cache::Restore.
+  // Brings the empty sequence to `length` tokens of the state. Errors: those of CacheSnapshots::Restore.
   Status Restore(PrefixState state, SequenceId sequence, Position length);
 
   // Returns the snapshot of a state, or null.

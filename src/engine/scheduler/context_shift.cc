@@ -2,19 +2,17 @@
 
 #include "engine/engine_impl.h"
 #include "engine/prefixes/sequence_states.h"
-#include "kvcache/transaction.h"
 
 namespace kvcache {
 namespace {
 
-// A window evicts only when a pass or a transaction needs its cells, so after a round it may hold more than
-// it retains, and a shift then finds no free cells. A transaction that needs as many as possible, and does
-// nothing, frees them.
-void EvictWindows(Cache& cache, const Job& job) {
-  Cache* const caches[] = {&cache};
-  const SequenceLength member[] = {{job.sequence, job.length}};
-  for (Position most = job.length; most > 0; most /= 2) {
-    if (Transaction::Begin(caches, member, {.max_tokens = most}).ok()) return;
+// A window evicts only when a pass needs its cells, so after a round the sequences may hold more than they
+// retain, and a shift then finds no free cells.
+void EvictWindows(Engine& engine) {
+  for (int i = 0; i < engine.options().max_sequences; ++i) {
+    (void)engine.cache()
+        .EvictWindow(SequenceId{i})
+        .ok();  // refused while the sequence is in a round
   }
 }
 
@@ -26,10 +24,10 @@ Status Shift(Engine& engine, JobPrefixes& prefixes, Job& job) {
   const Position keep = job.tokens.front() == engine.tokenizer().bos() ? 1 : 0;
   const Position dropped = (job.length - keep) / 2;
   Cache& cache = engine.cache();
-  while (cache.FreeCells() < job.length && prefixes.cache().Evict(job.length) >= 0) {
+  while (cache.memory()->FreeCells() < job.length && prefixes.cache().Evict(job.length) >= 0) {
   }
   if (cache.CheckRemove(job.sequence, keep, keep + dropped).code() == StatusCode::kCacheFull) {
-    EvictWindows(cache, job);
+    EvictWindows(engine);
   }
   KVCACHE_RETURN_IF_ERROR(cache.CheckRemove(job.sequence, keep, keep + dropped));
   KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, keep, keep + dropped));

@@ -109,9 +109,9 @@ class EncoderSchedulerStoreTest : public EncoderStoreFixture {
     for (int i = 0; i < engine_->options().max_sequences; ++i) {
       EXPECT_FALSE(engine_->cache().Encoder()->EncoderCached(SequenceId{i}));
     }
-    EXPECT_EQ(engine_->cache().SnapshotBytes(), 0);
+    EXPECT_EQ(engine_->cache().snapshots()->SnapshotBytes(), 0);
     const auto fresh = Open(path_, engine_->options(), nullptr);
-    EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
+    EXPECT_EQ(engine_->cache().memory()->FreeCells(), fresh->cache().memory()->FreeCells());
   }
 
   std::unique_ptr<Engine> alone_;
@@ -361,9 +361,11 @@ TEST_P(EncoderSchedulerStoreTest, TheBudgetHolds) {
   for (const bool is_stored : {false, true}) {
     scheduler_.reset();
     engine_ = Open(path_, options, Disk());
-    const auto held = [&] { return engine_->cache().ResidentBytes() + engine_->WorkspaceBytes(); };
+    const auto held = [&] {
+      return engine_->cache().memory()->ResidentBytes() + engine_->WorkspaceBytes();
+    };
     const SequenceLength two[] = {{SequenceId{0}, kContext}, {SequenceId{1}, kContext}};
-    const std::int64_t budget = held() + engine_->cache().GrowthOf(two, 0, 0);
+    const std::int64_t budget = held() + engine_->cache().memory()->GrowthOf(two, 0, 0);
     scheduler_ = *Scheduler::Make(*engine_, {.budget_bytes = budget, .free_memory_share = 0.0});
     for (int i = 0; i < 6; ++i) Ask(Text(1 + i * 40, 3 + i % 3), 30);
     for (int steps = 0; *scheduler_->Step(); ++steps) {

@@ -149,7 +149,7 @@ TEST_F(EncoderSchedulerTest, CancelledAndFailedRequestsLeaveNothing) {
     EXPECT_FALSE(engine_->cache().Encoder()->EncoderCached(SequenceId{i}));
   }
   const auto fresh = *Engine::Open(path_, engine_->options());
-  EXPECT_EQ(engine_->cache().FreeCells(), fresh->cache().FreeCells());
+  EXPECT_EQ(engine_->cache().memory()->FreeCells(), fresh->cache().memory()->FreeCells());
 }
 
 TEST_F(EncoderSchedulerTest, NoTextKeepsAnotherFromItsEnd) {
@@ -174,11 +174,13 @@ TEST_F(EncoderSchedulerTest, TheBudgetHasTheEncodersMemory) {
                                   .max_sequences = 3,
                                   .pool_tokens = 2048,
                                   .releases_memory = true});
-  const auto held = [&] { return engine_->cache().ResidentBytes() + engine_->WorkspaceBytes(); };
+  const auto held = [&] {
+    return engine_->cache().memory()->ResidentBytes() + engine_->WorkspaceBytes();
+  };
   const std::int64_t fixed = held();
   EXPECT_FALSE(Scheduler::Make(*engine_, {.budget_bytes = fixed}).ok());
   const SequenceLength two[] = {{SequenceId{0}, 48}, {SequenceId{1}, 48}};
-  const std::int64_t budget = fixed + engine_->cache().GrowthOf(two, 0, 0);
+  const std::int64_t budget = fixed + engine_->cache().memory()->GrowthOf(two, 0, 0);
   scheduler_ = *Scheduler::Make(*engine_, {.budget_bytes = budget, .free_memory_share = 0.0});
   for (int i = 0; i < 7; ++i) Ask(Text(1 + i * 7, 3 + i % 3), 30);
   for (int steps = 0; *scheduler_->Step(); ++steps) {
@@ -191,7 +193,7 @@ TEST_F(EncoderSchedulerTest, TheBudgetHasTheEncodersMemory) {
     ExpectExact(*asked);
   }
   scheduler_.reset();
-  ASSERT_TRUE(engine_->cache().ReleaseFreeMemory().ok());
+  ASSERT_TRUE(engine_->cache().memory()->ReleaseFreeMemory().ok());
   EXPECT_EQ(held(), fixed) << "the encoder's activations were counted from the start";
 }
 

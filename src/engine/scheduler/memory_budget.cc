@@ -35,8 +35,8 @@ int CapturesOf(const PassRows& of) {
 
 std::int64_t Scheduler::LeastBudget(Engine& engine) {
   const SequenceLength context[] = {{SequenceId{0}, engine.context()}};
-  return engine.cache().ResidentBytes() + engine.WorkspaceBytes() +
-         engine.cache().GrowthOf(context, kMaxCapturesPerPass, 0) +
+  return engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes() +
+         engine.cache().memory()->GrowthOf(context, kMaxCapturesPerPass, 0) +
          (kMaxCapturesPerPass + 1) * LastStateBytes(engine);
 }
 
@@ -45,7 +45,7 @@ Status Scheduler::CheckBudget(Engine& engine, std::int64_t bytes) {
     return {StatusCode::kInvalidArgument,
             StrCat("the budget is ", bytes, " bytes; must be at least 0")};
   }
-  const std::int64_t fixed = engine.cache().ResidentBytes() + engine.WorkspaceBytes();
+  const std::int64_t fixed = engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes();
   if (engine.options().releases_memory && bytes > 0 && bytes <= fixed) {
     return {StatusCode::kInvalidArgument,
             StrCat("the budget is ", bytes,
@@ -72,8 +72,8 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
 std::int64_t MemoryBudget::HeldBytes() const {
   const Cache& cache = engine_.cache();
   const std::int64_t states = states_.last_state_bytes();
-  if (!engine_.options().releases_memory) return cache.UsedBytes() + states;
-  return cache.ResidentBytes() + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
+  if (!engine_.options().releases_memory) return cache.memory()->UsedBytes() + states;
+  return cache.memory()->ResidentBytes() + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
 }
 
 std::int64_t MemoryBudget::Growth(std::int64_t cells, std::span<const PassRows> rows) {
@@ -91,14 +91,14 @@ std::int64_t MemoryBudget::Growth(std::int64_t cells, std::span<const PassRows> 
   }
   std::sort(growing_.begin(), growing_.end(),
             [](const auto& a, const auto& b) { return Index(a.sequence) < Index(b.sequence); });
-  const std::int64_t growth = engine_.cache().GrowthOf(growing_, captures, rounds) +
+  const std::int64_t growth = engine_.cache().memory()->GrowthOf(growing_, captures, rounds) +
                               runner_.ExtraBytes(logits) - runner_.ExtraBytes();
   if (growth == 0) return 0;
   return growth + (captures + std::ssize(growing_)) * LastStateBytes(engine_);
 }
 
 bool MemoryBudget::HasRoom(std::int64_t cells, std::span<const PassRows> rows) {
-  if (engine_.cache().FreeCells() < cells) return false;
+  if (engine_.cache().memory()->FreeCells() < cells) return false;
   if (!governor_.limits()) return true;
   const std::int64_t held = HeldBytes();
   const std::int64_t budget = governor_.Budget(held, MemoryGovernor::Clock::now());
@@ -112,7 +112,7 @@ bool MemoryBudget::HasRoom(std::int64_t cells, std::span<const PassRows> rows) {
 bool MemoryBudget::Release() {
   if (!engine_.options().releases_memory) return true;
   runner_.Release();
-  return engine_.cache().ReleaseFreeMemory().ok();
+  return engine_.cache().memory()->ReleaseFreeMemory().ok();
 }
 
 bool MemoryBudget::IsOver() {

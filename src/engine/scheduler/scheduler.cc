@@ -91,7 +91,7 @@ Status SchedulerImpl::Open() {
 
 SchedulerImpl::~SchedulerImpl() {
   for (const JobPtr& job : live_) {
-    engine_.cache().CancelCaptures(job->sequence);
+    engine_.cache().snapshots()->CancelCaptures(job->sequence);
     (void)engine_.cache().Remove(job->sequence, 0, kEndOfSequence).ok();  // never fails
   }
 }

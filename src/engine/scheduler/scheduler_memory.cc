@@ -55,7 +55,7 @@ bool SchedulerImpl::MakeRoom() {
       continue;
     }
     while (!has_room()) {
-      const std::int64_t missing = needed - engine_.cache().FreeCells();
+      const std::int64_t missing = needed - engine_.cache().memory()->FreeCells();
       if (prefixes_.cache().Evict(std::max(missing, kLeastEvicted)) < 0) break;
       memory_.Release();
     }
@@ -74,7 +74,8 @@ bool SchedulerImpl::MakeRoom() {
 bool SchedulerImpl::ComposeAlone() {
   if (pass_.tokens.size() > 1) {
     PassRows& of = pass_.rows.front();
-    const std::int64_t fits = std::min<std::int64_t>(engine_.cache().FreeCells(), of.tokens / 2);
+    const std::int64_t fits =
+        std::min<std::int64_t>(engine_.cache().memory()->FreeCells(), of.tokens / 2);
     pass_.RemoveTokens();
     of.tokens = 0;
     if (fits >= 1) {

@@ -283,8 +283,9 @@ TEST_P(SchedulerStoreTest, ARequestThatLoadsCanBeCancelled) {
   ASSERT_TRUE(*scheduler_->Step());
   scheduler_.reset();  // in the middle of a load
   const Position lengths[] = {40};
-  EXPECT_TRUE(engine_->cache().ScheduleCaptures(SequenceId{0}, kEachFromZero, lengths).ok());
-  engine_->cache().CancelCaptures(SequenceId{0});
+  EXPECT_TRUE(
+      engine_->cache().snapshots()->ScheduleCaptures(SequenceId{0}, kEachFromZero, lengths).ok());
+  engine_->cache().snapshots()->CancelCaptures(SequenceId{0});
 }
 
 // Cells are short: requests are parked, load again, and have the bits of their texts alone.

@@ -151,9 +151,9 @@ TEST_P(SchedulerTest, ASchedulerLeavesNothingInItsEngine) {
   scheduler_.reset();
   const Position lengths[] = {40};
   Cache& cache = engine_->cache();
-  EXPECT_TRUE(cache.ScheduleCaptures(SequenceId{0}, kEachFromZero, lengths).ok());
-  cache.CancelCaptures(SequenceId{0});
-  EXPECT_EQ(cache.FreeCells(), Open(engine_->options())->cache().FreeCells());
+  EXPECT_TRUE(cache.snapshots()->ScheduleCaptures(SequenceId{0}, kEachFromZero, lengths).ok());
+  cache.snapshots()->CancelCaptures(SequenceId{0});
+  EXPECT_EQ(cache.memory()->FreeCells(), Open(engine_->options())->cache().memory()->FreeCells());
 }
 
 TEST_P(SchedulerTest, APromptGoesOnBesideMoreDecodesThanAStepHolds) {
@@ -200,10 +200,10 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     scheduler_.reset();
     engine_ = Open(options);
     Cache& cache = engine_->cache();
-    ASSERT_TRUE(cache.ReleaseFreeMemory().ok());
+    ASSERT_TRUE(cache.memory()->ReleaseFreeMemory().ok());
     // Two contexts, at least.
     const SequenceLength two[] = {{SequenceId{0}, kContext}, {SequenceId{1}, kContext}};
-    const std::int64_t budget = Held() + cache.GrowthOf(two, 6, 0) * (seed % 3 + 2) / 2;
+    const std::int64_t budget = Held() + cache.memory()->GrowthOf(two, 6, 0) * (seed % 3 + 2) / 2;
     auto scheduler = Scheduler::Make(
         *engine_, {.recompute_bound = 32, .budget_bytes = budget, .free_memory_share = 0.0});
     ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
@@ -235,8 +235,8 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     asked_.clear();
     while (scheduler_->prefixes().Evict(1 << 20) >= 0) {
     }
-    ASSERT_TRUE(cache.ReleaseFreeMemory().ok());
-    EXPECT_LT(cache.ResidentBytes(), budget);
+    ASSERT_TRUE(cache.memory()->ReleaseFreeMemory().ok());
+    EXPECT_LT(cache.memory()->ResidentBytes(), budget);
   }
   RecordProperty("parked", parked);
   EXPECT_GT(drafted, 0);
@@ -250,7 +250,7 @@ TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
                   .pool_tokens = 4096,
                   .releases_memory = true,
                   .prefill_chunk = 32});
-  ASSERT_TRUE(engine_->cache().ReleaseFreeMemory().ok());
+  ASSERT_TRUE(engine_->cache().memory()->ReleaseFreeMemory().ok());
   const std::int64_t least = Scheduler::LeastBudget(*engine_);
   auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .free_memory_share = 0.0});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
@@ -336,7 +336,7 @@ TEST_P(SchedulerTest, AReleasingPoolFollowsHalfOfTheFreeMemory) {
             {});
   Cache& cache = engine_->cache();
   const SequenceLength one[] = {{SequenceId{0}, kContext}};
-  std::int64_t whole = 4 * (Held() + 2 * cache.GrowthOf(one, 4, 0));
+  std::int64_t whole = 4 * (Held() + 2 * cache.memory()->GrowthOf(one, 4, 0));
   scheduler_.reset();
   // The cache's share and what is left are the machine's memory together.
   auto scheduler = Scheduler::Make(
@@ -364,7 +364,7 @@ TEST_P(SchedulerTest, ALoneRequestEndsInMemoryForItsOwnState) {
                   .prefill_chunk = 32});
   Cache& cache = engine_->cache();
   const SequenceLength one[] = {{SequenceId{0}, kContext}};
-  const std::int64_t budget = Held() + cache.GrowthOf(one, 4, 0);
+  const std::int64_t budget = Held() + cache.memory()->GrowthOf(one, 4, 0);
   auto scheduler = Scheduler::Make(
       *engine_, {.recompute_bound = 16, .budget_bytes = budget, .free_memory_share = 0.0});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();

@@ -184,10 +184,11 @@ Status StoreLoads::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, 
       snapshot->begin() == fetched.piece.begin && snapshot->end() == fetched.piece.end;
   if (!is_piece) return {StatusCode::kCorrupt, "the object has other tokens than its key says"};
   if (prefixes_.divisible() && snapshot->begin() < job.length) {
-    KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts, cache.SplitSnapshot(snapshot, job.length));
+    KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts,
+                             cache.snapshots()->SplitSnapshot(snapshot, job.length));
     snapshot = std::move(parts.second);
   }
-  KVCACHE_RETURN_IF_ERROR(cache.Restore(job.sequence, snapshot.get(), target));
+  KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Restore(job.sequence, snapshot.get(), target));
   if (engine_.states() != nullptr) {
     if (target < fetched.piece.end) state.last.clear();  // it is that of a later token
     engine_.states()->Restored(job.sequence, target, state.last);

@@ -7,6 +7,7 @@
 
 #include "base/strings.h"
 #include "kvcache/recurrent_cache.h"
+#include "kvcache/wrapper_cache.h"
 #include "model/graph/draft_replay.h"
 
 namespace kvcache {
@@ -197,7 +198,9 @@ void Pass::CrossAttention(int layer, int type, const KvShape& shape, const Tenso
                           const AttentionOptions& options, const TensorView& out) {
   if (!runs()) return;
   cache_->SetLayer(layer);
-  cache_->SetLayerType(type);
+  if (WrapperCache* const wrapper = cache_->Wrapper(); wrapper != nullptr) {
+    wrapper->SetLayerType(type);
+  }
   auto storage = cache_->Storage();
   // Before the first output the cache has no cells. Every token's history is then empty, so the
   // kernel reads none and writes zeros.

@@ -171,7 +171,9 @@ class Service final : public TextService {
   }
 
   void Look(std::function<void(const Scheduler&, std::int64_t)> look) override {
-    AddTask([this, look = std::move(look)] { look(*scheduler_, engine_.cache().FreeCells()); });
+    AddTask([this, look = std::move(look)] {
+      look(*scheduler_, engine_.cache().memory()->FreeCells());
+    });
   }
 
   void SetBudget(std::int64_t bytes, std::function<void()> done) override {

@@ -181,6 +181,12 @@ void RecurrentReference::EndPass() {
   in_pass_ = false;
 }
 
+void RecurrentReference::Evict(int sequence) {
+  EndPass();
+  attention_.Evict(sequence);
+  sequences_[sequence].prepared.reset();
+}
+
 std::vector<RecurrentReference::Point> RecurrentReference::PointsOf(int sequence) const {
   const Sequence& s = sequences_[sequence];
   std::vector<Point> points = s.checkpoints;
@@ -342,7 +348,7 @@ Difference RecurrentReference::CheckTable() const {
     for (const std::int32_t cell : cache_->Slots()) ++ref_counts[cell];
   }
   for (const std::int32_t cell : cache_->capture_cells()) ++ref_counts[cell];
-  const RecurrentSnapshot* snapshot = cache_->snapshots().oldest();
+  const RecurrentSnapshot* snapshot = cache_->pool().oldest();
   for (; snapshot != nullptr; snapshot = snapshot->newer()) ++ref_counts[snapshot->cell()];
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {
