@@ -272,5 +272,34 @@ TEST_F(WindowTest, CompactionFillsHolesAndKeepsBytes) {
   EXPECT_EQ(Cells(1) + ", " + Cells(2), "0@2, 0@3");
 }
 
+TEST_F(WindowTest, EvictWindowEvictsWithoutAPass) {
+  Open({.window = 3}, 2, 100, 8);
+  const std::vector<SequenceLength> members = {{SequenceId{0}, 2}};
+  Forward({{0, 0, 1}, {0, 1, 2}});
+  Cache* const caches[] = {cache_.get()};
+  auto round = Transaction::Begin(caches, members, {.max_tokens = 6});
+  ASSERT_TRUE(round.ok());
+  Forward({{0, 2, 3}, {0, 3, 4}, {0, 4, 5}, {0, 5, 6}});
+  EXPECT_EQ(cache_->EvictWindow(SequenceId{0}).message(),
+            "sequence 0 is in a transaction; commit it or roll it back first");
+  ASSERT_TRUE(round->Commit({4}).ok());
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 3)) << "the commit has evicted nothing";
+  ASSERT_TRUE(cache_->EvictWindow(SequenceId{0}).ok());
+  EXPECT_EQ(cache_->Length(SequenceId{0}), 6);
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 6));
+  EXPECT_TRUE(cache_->CanResume(SequenceId{0}, 5)) << "one goes back over a stop token";
+  EXPECT_FALSE(cache_->CanResume(SequenceId{0}, 4));
+  EXPECT_EQ(cache_->EvictWindow(SequenceId{2}).message(), "sequence 2 is not in [0, 2)");
+}
+
+// The newest token stays: the length is known from it.
+TEST_F(WindowTest, EvictWindowKeepsTheLength) {
+  Open({.window = 1}, 1, 100, 8);
+  Forward({{0, 0, 1}, {0, 1, 2}});
+  ASSERT_TRUE(cache_->EvictWindow(SequenceId{0}).ok());
+  EXPECT_EQ(cache_->Length(SequenceId{0}), 2);
+  EXPECT_EQ(Forward({{0, 2, 3}}), (Rows{"0"}));
+}
+
 }  // namespace
 }  // namespace kvcache::window_test

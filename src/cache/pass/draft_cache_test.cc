@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "cache/two_phase.h"
+#include "cache/wrapper/outside_kind_testing.h"
 #include "kvcache/causal_cache.h"
 #include "kvcache/encoder_cache.h"
 #include "kvcache/recurrent_cache.h"
@@ -220,51 +221,10 @@ TEST_F(DraftCacheTest, AfterAFailedMoveNothingIsKept) {
   }
 }
 
-// A kind outside the library: it has no halves, takes a batch of drafts, and cannot accept them.
-class Undecided : public Cache {
- public:
-  Status Init(KvBackend& backend, const CacheOptions& options) override {
-    return inner_->Init(backend, options);
-  }
-  void Close() override { inner_->Close(); }
-  Status StartForward(const Batch& batch, ForwardMode mode) override {
-    return inner_->StartForward(batch, mode);
-  }
-  void EndPass() override { inner_->EndPass(); }
-  void SetLayer(int layer) override { inner_->SetLayer(layer); }
-  Status SetCausal(std::span<const std::int32_t> except) override {
-    return inner_->SetCausal(except);
-  }
-  Status Put(const TensorView& k, const TensorView& v) override { return inner_->Put(k, v); }
-  Result<DenseKv> Get() override { return inner_->Get(); }
-  Result<LayerKv> Storage() override { return inner_->Storage(); }
-  const Visibility& Visible() const override { return inner_->Visible(); }
-  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override {
-    return inner_->CopyPrefix(src, dst, length);
-  }
-  bool CanResume(SequenceId sequence, Position position) const override {
-    return inner_->CanResume(sequence, position);
-  }
-  Result<Position> PrepareRestore(SequenceId sequence, Position target) override {
-    return inner_->PrepareRestore(sequence, target);
-  }
-  Status Remove(SequenceId sequence, Position begin, Position end) override {
-    return inner_->Remove(sequence, begin, end);
-  }
-  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override {
-    return inner_->CheckRemove(sequence, begin, end);
-  }
-  Position Length(SequenceId sequence) const override { return inner_->Length(sequence); }
-  Status EvictWindow(SequenceId sequence) override { return inner_->EvictWindow(sequence); }
-
- private:
-  std::unique_ptr<Cache> inner_ = MakeCausalCache();
-};
-
 TEST_F(DraftCacheTest, AWrapperKeepsNothingWhereOneCacheCannot) {
   WrapperOptions options;
   options.caches.push_back(MakeCausalCache());
-  options.caches.push_back(std::make_unique<Undecided>());
+  options.caches.push_back(std::make_unique<OutsideKind>());
   options.cache_of_layer = {0, 1};
   Open(MakeWrapperCache(std::move(options)));
   ASSERT_EQ(Begin(), "");

@@ -16,7 +16,7 @@
 #include <vector>
 
 #include "cache/recurrent/recurrent_batch.h"
-#include "cache/recurrent/recurrent_snapshot.h"
+#include "cache/recurrent/recurrent_snapshot_pool.h"
 #include "cache/snapshot/capture_schedule.h"
 
 namespace kvcache {

@@ -9,7 +9,7 @@
 #include <span>
 #include <vector>
 
-#include "cache/causal/causal_snapshot.h"
+#include "cache/causal/causal_snapshot_pool.h"
 #include "cache/snapshot/capture_schedule.h"
 
 namespace kvcache {

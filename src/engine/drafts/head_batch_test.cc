@@ -17,6 +17,7 @@
 #include "engine/prefixes/sequence_states.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/transaction.h"
+#include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"

@@ -14,6 +14,7 @@
 #include "engine/prefixes/sequence_states.h"
 #include "engine/prefixes/session_prefixes.h"
 #include "engine/prefixes/token_keys.h"
+#include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"
 #include "make_model/make_model.h"

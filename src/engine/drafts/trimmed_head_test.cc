@@ -20,6 +20,7 @@
 #include "engine/prefixes/sequence_states.h"
 #include "gguf/gguf_writer.h"
 #include "kvcache/transaction.h"
+#include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/head_drafter.h"
 #include "make_model/make_model.h"

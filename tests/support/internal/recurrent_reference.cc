@@ -43,7 +43,7 @@ std::unique_ptr<Cache> RecurrentReference::MakeCache(ReferenceBackend& backend) 
   backend_ = &backend;
   auto cache = std::make_unique<RecurrentCacheImpl>(std::move(options));
   cache_ = cache.get();
-  attention_.LookAt(cache->attention());
+  attention_.LookAt(cache->inspect().parts.attention);
   return cache;
 }
 
@@ -305,7 +305,7 @@ Difference RecurrentReference::Check() {
 }
 
 Difference RecurrentReference::CheckPoints(int sequence) const {
-  const StateTable& table = cache_->states();
+  const StateTable& table = cache_->inspect().parts.states;
   const SequenceId id{sequence};
   const auto same = [](const StatePoint& real, const std::optional<Point>& expected) {
     return real.known() == expected.has_value() &&
@@ -325,7 +325,7 @@ Difference RecurrentReference::CheckPoints(int sequence) const {
 
 // Compares the reference counts with the references that exist; equal states share one cell.
 Difference RecurrentReference::CheckTable() const {
-  const StateTable& table = cache_->states();
+  const StateTable& table = cache_->inspect().parts.states;
   std::vector<std::int32_t> ref_counts(table.cells().size(), 0);
   ++ref_counts[StateStore::kZeros];
   for (int s = 0; s < setup_.options.max_sequences; ++s) {
@@ -337,7 +337,7 @@ Difference RecurrentReference::CheckTable() const {
     points.insert(points.end(), saved.checkpoints.begin(), saved.checkpoints.end());
     points.push_back(saved.live);
     points.push_back(saved.before);
-    for (const RecurrentRound::PassEnd& pass : cache_->round(id).passes) {
+    for (const RecurrentRound::PassEnd& pass : cache_->inspect().rounds.of(id).passes) {
       points.push_back(pass.state);
     }
     for (const StatePoint& point : points) {
@@ -347,8 +347,8 @@ Difference RecurrentReference::CheckTable() const {
   if (!reserving_ && !members_.empty()) {
     for (const std::int32_t cell : cache_->Slots()) ++ref_counts[cell];
   }
-  for (const std::int32_t cell : cache_->capture_cells()) ++ref_counts[cell];
-  const RecurrentSnapshot* snapshot = cache_->pool().oldest();
+  for (const std::int32_t cell : cache_->inspect().pass.states().cuts()) ++ref_counts[cell];
+  const RecurrentSnapshot* snapshot = cache_->inspect().parts.pool->oldest();
   for (; snapshot != nullptr; snapshot = snapshot->newer()) ++ref_counts[snapshot->cell()];
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {

@@ -1,4 +1,4 @@
-#include "cache/causal/causal_snapshot.h"
+#include "cache/causal/causal_snapshot_pool.h"
 
 #include <algorithm>
 #include <new>

@@ -1,4 +1,4 @@
-#include "cache/encoder/encoder_snapshot.h"
+#include "cache/encoder/encoder_snapshot_pool.h"
 
 #include <algorithm>
 #include <new>

@@ -1,4 +1,4 @@
-#include "cache/recurrent/recurrent_snapshot.h"
+#include "cache/recurrent/recurrent_snapshot_pool.h"
 
 #include <algorithm>
 #include <new>
@@ -6,7 +6,7 @@
 namespace kvcache {
 namespace {
 
-Status NoMemory() {
+Status NoMemoryForState() {
   return {StatusCode::kOutOfMemory, "no memory for a snapshot"};
 }
 
@@ -23,7 +23,7 @@ Result<std::shared_ptr<StatePage>> StatePage::Make(std::int64_t bytes,
     page->count_->Add(bytes);
     return page;
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return NoMemoryForState();
   }
 }
 
@@ -80,7 +80,7 @@ Result<RecurrentSnapshotPool::SnapshotPtr> RecurrentSnapshotPool::Make(Position 
   try {
     return std::make_unique<RecurrentSnapshot>(shared_from_this(), begin, end);
   } catch (const std::bad_alloc&) {
-    return NoMemory();
+    return NoMemoryForState();
   }
 }
 
