@@ -1,7 +1,9 @@
 """The bugs that mutate.py plants."""
 
 # The sources to compile again for a mutation of a header.
-HEADER_USERS = {"include/kvcache/visibility.h": ["src/cache/pass/history_mask.cc"]}
+HEADER_USERS = {"include/kvcache/visibility.h": ["src/cache/pass/history_mask.cc"],
+                "src/cache/cells/cell_placement.h": ["src/cache/cells/cell_table.cc",
+                                                     "src/cache/cells/cell_placement.cc"]}
 
 # Name, file, text, replacement, and the kind of cache whose scripts must find the bug (default:
 # Full).
@@ -18,8 +20,8 @@ MUTATIONS = [
     ("copy-on-write keeps the old reference", "src/cache/cells/cell_table.cc",
      "      ref_counts_.Add(cell, -1);\n", ""),
     ("cells for copies counted one too low", "src/cache/cells/cell_table.cc",
-     "if (CountShared(id, end) <= cells_without_drafts()) return",
-     "if (CountShared(id, end) <= cells_without_drafts() + 1) return"),
+     "if (CountShared(ref_counts_, history(id), end) <= cells_without_drafts()) return",
+     "if (CountShared(ref_counts_, history(id), end) <= cells_without_drafts() + 1) return"),
     ("one cell leaks", "src/cache/cells/cell_table.cc",
      "for (std::int32_t i = cell; i < cell + length; ++i) {",
      "for (std::int32_t i = cell; i + 1 < cell + length; ++i) {"),
@@ -34,9 +36,9 @@ MUTATIONS = [
      "if (level == 0) word &= ~(std::uint64_t{1} << (index & 63));\n"),
     ("free bit not found again", "src/cache/cells/free_set.cc",
      "if (!was_empty) return;", "return;"),
-    ("search does not wrap around the end", "src/cache/cells/cell_table.cc",
-     "cell != FreeSet::kNone ? cell : free_.NextFrom(0)",
-     "cell != FreeSet::kNone ? cell : position % cells()"),
+    ("search does not wrap around the end", "src/cache/cells/cell_placement.h",
+     "cell != FreeSet::kNone ? cell : free.NextFrom(0)",
+     "cell != FreeSet::kNone ? cell : position % cells_"),
     ("runs not merged to the right", "src/cache/cells/run_list.cc",
      "const bool joins_next = Continues(added, *next);", "const bool joins_next = false;"),
     ("padding: last cell not rounded up", "src/cache/pass/history_mask.cc",
@@ -135,10 +137,7 @@ MUTATIONS = [
      "retained_tokens + options.max_batch + options.cells;",
      "retained_tokens + options.max_batch + options.cells - 1;", "Window"),
     ("evicted cells counted once too often", "src/cache/cells/cell_table.cc",
-     "part.cell + part.length; ++i) {\n        ref_counts_.Add(i, by);\n"
-     "        unused += ref_counts_[i] == 0;",
-     "part.cell + part.length; ++i) {\n        ref_counts_.Add(i, by);\n"
-     "        unused += ref_counts_[i] <= 1;", "Window"),
+     "unused += counts[i] == 0;", "unused += counts[i] <= 1;", "Window"),
     ("a refused eviction keeps its counts", "src/cache/cells/cell_table.cc",
      "  const std::int32_t freed = AddReferences(evictions, -1);\n"
      "  AddReferences(evictions, 1);\n",
@@ -346,8 +345,8 @@ MUTATIONS = [
     # Snapshots.
     ("a snapshot without references", "src/cache/cells/cell_table.cc",
      "  for (const HistoryRun& run : hold.runs.runs()) {\n"
-     "    ref_counts_.AddRange(run.cell, run.cell + run.length, 1);\n  }\n  Link(hold);",
-     "  Link(hold);"),
+     "    ref_counts_.AddRange(run.cell, run.cell + run.length, 1);\n  }\n  holds_.Link(hold);",
+     "  holds_.Link(hold);"),
     ("a snapshot one token too short", "src/cache/causal/causal_snapshot_pool.cc",
      "    if (part.length == 0) break;\n"
      "    snapshot.hold_.runs.Append(part);", "    if (part.length <= 1) break;\n"

@@ -23,12 +23,12 @@ std::int64_t CausalMemory::FreeCells() const {
 
 std::int64_t CausalMemory::BlockBytes() const {
   const std::int64_t cells = RoundUp(std::int64_t{parts_.cells.cells()}, kReleasingCells);
-  return AllocatedBytes() / cells * parts_.cells.block();
+  return AllocatedBytes() / cells * parts_.cells.free().block();
 }
 
 std::int64_t CausalMemory::ResidentBytes() const {
   const std::int64_t written =
-      releases() ? parts_.cells.touched_blocks() * BlockBytes() : AllocatedBytes();
+      releases() ? parts_.cells.free().touched_blocks() * BlockBytes() : AllocatedBytes();
   return written + SnapshotBytes() +
          (parts_.pool == nullptr ? 0 : parts_.pool->memory().spare_bytes());
 }
@@ -40,7 +40,8 @@ std::int64_t CausalMemory::GrowthOf(std::span<const SequenceLength> more, int /*
   std::int64_t tokens = 0;
   for (const SequenceLength& sequence : more) tokens += sequence.length;
   const CellTable& cells = parts_.cells;
-  const std::int64_t moved = cells.free_cells() < tokens && cells.has_holds() ? UsedBytes() : 0;
+  const std::int64_t moved =
+      cells.free_cells() < tokens && !cells.holds().empty() ? UsedBytes() : 0;
   return cells.CountNewBlocks(more) * BlockBytes() + moved;
 }
 
@@ -48,7 +49,7 @@ Status CausalMemory::ReleaseFreeMemory() {
   if (!releases()) return Status::Ok();
   pass_.End();
   Status status;
-  parts_.cells.DropFreeBlocks([&](const CellRun& run) {
+  parts_.cells.free().DropFreeBlocks([&](const CellRun& run) {
     Status released = parts_.storage.Release(run);
     const bool is_released = released.ok();
     if (status.ok()) status = std::move(released);

@@ -86,7 +86,7 @@ Status CausalPass::ReserveRuns(Tokens tokens) {
 Status CausalPass::CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions) {
   const std::int32_t free = parts_.cells.cells_without_drafts();
   const bool fits =
-      parts_.eviction.plan_fits() && !parts_.cells.has_holds() && !parts_.transactions.any();
+      parts_.eviction.plan_fits() && parts_.cells.holds().empty() && !parts_.transactions.any();
   if (free >= size || fits) return Status::Ok();
   std::int32_t available = 0;
   Status status = parts_.pool->MakeRoom(size, evictions, nullptr, available);
@@ -220,9 +220,9 @@ Status CausalPass::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, pass_.size()));
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, parts_.storage.Ensure(shape));
   if (const std::int64_t block = parts_.storage.layers().releasable_cells();
-      block > parts_.cells.block()) {
+      block > parts_.cells.free().block()) {
     try {
-      parts_.cells.SetBlock(block);
+      parts_.cells.free().SetBlock(block);
     } catch (const std::bad_alloc&) {
       return {StatusCode::kOutOfMemory, "no memory for the blocks of cells"};
     }

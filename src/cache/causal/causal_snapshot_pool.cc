@@ -81,7 +81,7 @@ Position CausalSnapshot::first() const {
 }
 
 void SnapshotPool::Detach() {
-  if (cells_ != nullptr) cells_->AbandonHolds();
+  if (cells_ != nullptr) cells_->holds().Abandon();
   while (oldest_ != nullptr) Unlist(*oldest_);
   cells_ = nullptr;
   storage_ = nullptr;

@@ -71,7 +71,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
     if (plan.moves.empty()) return plan;
     plan.histories.resize(histories_.size());
     std::size_t holds = 0;
-    for (const CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) ++holds;
+    for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) ++holds;
     plan.holds.resize(holds);
   } catch (const std::bad_alloc&) {
     return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
@@ -81,7 +81,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
     moved = moved && Moved(histories_[i], plan.moves, plan.histories[i]);
   }
   std::size_t i = 0;
-  for (const CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) {
+  for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) {
     moved = moved && Moved(hold->runs, plan.moves, plan.holds[i++]);
   }
   if (!moved) return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
@@ -95,13 +95,13 @@ void CellTable::Apply(Compaction compaction) {
       const std::int32_t count = ref_counts_[from + i];
       ref_counts_.Add(to + i, count);
       ref_counts_.Add(from + i, -count);
-      Use(to + i);
-      PutBack(from + i);
+      free_.Use(to + i);
+      free_.PutBack(from + i);
     }
   }
   histories_ = std::move(compaction.histories);
   std::size_t i = 0;
-  for (CellHold* hold = first_hold_; hold != nullptr; hold = hold->next) {
+  for (CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) {
     hold->runs = std::move(compaction.holds[i++]);
   }
 }

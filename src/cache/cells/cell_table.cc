@@ -31,99 +31,71 @@ void AddCell(std::vector<CellRun>& runs, std::int32_t cell) {
   }
 }
 
-// Rings that are a power of two apart and grow in step would use the same few cache sets for the
-// tables here. An odd number of cache lines between the starts of neighbouring rings prevents that.
-constexpr std::int64_t kRingSkew = 5 * 64 / sizeof(std::int32_t);
+// Adds `by` to the count of the run's cells. Returns how many of them have 0 then.
+std::int32_t AddReferences(RangeCounts& counts, const HistoryRun& run, std::int32_t by) {
+  std::int32_t unused = 0;
+  for (std::int32_t i = run.cell; i < run.cell + run.length; ++i) {
+    counts.Add(i, by);
+    unused += counts[i] == 0;
+  }
+  return unused;
+}
+
+std::int32_t AddReferences(RangeCounts& counts, std::span<CellHold* const> holds, std::int32_t by) {
+  std::int32_t unused = 0;
+  for (const CellHold* hold : holds) {
+    for (const HistoryRun& run : hold->runs.runs()) unused += AddReferences(counts, run, by);
+  }
+  return unused;
+}
+
+// Returns the number of cells at positions [begin, ∞) that other sequences share.
+std::int64_t CountShared(const RangeCounts& counts, const RunList& history, Position begin) {
+  std::int64_t count = 0;
+  for (const HistoryRun& run : history.runs()) {
+    const HistoryRun part = Clip(run, begin, kEndOfSequence);
+    for (std::int32_t i = 0; i < part.length; ++i) count += counts[part.cell + i] > 1;
+  }
+  return count;
+}
 
 }  // namespace
 
 void CellTable::Reset(const CellTableOptions& options) {
   ref_counts_.Reset(options.cells);
-  free_.Reset(options.cells);
   drafts_.clear();
   drafts_.reserve(options.drafts);
   histories_.assign(options.sequences, RunList());
   for (RunList& history : histories_) {
     if (!history.Reserve(kInitialRuns)) throw std::bad_alloc();
   }
-  sequence_stride_ = options.sequence_stride;
-  placement_ = options.placement;
-  assert(placement_ == Placement::kLinear || options.sequences * sequence_stride_ <= cells());
-  lowest_first_ = options.lowest_first && placement_ == Placement::kLinear;
-  free_words_.Reset(lowest_first_ ? options.cells / 64 : 0);
-  touched_.clear();
-  touched_count_ = 0;
-  block_ = lowest_first_ ? kCellTile : 64;
-  if (options.tracks_blocks) SetBlock(block_);
-}
-
-std::int32_t CellTable::PreferredCell(SequenceId id, Position position) const {
-  if (placement_ == Placement::kLinear) {
-    return static_cast<std::int32_t>((Index(id) * sequence_stride_ + position) % cells());
-  }
-  const std::int64_t offset = position + std::int64_t{Index(id)} * kRingSkew;
-  return RingOf(id) + static_cast<std::int32_t>(offset % sequence_stride_);
-}
-
-std::int32_t CellTable::Place(SequenceId id, Position position, std::int32_t previous) const {
-  // Past the end of its ring, a sequence would claim its neighbour's cells. So the preferred cell,
-  // which wraps around, comes before the cell after the predecessor's.
-  if (placement_ == Placement::kRing) {
-    const std::int32_t preferred = PreferredCell(id, position);
-    if (free_.Contains(preferred)) return preferred;
-  }
-  if (previous != RunList::kNoCell && previous + 1 < cells() && free_.Contains(previous + 1)) {
-    return previous + 1;
-  }
-  if (lowest_first_) {
-    const std::int32_t word = free_words_.NextFrom(0);
-    if (word != FreeSet::kNone) return word * 64 + position % kCellTile;
-    return free_.NextFrom(0);
-  }
-  const std::int32_t cell = free_.NextFrom(PreferredCell(id, position));
-  return cell != FreeSet::kNone ? cell : free_.NextFrom(0);
+  const bool linear = options.placement == Placement::kLinear;
+  assert(linear || std::int64_t{options.sequences} * options.sequence_stride <= cells());
+  placement_.Reset(options.placement, options.sequence_stride, options.cells);
+  free_.Reset({.cells = options.cells,
+               .tracks_blocks = options.tracks_blocks,
+               .tracks_words = options.lowest_first && linear});
 }
 
 std::int32_t CellTable::Claim(SequenceId id, Position position) {
   assert(free_cells() > 0);
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
-  const std::int32_t cell = Place(id, position, previous);
-  Use(cell);
+  const std::int32_t cell = placement_.Place(free_, id, position, previous);
+  free_.Use(cell);
   ref_counts_.Add(cell, 1);
   histories_[Index(id)].Insert(position, cell);
   return cell;
 }
 
-// Alternatives share one preferred cell. In a ring, the second one gets the next free cell of the
-// ring, wrapping around at its end.
-std::int32_t CellTable::PlaceDraft(SequenceId id, Position position, std::int32_t previous) const {
-  if (placement_ == Placement::kRing) {
-    const std::int32_t preferred = PreferredCell(id, position);
-    const std::int64_t end = RingOf(id) + sequence_stride_;
-    std::int32_t cell = free_.NextFrom(preferred);
-    if (cell != FreeSet::kNone && cell < end) return cell;
-    cell = free_.NextFrom(RingOf(id));
-    if (cell != FreeSet::kNone && cell < preferred) return cell;
-  }
-  return Place(id, position, previous);
-}
-
 std::int64_t CellTable::Rank(SequenceId id, Position position, std::int32_t cell) const {
-  const std::int32_t preferred = PreferredCell(id, position);
-  if (placement_ == Placement::kRing) {
-    const bool inside = cell >= RingOf(id) && cell < RingOf(id) + sequence_stride_;
-    if (inside) return (cell - preferred + sequence_stride_) % sequence_stride_;
-    return sequence_stride_ + (std::int64_t{cell} - preferred + cells()) % cells();
-  }
   const std::int32_t previous = position > 0 ? history(id).CellOf(position - 1) : RunList::kNoCell;
-  const std::int32_t first = previous == RunList::kNoCell ? preferred : previous + 1;
-  return (std::int64_t{cell} - first + cells()) % cells();
+  return placement_.Rank(id, position, previous, cell);
 }
 
 std::int32_t CellTable::ClaimDraft(SequenceId id, Position position, std::int32_t previous) {
   assert(free_cells() > 0 && drafts_.size() < drafts_.capacity());
-  const std::int32_t cell = PlaceDraft(id, position, previous);
-  Use(cell);
+  const std::int32_t cell = placement_.PlaceDraft(free_, id, position, previous);
+  free_.Use(cell);
   ref_counts_.Add(cell, 1);
   drafts_.push_back(cell);
   return cell;
@@ -146,7 +118,7 @@ void CellTable::Release(std::int32_t cell, std::int32_t length) {
     ref_counts_.AddRange(cell, cell + length, -1);
   }
   for (std::int32_t i = cell; i < cell + length; ++i) {
-    if (ref_counts_[i] == 0) PutBack(i);
+    if (ref_counts_[i] == 0) free_.PutBack(i);
   }
 }
 
@@ -173,24 +145,7 @@ std::int32_t CellTable::AddReferences(std::span<const Eviction> evictions, std::
   for (const auto& [id, begin] : evictions) {
     for (const HistoryRun& run : history(id).runs()) {
       if (run.position >= begin) break;
-      const HistoryRun part = Clip(run, 0, begin);
-      for (std::int32_t i = part.cell; i < part.cell + part.length; ++i) {
-        ref_counts_.Add(i, by);
-        unused += ref_counts_[i] == 0;
-      }
-    }
-  }
-  return unused;
-}
-
-std::int32_t CellTable::AddReferences(std::span<CellHold* const> holds, std::int32_t by) const {
-  std::int32_t unused = 0;
-  for (const CellHold* hold : holds) {
-    for (const HistoryRun& run : hold->runs.runs()) {
-      for (std::int32_t i = run.cell; i < run.cell + run.length; ++i) {
-        ref_counts_.Add(i, by);
-        unused += ref_counts_[i] == 0;
-      }
+      unused += kvcache::AddReferences(ref_counts_, Clip(run, 0, begin), by);
     }
   }
   return unused;
@@ -208,8 +163,8 @@ std::int32_t CellTable::CountAvailable(std::span<const Eviction> evictions,
                                        std::span<CellHold* const> holds) const {
   std::int32_t available = cells_without_drafts();
   available += AddReferences(evictions, -1);
-  available += AddReferences(holds, -1);
-  AddReferences(holds, 1);
+  available += kvcache::AddReferences(ref_counts_, holds, -1);
+  kvcache::AddReferences(ref_counts_, holds, 1);
   AddReferences(evictions, 1);
   return available;
 }
@@ -217,7 +172,7 @@ std::int32_t CellTable::CountAvailable(std::span<const Eviction> evictions,
 void CellTable::FindFreeing(std::span<const Eviction> evictions,
                             std::span<CellHold* const> holds) const {
   AddReferences(evictions, -1);
-  AddReferences(holds, -1);
+  kvcache::AddReferences(ref_counts_, holds, -1);
   for (CellHold* hold : holds) {
     hold->frees = false;
     for (const HistoryRun& run : hold->runs.runs()) {
@@ -226,7 +181,7 @@ void CellTable::FindFreeing(std::span<const Eviction> evictions,
       }
     }
   }
-  AddReferences(holds, 1);
+  kvcache::AddReferences(ref_counts_, holds, 1);
   AddReferences(evictions, 1);
 }
 
@@ -235,21 +190,7 @@ void CellTable::Hold(CellHold& hold) {
   for (const HistoryRun& run : hold.runs.runs()) {
     ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
   }
-  Link(hold);
-}
-
-void CellTable::Link(CellHold& hold) {
-  hold.previous = nullptr;
-  hold.next = first_hold_;
-  if (first_hold_ != nullptr) first_hold_->previous = &hold;
-  first_hold_ = &hold;
-  hold.linked = true;
-}
-
-void CellTable::Unlink(CellHold& hold) {
-  (hold.previous != nullptr ? hold.previous->next : first_hold_) = hold.next;
-  if (hold.next != nullptr) hold.next->previous = hold.previous;
-  hold.linked = false;
+  holds_.Link(hold);
 }
 
 void CellTable::HoldRun(CellHold& hold, const HistoryRun& run) {
@@ -262,12 +203,12 @@ void CellTable::HoldClaim(CellHold& hold, SequenceId id, Position position) {
   assert(free_cells() > 0);
   const std::int32_t previous =
       hold.runs.length() == position ? hold.runs.CellOf(position - 1) : RunList::kNoCell;
-  std::int32_t cell = Place(id, position, previous);
+  std::int32_t cell = placement_.Place(free_, id, position, previous);
   if (previous == RunList::kNoCell || cell != previous + 1) {
     const std::int32_t aligned = cell + ((position - cell) % kCellTile + kCellTile) % kCellTile;
     if (aligned < cells() && free_.Contains(aligned)) cell = aligned;
   }
-  Use(cell);
+  free_.Use(cell);
   ref_counts_.Add(cell, 1);
   hold.runs.Append({position, cell, 1});
 }
@@ -283,24 +224,15 @@ void CellTable::CutHold(CellHold& hold, Position position, CellHold& later) {
     }
     hold.runs.Truncate(position);
   }
-  Link(later);
-  if (hold.runs.empty()) Unlink(hold);
+  holds_.Link(later);
+  if (hold.runs.empty()) holds_.Unlink(hold);
 }
 
 void CellTable::Unhold(CellHold& hold) {
   if (!hold.linked) return;
   for (const HistoryRun& run : hold.runs.runs()) Release(run.cell, run.length);
   hold.runs.Clear();
-  Unlink(hold);
-}
-
-void CellTable::AbandonHolds() {
-  while (first_hold_ != nullptr) {
-    CellHold& hold = *first_hold_;
-    first_hold_ = hold.next;
-    hold.runs.Clear();
-    hold.linked = false;
-  }
+  holds_.Unlink(hold);
 }
 
 // Positions that the sequence and the hold have in the same cells stay as they are, so that a
@@ -321,13 +253,13 @@ void CellTable::Adopt(SequenceId id, Position begin, CellHold& hold) {
     if (added.length > 0) target.Append(added);
   }
   hold.runs.Clear();
-  Unlink(hold);
+  holds_.Unlink(hold);
 }
 
 void CellTable::MoveHold(CellHold& from, CellHold& to) {
   for (const HistoryRun& run : from.runs.runs()) to.runs.Append(run);
   from.runs.Clear();
-  Unlink(from);
+  holds_.Unlink(from);
 }
 
 Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
@@ -344,15 +276,6 @@ Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
     target.Append(shared);
   }
   return Status::Ok();
-}
-
-std::int64_t CellTable::CountShared(SequenceId id, Position begin) const {
-  std::int64_t count = 0;
-  for (const HistoryRun& run : history(id).runs()) {
-    const HistoryRun part = Clip(run, begin, kEndOfSequence);
-    for (std::int32_t i = 0; i < part.length; ++i) count += ref_counts_[part.cell + i] > 1;
-  }
-  return count;
 }
 
 // Appends a run that was removed from the sequence again, `offset` positions lower.
@@ -376,10 +299,10 @@ void CellTable::MoveDown(SequenceId id, const HistoryRun& run, Position offset,
 
 Status CellTable::CheckRemoveMiddle(SequenceId id, Position end,
                                     std::span<CellHold* const> holds) const {
-  if (CountShared(id, end) <= cells_without_drafts()) return Status::Ok();
-  const std::int32_t free = cells_without_drafts() + AddReferences(holds, -1);
-  const std::int64_t needed = CountShared(id, end);
-  AddReferences(holds, 1);
+  if (CountShared(ref_counts_, history(id), end) <= cells_without_drafts()) return Status::Ok();
+  const std::int32_t free = cells_without_drafts() + kvcache::AddReferences(ref_counts_, holds, -1);
+  const std::int64_t needed = CountShared(ref_counts_, history(id), end);
+  kvcache::AddReferences(ref_counts_, holds, 1);
   if (needed <= free) return Status::Ok();
   return {StatusCode::kCacheFull,
           StrCat("removing a middle range copies ", needed, " shared cells; ", free, " of ",
@@ -389,7 +312,7 @@ Status CellTable::CheckRemoveMiddle(SequenceId id, Position end,
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
   RunList& target = histories_[Index(id)];
   KVCACHE_RETURN_IF_ERROR(CheckRemoveMiddle(id, end, {}));
-  const std::int64_t needed = CountShared(id, end);
+  const std::int64_t needed = CountShared(ref_counts_, history(id), end);
   MiddleRemoval removal;
   std::vector<HistoryRun> old;
   try {  // allocate everything first: the rest cannot fail
@@ -413,6 +336,35 @@ Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Pos
     MoveDown(id, Clip(run, end, kEndOfSequence), end - begin, removal);
   }
   return removal;
+}
+
+// Claims the cells as a pass would, and takes all back. Without memory for that, each token may be
+// in a block of its own.
+std::int64_t CellTable::CountNewBlocks(std::span<const SequenceLength> more) const {
+  if (free_.touched_blocks() == free_.blocks()) return 0;
+  std::vector<std::int32_t> used;
+  std::vector<std::int32_t> added;
+  std::size_t all = 0;
+  for (const SequenceLength& sequence : more) all += static_cast<std::size_t>(sequence.length);
+  try {
+    used.reserve(all);
+    added.reserve(all);
+  } catch (const std::bad_alloc&) {
+    return std::min(static_cast<std::int64_t>(all), free_.blocks() - free_.touched_blocks());
+  }
+  for (const auto& [id, tokens] : more) {
+    const Position length = history(id).length();
+    std::int32_t previous = length > 0 ? history(id).CellOf(length - 1) : RunList::kNoCell;
+    for (Position i = 0; i < tokens && free_.count() > 0; ++i) {
+      previous = placement_.Place(free_, id, length + i, previous);
+      const std::int64_t before = free_.touched_blocks();
+      free_.Use(previous);
+      used.push_back(previous);
+      if (free_.touched_blocks() > before) added.push_back(previous);
+    }
+  }
+  free_.TakeBack(used, added);
+  return static_cast<std::int64_t>(added.size());
 }
 
 }  // namespace kvcache

@@ -14,17 +14,17 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <vector>
 
 #include "cache/cells/cell_hold.h"
-#include "cache/cells/free_set.h"
+#include "cache/cells/cell_placement.h"
+#include "cache/cells/free_cells.h"
 #include "cache/cells/range_counts.h"
 #include "cache/cells/run_list.h"
+#include "kvcache/batch.h"
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
-#include "kvcache/transaction.h"
 #include "kvcache/types.h"
 
 namespace kvcache {
@@ -32,12 +32,6 @@ namespace kvcache {
 // Number of runs that a sequence's list has memory for at first. A sequence that grows alone has
 // one run. A sequence that fills the holes of others may have many, and its list doubles when full.
 inline constexpr std::size_t kInitialRuns = 64;
-
-// The preferred cells of a sequence, from the sequence's first cell on.
-enum class Placement : std::uint8_t {
-  kLinear,  // cell = first cell + position
-  kRing,    // cell = first cell + position modulo the stride; for sequences with a window
-};
 
 struct CellTableOptions {
   std::int32_t cells = 0;
@@ -47,7 +41,7 @@ struct CellTableOptions {
   // sequence_stride <= cells.
   std::int32_t sequence_stride = 0;
   Placement placement = Placement::kLinear;
-  bool tracks_blocks = false;  // see SetBlock
+  bool tracks_blocks = false;  // see FreeCells::SetBlock
   bool lowest_first = false;   // new runs begin in the lowest 64 cells that are all free
 };
 
@@ -78,7 +72,6 @@ class CellTable {
   std::int32_t cells() const { return ref_counts_.size(); }
   std::int32_t sequences() const { return static_cast<std::int32_t>(histories_.size()); }
   std::int32_t free_cells() const { return free_.count(); }
-  bool IsFree(std::int32_t cell) const { return free_.Contains(cell); }
   std::int32_t ref_count(std::int32_t cell) const { return ref_counts_[cell]; }
 
   bool Knows(SequenceId id) const { return Index(id) >= 0 && Index(id) < sequences(); }
@@ -140,10 +133,9 @@ class CellTable {
   void CutHold(CellHold& hold, Position position, CellHold& later);
   // Drops the hold's references and empties it. Does nothing if it holds nothing.
   void Unhold(CellHold& hold);
-  // Empties all holds without a change of the cells.
-  void AbandonHolds();
-  bool has_holds() const { return first_hold_ != nullptr; }
-  const CellHold* first_hold() const { return first_hold_; }
+  // The holds in the table. Abandoning them changes no cell.
+  HoldList& holds() { return holds_; }
+  const HoldList& holds() const { return holds_; }
   // Returns the number of cells that are free once the drafts, these evictions and all of `holds`
   // are gone. O(cells concerned).
   std::int32_t CountAvailable(std::span<const Eviction> evictions,
@@ -165,15 +157,9 @@ class CellTable {
   // Returns the kCacheFull error that RemoveMiddle would return without these holds, or Ok.
   Status CheckRemoveMiddle(SequenceId id, Position end, std::span<CellHold* const> holds) const;
 
-  // The blocks of cells that were claimed since DropFreeBlocks last dropped them. SetBlock sets their
-  // size, a multiple of 64. May throw std::bad_alloc.
-  void SetBlock(std::int64_t cells);
-  std::int64_t block() const { return block_; }
-  std::int64_t touched_blocks() const { return touched_count_; }
-  std::int64_t blocks() const { return static_cast<std::int64_t>(touched_.size()); }
-  // Calls release(CellRun) for each run of blocks without a cell in use, and drops them if it returns
-  // true.
-  void DropFreeBlocks(const std::function<bool(const CellRun&)>& release);
+  // The free cells and the blocks, for what needs their memory only.
+  FreeCells& free() { return free_; }
+  const FreeCells& free() const { return free_; }
   // Returns the number of blocks that claims for so many more tokens of each sequence would add.
   std::int64_t CountNewBlocks(std::span<const SequenceLength> more) const;
 
@@ -183,52 +169,18 @@ class CellTable {
   void Apply(Compaction compaction);
 
  private:
-  // Adds `by` to the ref_count of the evicted or held cells. Returns how many of them have 0 then.
+  // Adds `by` to the ref_count of the evicted cells. Returns how many of them have 0 then.
   std::int32_t AddReferences(std::span<const Eviction> evictions, std::int32_t by) const;
-  std::int32_t AddReferences(std::span<CellHold* const> holds, std::int32_t by) const;
-  // Takes a cell out of the free set, and puts it back.
-  void Use(std::int32_t cell) const {
-    if (touched_.empty()) return free_.Erase(cell);
-    UseTracked(cell);
-  }
-  void PutBack(std::int32_t cell) const {
-    if (touched_.empty()) return free_.Insert(cell);
-    PutBackTracked(cell);
-  }
-  // With tracks_blocks.
-  void UseTracked(std::int32_t cell) const;
-  void PutBackTracked(std::int32_t cell) const;
-  bool Touch(std::int32_t cell) const;
-  // Returns whether the block was claimed and has no cell in use now.
-  bool IsFreeBlock(std::int64_t block) const;
-  std::int32_t PreferredCell(SequenceId id, Position position) const;
-  // The first cell of the sequence's ring.
-  std::int32_t RingOf(SequenceId id) const {
-    return static_cast<std::int32_t>(Index(id) * sequence_stride_);
-  }
-  // `previous` is the cell of the preceding token, or RunList::kNoCell.
-  std::int32_t Place(SequenceId id, Position position, std::int32_t previous) const;
-  std::int32_t PlaceDraft(SequenceId id, Position position, std::int32_t previous) const;
   void Release(std::int32_t cell, std::int32_t length);
-  void Link(CellHold& hold);
-  void Unlink(CellHold& hold);
-  // Returns the number of cells at positions [begin, ∞) that other sequences share.
-  std::int64_t CountShared(SequenceId id, Position begin) const;
   void MoveDown(SequenceId id, const HistoryRun& run, Position offset, MiddleRemoval& removal);
 
-  // Changed for a moment by const functions that count what a change would free.
+  // Changed for a moment by const functions that count what a change would free or touch.
   mutable RangeCounts ref_counts_;
-  mutable FreeSet free_;
-  mutable FreeSet free_words_;  // of 64 cells, all of them free; with lowest_first only
-  bool lowest_first_ = false;
-  std::int64_t block_ = 64;
-  mutable std::vector<std::uint8_t> touched_;  // [blocks]
-  mutable std::int64_t touched_count_ = 0;
+  mutable FreeCells free_;
+  CellPlacement placement_;
   std::vector<std::int32_t> drafts_;
   std::vector<RunList> histories_;  // [sequences]
-  CellHold* first_hold_ = nullptr;
-  std::int64_t sequence_stride_ = 0;
-  Placement placement_ = Placement::kLinear;
+  HoldList holds_;
 };
 
 }  // namespace kvcache

@@ -36,7 +36,7 @@ std::string RefCounts(const CellTable& table) {
   std::string text;
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
     text += std::to_string(table.ref_count(cell));
-    EXPECT_EQ(table.IsFree(cell), table.ref_count(cell) == 0) << cell;
+    EXPECT_EQ(table.free().Contains(cell), table.ref_count(cell) == 0) << cell;
   }
   return text;
 }

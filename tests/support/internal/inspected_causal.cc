@@ -48,16 +48,17 @@ Difference InspectedCausal::CheckInvariants() const {
     return std::to_string(used) + " cells used, expected " + std::to_string(model().used_cells());
   }
   used = 0;
-  for (const CellHold* hold = table.first_hold(); hold != nullptr; hold = hold->next) {
+  for (const CellHold* hold = table.holds().first(); hold != nullptr; hold = hold->next) {
     for (const HistoryRun& run : hold->runs.runs()) {
       for (int j = 0; j < run.length; ++j) ++ref_count[run.cell + j];
     }
   }
   for (std::int32_t cell = 0; cell < table.cells(); ++cell) {
-    if (table.ref_count(cell) != ref_count[cell] || table.IsFree(cell) != (ref_count[cell] == 0)) {
+    if (table.ref_count(cell) != ref_count[cell] ||
+        table.free().Contains(cell) != (ref_count[cell] == 0)) {
       return "cell " + std::to_string(cell) + " has " + std::to_string(table.ref_count(cell)) +
              " references, " + std::to_string(ref_count[cell]) + " runs, and is " +
-             (table.IsFree(cell) ? "free" : "not free");
+             (table.free().Contains(cell) ? "free" : "not free");
     }
     used += ref_count[cell] > 0;
   }
