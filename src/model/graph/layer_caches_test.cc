@@ -65,7 +65,7 @@ TEST_F(LayerCachesTest, AWindowOfTheWholeContextKeepsAll) {
 }
 
 TEST_F(LayerCachesTest, TheWidestWindowIsNoOverflow) {
-  EXPECT_EQ(Make({{.window = 2147483647}, {.window = 1}})->AllocatedBytes(), 0);
+  EXPECT_EQ(Make({{.window = 2147483647}, {.window = 1}})->memory()->AllocatedBytes(), 0);
 }
 
 }  // namespace
