@@ -7,15 +7,18 @@
 option(KVCACHE_UNITE "Compile several sources at once" OFF)
 
 # Sources that stay alone because they name their parts alike.
-file(GLOB builtins ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/*_filters.cc)
-set(KVCACHE_ALONE ${builtins}
+file(GLOB alike ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/*_filters.cc
+  ${PROJECT_SOURCE_DIR}/src/app/commands/*.cc)
+set(KVCACHE_ALONE ${alike}
+  ${PROJECT_SOURCE_DIR}/src/app/main.cc
+  ${PROJECT_SOURCE_DIR}/src/app/flags/command_line.cc
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/methods.cc
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/functions.cc
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
 # Layers whose sources stay alone. Kernels include themselves once for each instruction set
-# (foreach_target.h). The sources of the server's routes and of the program's commands name their parts alike.
-set(KVCACHE_LAYERS_ALONE backend grammar server app app/serve)
+# (foreach_target.h). The sources of the server's routes name their parts alike.
+set(KVCACHE_LAYERS_ALONE backend grammar server)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

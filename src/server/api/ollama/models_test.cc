@@ -2,6 +2,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include "server/api/ollama/models.h"
 #include "server/server_testing.h"
 
 namespace kvcache::server::models_test {
