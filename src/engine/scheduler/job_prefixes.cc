@@ -150,9 +150,10 @@ void JobPrefixes::Empty(Job& job) {
   job.length = 0;
 }
 
-bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) {
+bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const {
   Position most = 0;
-  Job* reader = nullptr;  // of a sequence that can be cut: whoever has read most of what they share
+  const Job* reader =
+      nullptr;  // of a sequence that can be cut: whoever has read most of what they share
   for (const JobPtr& other : live) {
     if (!other->in_prompt || !other->has_prefix || other->request.salt != job.request.salt) {
       continue;
@@ -169,17 +170,32 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) {
     }
   }
   if (most < kWorthWaiting) return false;
+  // The rest of a long prompt is not worth waiting for.
+  if (reader != nullptr && reader->length >= most) return false;
   const auto match = Probe(job.tokens, job.request.salt);
-  if (!match.ok() || most <= match->resumed + kWorthWaiting) return false;
-  if (reader == nullptr || reader->length < most) return true;
-  ShareWhatWasRead(*reader);
-  return false;
+  return match.ok() && most > match->resumed + kWorthWaiting;
 }
 
-// The rest of a long prompt is not worth waiting for.
-void JobPrefixes::ShareWhatWasRead(Job& reader) {
-  auto state = states_.Take(reader.sequence, reader.length);
-  if (state.ok()) (void)prefixes_->Extend(reader.prefix, reader.length, *state).ok();
+// A state of a live sequence is taken when another request can use it, not with each token: taking one and looking it
+// up cost more than the token.
+void JobPrefixes::ShareLive(const Job& job, std::span<const JobPtr> live) {
+  Position most = 0;
+  Job* sharer = nullptr;
+  const auto reusable = std::span(job.tokens).first(job.tokens.size() - 1);
+  for (const JobPtr& other : live) {
+    if (!other->has_prefix || !other->can_keep || other->request.salt != job.request.salt) continue;
+    const auto evaluated = std::span(other->tokens).first(static_cast<std::size_t>(other->length));
+    const Position shared = SharedLength(evaluated, reusable);
+    const bool restores = divisible_ || shared == other->length;
+    if (!restores || shared <= most) continue;
+    most = shared;
+    sharer = other.get();
+  }
+  if (sharer == nullptr) return;
+  const auto match = Probe(job.tokens, job.request.salt);
+  if (!match.ok() || match->resumed >= most || !AppendKeys(*sharer)) return;
+  auto state = states_.Take(sharer->sequence, sharer->length);
+  if (state.ok()) (void)prefixes_->Extend(sharer->prefix, sharer->length, *state).ok();
 }
 
 }  // namespace kvcache

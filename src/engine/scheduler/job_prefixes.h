@@ -43,9 +43,11 @@ class JobPrefixes {
   // Empties the sequence, and drops its captures.
   void Empty(Job& job);
 
-  // Returns whether a live request computes a long part of this one's prompt that it could reuse soon. What that one
-  // computed already can be reused from now on.
-  bool ShouldWait(const Job& job, std::span<const JobPtr> live);
+  // Returns whether a live request computes a long part of this one's prompt that it could reuse soon.
+  bool ShouldWait(const Job& job, std::span<const JobPtr> live) const;
+  // Lets the request begin with what a live one evaluated of the same text, prompt or answer, up to its newest token.
+  // REQUIRES: Begin follows.
+  void ShareLive(const Job& job, std::span<const JobPtr> live);
   // Returns what the tokens would reuse now.
   Result<PrefixMatch> Probe(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
 
@@ -61,8 +63,6 @@ class JobPrefixes {
   // Gives the prefix the keys that it lacks. Returns whether it has all.
   bool AppendKeys(Job& job);
   Status RestoreState(const Job& job, PrefixPlan& plan);
-  // Lets others begin with what the request has read of its prompt.
-  void ShareWhatWasRead(Job& reader);
 
   Engine& engine_;
   const SchedulerOptions& options_;

@@ -167,6 +167,7 @@ void SchedulerImpl::Admit() {
 
 bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
   if (engine_.has_encoder()) return StartWithEncoder(std::move(job), sequence);
+  prefixes_.ShareLive(*job, live_);
   auto plan = prefixes_.Begin(*job);
   if (!plan.ok()) {
     Finish(*job, StopReason::kInterrupted, plan.status());
