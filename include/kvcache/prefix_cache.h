@@ -53,17 +53,6 @@ class PrefixStates {
   virtual bool Truncate(PrefixState state, Position length) = 0;
 };
 
-// Keys were stored in or removed from the trie; for routers outside. What is removed may begin inside of
-// what was stored, because edges are divided and shortened; no event tells of a division.
-struct PrefixEvent {
-  enum class Kind : std::uint8_t { kStored, kRemoved };
-  Kind kind = Kind::kStored;
-  std::uint64_t parent_hash = 0;  // chained over the keys of [0, begin) and the salt
-  std::uint64_t hash = 0;         // chained over the keys of [0, end) and the salt
-  Position begin = 0;
-  Position end = 0;
-};
-
 struct PrefixOptions {
   bool divisible = true;
   // Without `divisible`: captures are this many tokens apart at most, so that a later request with a
@@ -76,21 +65,12 @@ struct PrefixOptions {
   bool finds_continuations = false;
   // Prompt tokens whose reuse is remembered after they were let go of, to learn from.
   std::int64_t history_tokens = 64 << 20;
-  std::function<void(const PrefixEvent&)> on_event{};
-};
-
-// How the caller wants a prefix to be kept.
-enum class Retention : std::uint8_t {
-  kNormal,
-  kOneOff,  // is not expected again (a title, a summary, a sub-agent): goes first
-  kShared,  // is expected from many requests: goes after everything else
 };
 
 struct PrefixPrompt {
   std::span<const PrefixKey> keys;
   std::uint64_t salt = 0;                      // separates tenants and adapters
   std::span<const Position> restore_points{};  // ends of messages, ascending
-  Retention retention = Retention::kNormal;
 };
 
 // Why tokens of a prompt were not reused.
@@ -194,9 +174,6 @@ class PrefixCache {
   // Keeps the longest known prefix of `keys` until `until` (in seconds, as `now`); again with an
   // earlier time, shortens that. Returns its length, or 0 if there is no memory for it.
   virtual Position Pin(const PrefixPrompt& prompt, double until) = 0;
-  // Makes the longest known prefix of `keys` the first to go, with what follows it.
-  virtual Position Demote(const PrefixPrompt& prompt) = 0;
-
   // Calls `visit` for the nodes of a salt until it returns false. A node comes right before all that are below it,
   // and siblings that were used last come first. `visit` must not call the cache.
   virtual void Visit(std::uint64_t salt,

@@ -64,7 +64,6 @@ struct SchedulerOptions {
   std::function<std::optional<std::int64_t>()> available_memory{};
   // Returns seconds since some moment, by which passes are measured; empty: the system's clock.
   std::function<double()> clock{};
-  std::function<void(const PrefixEvent&)> on_prefix_event{};
   // Requests without a drafter get one that looks up what followed their last tokens before: in their own
   // text, and in all prefixes of the same salt.
   bool look_up_drafts = false;
@@ -125,8 +124,6 @@ struct ScheduledRequest {
   std::uint64_t salt = 0;        // requests with other salts share nothing
   // Lengths of the prompt where its messages end, ascending: later prompts may go on from there.
   std::vector<Position> restore_points{};
-  Retention retention = Retention::kNormal;
-  int priority = 0;  // a greater one goes first
   // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
   // up (SchedulerOptions). The text is the same. Only this request has it while it lives. A model with an
   // encoder does not use it.
@@ -214,7 +211,7 @@ class Scheduler {
   // Returns what a prompt would reuse now, and changes nothing.
   virtual Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                                     std::uint64_t salt) const = 0;
-  // The prefixes, to pin them, demote them and look at them.
+  // The prefixes, to pin them and look at them.
   virtual PrefixCache& prefixes() = 0;
   virtual const PrefixCache& prefixes() const = 0;
   // Returns the time of the prefixes, in seconds.

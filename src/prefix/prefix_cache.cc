@@ -5,9 +5,8 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "prefix/key_hash.h"
 #include "prefix/prefix_cache_impl.h"
-#include "prefix/use_class.h"
+#include "prefix/return_policy.h"
 
 namespace kvcache {
 namespace {
@@ -22,7 +21,6 @@ Status NoMemory() {
 
 // Most prompts of a model begin with the same token, which says nothing of the text.
 constexpr Position kCommonStart = 1;
-constexpr std::size_t kMostSiblingsLookedAt = 16;
 constexpr std::size_t kMostMisses = 3;  // reasons of one prompt
 
 }  // namespace
@@ -60,12 +58,8 @@ Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
 PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
     : states_(states),
       options_(std::move(options)),
-      history_(options_.history_tokens),
-      order_(static_cast<double>(options_.recompute_bound) /
-                 (static_cast<double>(options_.recompute_bound) +
-                  (options_.divisible ? 0 : options_.state_tokens)),
-             static_cast<double>(options_.recompute_bound) / 16 /
-                 std::max<Position>(1, options_.state_tokens)) {}
+      policy_(std::make_unique<ReturnPolicy>(options_)),
+      trie_(*policy_) {}
 
 PrefixCacheImpl::~PrefixCacheImpl() {
   trie_.ForEach([&](PrefixNode& node) {
@@ -186,7 +180,7 @@ std::vector<Position> PrefixCacheImpl::Captures(const Request& request, Position
 Result<PrefixMatch> PrefixCacheImpl::Probe(const PrefixPrompt& prompt) const {
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
   try {
-    const Position known = history_.Find(prompt.keys, prompt.salt);
+    const Position known = policy_->Known(prompt.keys, prompt.salt);
     return WithMisses(Find(prompt, trie_.FindRoot(prompt.salt)),
                       static_cast<Position>(prompt.keys.size()), known);
   } catch (const std::bad_alloc&) {
@@ -201,8 +195,7 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
     Request request{.salt = prompt.salt,
                     .keys = {prompt.keys.begin(), prompt.keys.end()},
                     .restore_points = {prompt.restore_points.begin(), prompt.restore_points.end()},
-                    .prompt = static_cast<Position>(prompt.keys.size()),
-                    .retention = prompt.retention};
+                    .prompt = static_cast<Position>(prompt.keys.size())};
     PrefixNode& root = trie_.Root(prompt.salt);
     Found found = Find(prompt, &root);
     PrefixPlan plan;
@@ -216,11 +209,10 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
     (void)inserted;
     ++next_request_;
     Protect(slot->second, *node);
-    const Position known = history_.Return(prompt.keys, prompt.salt);
+    const Position known = policy_->Begin(prompt.keys, prompt.salt);
     slot->second.known = known;
     const auto size = static_cast<Position>(prompt.keys.size());
     static_cast<PrefixMatch&>(plan) = WithMisses(std::move(found), size, known);
-    history_.Pass(size);
     return plan;
   } catch (const std::bad_alloc&) {
     return NoMemory();
@@ -310,37 +302,28 @@ void PrefixCacheImpl::Close(PrefixRequest request, double now) {
   Request& own = found->second;
   PrefixNode& node = *own.node;
   --node.live;
-  history_.Pass(1);  // requests that end between two prompts have different times
+  ++uses_;
   try {
     Touch(own);
   } catch (const std::bad_alloc&) {
     // The prefix keeps its former time of use.
   }
   Relist(node);
-  RemoveStateless(&node);
+  MergeUpwards(RemoveStateless(&node));
   requests_.erase(found);
 }
 
 void PrefixCacheImpl::Touch(const Request& request) {
-  const auto answer = static_cast<Position>(request.keys.size()) - request.prompt;
-  const auto groups = history_.Use(request.keys, request.salt,
-                                   {.answer = answer,
-                                    .new_tokens = request.prompt - request.known,
-                                    .retention = request.retention});
+  policy_->End({.keys = request.keys,
+                .salt = request.salt,
+                .prompt = request.prompt,
+                .known = request.known});
   const auto keys =
       std::span<const PrefixKey>(request.keys).first(static_cast<std::size_t>(request.extended));
   PrefixNode* node = trie_.Match(trie_.Root(request.salt), keys).node;
   for (; !node->root(); node = node->parent) {
-    const Position middle = node->begin() + (node->end - node->begin()) / 2;
-    const auto after = std::upper_bound(
-        groups.begin(), groups.end(), middle,
-        [](Position at, const ReuseHistory::GroupAt& group) { return at < group.begin; });
-    node->group = std::prev(after)->group;
-    const auto use = history_.Of(node->group);
-    node->of_class = use.of_class;
-    node->used = use.time;
-    node->demoted = false;
-    if (request.retention == Retention::kShared) node->retention = Retention::kShared;
+    node->used = uses_;
+    policy_->Touch(*node);
     Relist(*node);
   }
 }
@@ -367,29 +350,10 @@ PrefixNode& PrefixCacheImpl::AddLeaf(PrefixNode& parent, const Request& request,
   PrefixNode& leaf =
       trie_.AddLeaf(parent, keys.subspan(begin, static_cast<std::size_t>(length) - begin));
   if (options_.finds_continuations) continuations_.Added(leaf, request.salt);
-  leaf.retention = request.retention;
-  leaf.of_class = UseClassOf({.uses = 1, .retention = request.retention});
-  leaf.used = history_.clock();
+  leaf.used = uses_;
   if (options_.divisible && parent.state != PrefixState::kNone) DropState(parent);
   Relist(parent);
-  Report(PrefixEvent::Kind::kStored, {parent.hash, parent.end}, {leaf.hash, leaf.end});
-  SupersedeBeside(leaf);
   return leaf;
-}
-
-// A short end beside a new branch of a long prefix was probably replaced: an answer that was edited
-// or asked for again.
-void PrefixCacheImpl::SupersedeBeside(const PrefixNode& leaf) {
-  std::size_t looked_at = 0;
-  for (PrefixNode* node = leaf.parent->first_child;
-       node != nullptr && looked_at < kMostSiblingsLookedAt; node = node->next, ++looked_at) {
-    const auto size = static_cast<std::int64_t>(node->keys.size());
-    if (node == &leaf || !node->leaf() || node->live > 0 || size * 4 > leaf.parent->end) continue;
-    if (!CanBeSuperseded(node->of_class)) continue;
-    history_.Supersede(node->group);
-    node->of_class = kSupersededClass;
-    Relist(*node);
-  }
 }
 
 void PrefixCacheImpl::SetState(PrefixNode& node, PrefixState state) {
@@ -411,16 +375,7 @@ bool PrefixCacheImpl::MayGo(const PrefixNode& node) const {
 }
 
 void PrefixCacheImpl::Relist(PrefixNode& node) {
-  order_.Update(node, MayGo(node));
-}
-
-void PrefixCacheImpl::Report(PrefixEvent::Kind kind, Prefix from, Prefix to) const {
-  if (!options_.on_event) return;
-  options_.on_event({.kind = kind,
-                     .parent_hash = from.hash,
-                     .hash = to.hash,
-                     .begin = from.length,
-                     .end = to.length});
+  if (!node.root()) policy_->Offer(node, MayGo(node));
 }
 
 }  // namespace kvcache

@@ -11,9 +11,8 @@
 
 #include "kvcache/prefix_cache.h"
 #include "prefix/continuations.h"
-#include "prefix/eviction_order.h"
+#include "prefix/eviction_policy.h"
 #include "prefix/prefix_trie.h"
-#include "prefix/reuse_history.h"
 
 namespace kvcache {
 
@@ -34,7 +33,6 @@ class PrefixCacheImpl final : public PrefixCache {
                     std::size_t most, std::vector<PrefixKey>& keys) const override;
   std::int64_t Evict(std::int64_t tokens) override;
   Position Pin(const PrefixPrompt& prompt, double until) override;
-  Position Demote(const PrefixPrompt& prompt) override;
   void Visit(std::uint64_t salt,
              const std::function<bool(const PrefixNodeView&)>& visit) const override;
   PrefixStats Stats() const override;
@@ -49,7 +47,6 @@ class PrefixCacheImpl final : public PrefixCache {
     Position known = 0;          // keys of the prompt that were seen before
     Position extended = 0;       // the greatest length given to Extend, or resumed
     PrefixNode* node = nullptr;  // protected: the deepest node that the request goes on from
-    Retention retention = Retention::kNormal;
   };
   // Where a prompt goes on.
   struct Found {
@@ -72,34 +69,28 @@ class PrefixCacheImpl final : public PrefixCache {
   void Protect(Request& request, PrefixNode& node);
   PrefixNode& SplitAt(PrefixNode& node, Position length);
   PrefixNode& AddLeaf(PrefixNode& parent, const Request& request, Position length);
-  void SupersedeBeside(const PrefixNode& leaf);
   void SetState(PrefixNode& node, PrefixState state);
   void DropState(PrefixNode& node);
   void Touch(const Request& request);
-  // Reports the keys between two prefixes.
-  struct Prefix {
-    std::uint64_t hash = 0;
-    Position length = 0;
-  };
-  void Report(PrefixEvent::Kind kind, Prefix from, Prefix to) const;
 
   std::int64_t EvictLeaf(PrefixNode& leaf, std::int64_t tokens);
   void EvictInner(PrefixNode& node);
-  // Removes leaves without a state, from this node upwards. Returns the tokens.
-  std::int64_t RemoveStateless(PrefixNode* node);
-  // Merges as well as memory allows.
+  // Removes leaves without a state, from this node upwards. Returns the node above them.
+  PrefixNode* RemoveStateless(PrefixNode* node);
+  // Merges the node and its only child, as well as memory allows.
   void MergeIfAlone(PrefixNode* node);
+  void MergeUpwards(PrefixNode* node);
   void ExpirePins();
 
   PrefixStates& states_;
   const PrefixOptions options_;
+  const std::unique_ptr<EvictionPolicy> policy_;
   PrefixTrie trie_;
   Continuations continuations_;
-  ReuseHistory history_;
-  EvictionOrder order_;
   std::unordered_map<std::uint64_t, Request> requests_;
   std::multimap<double, PrefixNode*> pins_;
   std::uint64_t next_request_ = 1;
+  std::uint64_t uses_ = 0;  // requests that have ended
   double now_ = 0.0;
   std::int64_t state_count_ = 0;
   std::int64_t evicted_ = 0;

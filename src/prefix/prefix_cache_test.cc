@@ -46,14 +46,10 @@ class Lengths : public PrefixStates {
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  void Make(PrefixOptions options) {
-    options.on_event = [this](const PrefixEvent& event) { events_.push_back(event); };
-    cache_ = *PrefixCache::Make(states_, std::move(options));
-  }
+  void Make(PrefixOptions options) { cache_ = *PrefixCache::Make(states_, std::move(options)); }
   // Runs a request to its end, with states where it should have some.
-  PrefixPlan Run(const Keys& prompt, const Keys& answer = {},
-                 Retention retention = Retention::kNormal) {
-    PrefixPlan plan = *cache_->Begin({.keys = prompt, .retention = retention}, ++now_);
+  PrefixPlan Run(const Keys& prompt, const Keys& answer = {}) {
+    PrefixPlan plan = *cache_->Begin({.keys = prompt}, ++now_);
     for (const Position at : plan.captures) {
       EXPECT_TRUE(cache_->Extend(plan.request, at, states_.Add(at)).ok());
     }
@@ -75,7 +71,6 @@ class PrefixCacheTest : public ::testing::Test {
   Position Known(const Keys& prompt) { return (*cache_->Probe({.keys = prompt})).matched; }
 
   Lengths states_;
-  std::vector<PrefixEvent> events_;
   std::unique_ptr<PrefixCache> cache_;
   double now_ = 0.0;
 };
@@ -139,7 +134,6 @@ TEST_F(PrefixCacheTest, ProbeChangesNothing) {
   Run(Range(0, 200));
   Run(Range(0, 100) + Range(900, 100));
   const PrefixStats before = cache_->Stats();
-  const std::size_t events = events_.size();
   for (PrefixKey i = 0; i < 200; ++i) {
     EXPECT_TRUE(cache_->Probe({.keys = Range(0, i + 1) + Range(5000 + i, 3)}).ok());
     EXPECT_TRUE(cache_->Probe({.keys = Range(0, 10), .salt = i + 1}).ok());
@@ -148,7 +142,6 @@ TEST_F(PrefixCacheTest, ProbeChangesNothing) {
   EXPECT_EQ(after.nodes, before.nodes);
   EXPECT_EQ(after.tokens, before.tokens);
   EXPECT_EQ(after.bytes, before.bytes);
-  EXPECT_EQ(events_.size(), events);
   EXPECT_EQ(cache_->CheckStructure(), "");
 }
 
@@ -204,32 +197,6 @@ TEST_F(PrefixCacheTest, PinnedPrefixesStayUntilTheirTime) {
   EXPECT_TRUE(states_.held.empty());
 }
 
-TEST_F(PrefixCacheTest, DemotedPrefixesGoFirst) {
-  Make({});
-  for (PrefixKey i = 0; i < 4; ++i) Run(Range(i * 1000, 100));
-  EXPECT_EQ(cache_->Demote({.keys = Range(3000, 100)}), 100);
-  EXPECT_EQ(cache_->Evict(100), 100);
-  EXPECT_EQ(Known(Range(3000, 100)), 0) << "although it was used last";
-  // A new use ends the demotion.
-  EXPECT_EQ(cache_->Demote({.keys = Range(2000, 100)}), 100);
-  Run(Range(2000, 100));
-  EXPECT_EQ(cache_->Evict(100), 100);
-  EXPECT_GT(Known(Range(2000, 100)), 0);
-}
-
-TEST_F(PrefixCacheTest, OneOffPrefixesGoFirstAndSharedOnesLast) {
-  Make({});
-  Run(Range(0, 100), {}, Retention::kShared);
-  Run(Range(1000, 100));
-  Run(Range(2000, 100), {}, Retention::kOneOff);
-  EXPECT_EQ(cache_->Evict(100), 100);
-  EXPECT_EQ(Known(Range(2000, 100)), 0);
-  EXPECT_EQ(cache_->Evict(100), 100);
-  EXPECT_EQ(Known(Range(1000, 100)), 0);
-  EXPECT_EQ(Known(Range(0, 100)), 99);
-  EXPECT_EQ(cache_->Evict(100), 100) << "shared prefixes go, too";
-}
-
 TEST_F(PrefixCacheTest, TheLeastRecentlyUsedGoesFirstBeforeAnythingIsLearned) {
   Make({});
   for (PrefixKey i = 0; i < 5; ++i) Run(Range(i * 1000, 100));
@@ -256,6 +223,88 @@ TEST_F(PrefixCacheTest, TheRequestThatEndedFirstGoesFirst) {
   }
 }
 
+// The same for requests with a common beginning, with answers of different lengths, and for states that cannot be cut.
+TEST_F(PrefixCacheTest, TheRequestThatEndedFirstGoesFirstWhateverItIs) {
+  for (const bool divisible : {true, false}) {
+    const PrefixKey ended[] = {2, 0, 3, 1};
+    Make({.divisible = divisible});
+    Run(Range(0, 200));
+    std::map<PrefixKey, PrefixRequest> requests;
+    for (const PrefixKey i : {3, 2, 1, 0}) {
+      const Keys prompt = Range(0, 200) + Range(1000 * (i + 1), 100);
+      requests[i] = cache_->Begin({.keys = prompt}, ++now_)->request;
+      EXPECT_TRUE(cache_->Extend(requests[i], 300, states_.Add(300)).ok());
+      const std::size_t answer = 10 + 40 * i;
+      EXPECT_TRUE(cache_->Append(requests[i], Range(1000 * (i + 1) + 500, answer)).ok());
+      const auto length = static_cast<Position>(300 + answer);
+      EXPECT_TRUE(cache_->Extend(requests[i], length, states_.Add(length)).ok());
+    }
+    for (const PrefixKey i : ended) cache_->Close(requests[i], ++now_);
+    for (const PrefixKey i : ended) {
+      while (Known(Range(0, 200) + Range(1000 * (i + 1), 100)) > 200) {
+        for (const PrefixKey other : ended) {
+          EXPECT_GE(Known(Range(0, 200) + Range(1000 * (other + 1), 100)), other == i ? 201 : 0);
+        }
+        ASSERT_GE(cache_->Evict(1), 0);
+        for (const PrefixKey* later = std::find(ended, std::end(ended), i) + 1;
+             later != std::end(ended); ++later) {
+          EXPECT_EQ(Known(Range(0, 200) + Range(1000 * (*later + 1), 100)), 299) << *later;
+        }
+      }
+    }
+  }
+}
+
+// Each turn repeats all of the chat, and adds a question and an answer.
+TEST_F(PrefixCacheTest, AChatIsOneNode) {
+  Make({.finds_continuations = true});
+  Keys text = Range(0, 50);
+  for (PrefixKey turn = 1; turn <= 30; ++turn) {
+    const Keys answer = Range(turn * 1000 + 500, 7);
+    Run(text, answer);
+    text = text + answer + Range(turn * 1000, 20);
+    EXPECT_EQ(cache_->Stats().nodes, 1) << "turn " << turn;
+    EXPECT_EQ(cache_->Stats().states, 1);
+  }
+  EXPECT_EQ(Known(text), static_cast<Position>(text.size()) - 20);
+  EXPECT_EQ(cache_->CheckStructure(), "");
+  std::vector<PrefixKey> found;
+  ASSERT_TRUE(cache_->FollowedBy(Range(1000, 20), 6, 0, 3, found).ok());
+  EXPECT_EQ(found, Range(2500, 3));
+}
+
+// Chats with a common beginning have one node each, and one for the beginning.
+TEST_F(PrefixCacheTest, ChatsWithACommonBeginningAreANodeEach) {
+  Make({});
+  std::vector<Keys> texts;
+  for (PrefixKey chat = 0; chat < 5; ++chat) texts.push_back(Range(0, 50) + Range(chat << 20, 9));
+  for (PrefixKey turn = 1; turn <= 12; ++turn) {
+    for (Keys& text : texts) {
+      const PrefixKey first = text.back() + 1000;
+      Run(text, Range(first, 7));
+      text = text + Range(first, 7) + Range(first + 500, 20);
+    }
+  }
+  EXPECT_EQ(cache_->Stats().nodes, 6);
+  // An answer that was asked for again divides a chat; when it goes, the chat is one node again.
+  Run(Keys(texts[0].begin(), texts[0].begin() + 200) + Range(77, 9));
+  EXPECT_EQ(cache_->Stats().nodes, 8);
+  EXPECT_EQ(cache_->CheckStructure(), "");
+}
+
+// The end of a text that nobody used lately goes before its beginning, so they stay apart.
+TEST_F(PrefixCacheTest, ABeginningThatWasUsedAloneStaysANode) {
+  Make({});
+  Run(Range(0, 100) + Range(1000, 100));
+  const PrefixPlan plan = *cache_->Begin({.keys = Range(0, 100) + Range(3000, 50)}, ++now_);
+  cache_->Close(plan.request, ++now_);
+  Run(Range(5000, 100));
+  EXPECT_EQ(cache_->Stats().nodes, 3);
+  EXPECT_EQ(cache_->Evict(100), 100);
+  EXPECT_EQ(Known(Range(0, 100) + Range(1000, 100)), 100);
+  EXPECT_EQ(Known(Range(5000, 100)), 99);
+}
+
 TEST_F(PrefixCacheTest, LongEndsGoInParts) {
   Make({});
   Run(Range(0, 1000));
@@ -277,33 +326,6 @@ TEST_F(PrefixCacheTest, WhatALiveRequestUsesStays) {
   EXPECT_EQ(Known(Range(0, 100)), 79);
   cache_->Close(plan.request, ++now_);
   EXPECT_EQ(cache_->Evict(1000), 79);
-}
-
-TEST_F(PrefixCacheTest, EventsChainTheirHashes) {
-  Make({});
-  Run(Range(0, 100));
-  Run(Range(0, 60) + Range(900, 40));
-  ASSERT_EQ(events_.size(), 2U);
-  EXPECT_EQ(events_[0].begin, 0);
-  EXPECT_EQ(events_[0].end, 100);
-  EXPECT_EQ(events_[1].begin, 60);
-  EXPECT_EQ(events_[1].end, 100);
-  EXPECT_EQ(events_[0].kind, PrefixEvent::Kind::kStored);
-  // The same keys have the same hashes in another cache, however its nodes are divided.
-  const std::vector<PrefixEvent> first = std::exchange(events_, {});
-  Make({});
-  Run(Range(0, 60));
-  Run(Range(0, 100));
-  ASSERT_EQ(events_.size(), 2U);
-  EXPECT_EQ(events_[0].parent_hash, first[0].parent_hash);
-  EXPECT_EQ(events_[0].hash, first[1].parent_hash);
-  EXPECT_EQ(events_[1].parent_hash, events_[0].hash);
-  EXPECT_EQ(events_[1].hash, first[0].hash);
-  events_.clear();
-  while (cache_->Evict(1000) >= 0) {
-  }
-  for (const PrefixEvent& event : events_) EXPECT_EQ(event.kind, PrefixEvent::Kind::kRemoved);
-  EXPECT_FALSE(events_.empty());
 }
 
 TEST_F(PrefixCacheTest, CapturesBoundWhatIsComputedAgain) {

@@ -3,7 +3,6 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "prefix/key_hash.h"
 #include "prefix/prefix_cache_impl.h"
 
 namespace kvcache {
@@ -17,7 +16,7 @@ std::int64_t PrefixCacheImpl::Evict(std::int64_t tokens) {
   ExpirePins();
   std::int64_t removed = 0;
   do {
-    PrefixNode* const node = order_.Least(history_);
+    PrefixNode* const node = policy_->Next(trie_.tokens());
     if (node == nullptr) return removed > 0 ? removed : -1;
     if (node->leaf()) {
       removed += EvictLeaf(*node, tokens - removed);
@@ -36,9 +35,7 @@ std::int64_t PrefixCacheImpl::EvictLeaf(PrefixNode& leaf, std::int64_t tokens) {
   const auto cut = static_cast<Position>(std::clamp<std::int64_t>(tokens, 1, size));
   if (options_.divisible && size - cut >= kLeastLeft &&
       states_.Truncate(leaf.state, leaf.end - cut)) {
-    const Prefix before{leaf.hash, leaf.end};
     trie_.ShortenLeaf(leaf, leaf.end - cut);
-    Report(PrefixEvent::Kind::kRemoved, {leaf.hash, leaf.end}, before);
     evicted_ += cut;
     return cut;
   }
@@ -50,7 +47,9 @@ std::int64_t PrefixCacheImpl::EvictLeaf(PrefixNode& leaf, std::int64_t tokens) {
   } else {
     DropState(leaf);
   }
-  return RemoveStateless(&leaf);
+  const std::int64_t before = evicted_;
+  MergeIfAlone(RemoveStateless(&leaf));
+  return evicted_ - before;
 }
 
 void PrefixCacheImpl::EvictInner(PrefixNode& node) {
@@ -58,42 +57,48 @@ void PrefixCacheImpl::EvictInner(PrefixNode& node) {
   MergeIfAlone(&node);
 }
 
-std::int64_t PrefixCacheImpl::RemoveStateless(PrefixNode* node) {
-  std::int64_t removed = 0;
+PrefixNode* PrefixCacheImpl::RemoveStateless(PrefixNode* node) {
   while (!node->root() && node->leaf() && node->state == PrefixState::kNone && node->live == 0) {
     PrefixNode* const parent = node->parent;
-    Report(PrefixEvent::Kind::kRemoved, {parent->hash, parent->end}, {node->hash, node->end});
-    removed += static_cast<std::int64_t>(node->keys.size());
+    evicted_ += static_cast<std::int64_t>(node->keys.size());
     std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
-    order_.Update(*node, false);
+    policy_->Offer(*node, false);
     if (options_.finds_continuations) continuations_.Replaced(node->number, *parent);
     trie_.RemoveLeaf(*node);
     Relist(*parent);
     node = parent;
   }
-  evicted_ += removed;
-  MergeIfAlone(node);
-  return removed;
+  return node;
 }
 
-// A node that nobody needs by itself becomes a part of its only child. It must have been used with it,
-// since a node has one time of use.
+// A node that nobody needs by itself becomes a part of its only child, if the request that used it last used the child
+// as well: each turn of a chat adds a node, and all of them are used with the last one. A node that was used later
+// than its child stays, because the child's end can go first.
 void PrefixCacheImpl::MergeIfAlone(PrefixNode* node) {
   if (node->root() || node->leaf() || !node->first_child->only_child()) return;
   PrefixNode& child = *node->first_child;
   const bool plain = node->live == 0 && node->state == PrefixState::kNone &&
-                     node->pinned_until <= now_ && node->group == child.group;
+                     node->pinned_until <= now_ && node->used == child.used;
   if (!plain) return;
   std::erase_if(pins_, [&](const auto& pin) { return pin.second == node; });
-  order_.Update(*node, false);
+  policy_->Offer(*node, false);
+  policy_->Merge(*node, child);
   const std::uint64_t number = node->number;
   try {
     trie_.MergeIntoChild(*node);
+    if (options_.finds_continuations) continuations_.Replaced(number, child);
   } catch (const std::bad_alloc&) {
-    return;  // the node stays
+    // The node stays.
   }
-  if (options_.finds_continuations) continuations_.Replaced(number, child);
   Relist(child);
+}
+
+void PrefixCacheImpl::MergeUpwards(PrefixNode* node) {
+  while (!node->root()) {
+    PrefixNode* const parent = node->parent;
+    MergeIfAlone(node);
+    node = parent;
+  }
 }
 
 void PrefixCacheImpl::ExpirePins() {
@@ -127,39 +132,12 @@ Position PrefixCacheImpl::Pin(const PrefixPrompt& prompt, double until) {
   return node->end;
 }
 
-Position PrefixCacheImpl::Demote(const PrefixPrompt& prompt) {
-  PrefixNode* const root = trie_.FindRoot(prompt.salt);
-  if (root == nullptr) return 0;
-  const PrefixTrie::Place place = trie_.Match(*root, prompt.keys);
-  const auto demote = [&](PrefixNode& node) {
-    node.demoted = true;
-    node.retention = Retention::kNormal;
-    node.pinned_until = kNeverPinned;
-    std::erase_if(pins_, [&](const auto& pin) { return pin.second == &node; });
-    Relist(node);
-  };
-  if (place.node->root()) return 0;
-  // The node and everything below it.
-  PrefixNode* node = place.node;
-  while (true) {
-    demote(*node);
-    if (!node->leaf()) {
-      node = node->first_child;
-      continue;
-    }
-    while (node != place.node && node->next == nullptr) node = node->parent;
-    if (node == place.node) break;
-    node = node->next;
-  }
-  return place.length;
-}
-
 PrefixStats PrefixCacheImpl::Stats() const {
   return {.tokens = trie_.tokens(),
           .nodes = trie_.nodes(),
           .states = state_count_,
           .evicted_tokens = evicted_,
-          .bytes = trie_.bytes() + history_.bytes() + continuations_.bytes()};
+          .bytes = trie_.bytes() + policy_->BytesFor(trie_.nodes()) + continuations_.bytes()};
 }
 
 void PrefixCacheImpl::Visit(std::uint64_t salt,
@@ -173,8 +151,9 @@ void PrefixCacheImpl::Visit(std::uint64_t salt,
     for (const PrefixNode* child = node.first_child; child != nullptr; child = child->next) {
       next.push_back(child);
     }
-    std::sort(next.begin() + first, next.end(),
-              [](const PrefixNode* a, const PrefixNode* b) { return UsedBefore()(a, b); });
+    std::sort(next.begin() + first, next.end(), [](const PrefixNode* a, const PrefixNode* b) {
+      return std::pair(a->used, a->number) < std::pair(b->used, b->number);
+    });
     return static_cast<std::int32_t>(std::ssize(next) - first);
   };
   add_children(*root);
@@ -205,7 +184,7 @@ std::string PrefixCacheImpl::CheckStructure() const {
     if (options_.divisible && !node.leaf() && has_state) rule = "an inner node has a state";
     // A pin that has expired is noticed by the next Evict.
     const bool was_pinned = node.pinned_until > kNeverPinned;
-    const bool listed = node.eviction.listed();
+    const bool listed = policy_->IsOffered(node);
     if (!listed && MayGo(node) && !was_pinned) rule = "may go and is not listed";
     if (listed && !MayGo(node)) rule = "is in use and listed";
     if (!rule.empty() && broken.empty()) broken = StrCat("node ending at ", node.end, " ", rule);

@@ -107,10 +107,7 @@ class PrefixRandomTest : public ::testing::TestWithParam<bool> {
     live.keys = MakePrompt();
     std::vector<Position> points;
     if (Pick(2) == 0) points.push_back(static_cast<Position>(1 + Pick(live.keys.size())));
-    const PrefixPrompt prompt{.keys = live.keys,
-                              .salt = live.salt,
-                              .restore_points = points,
-                              .retention = static_cast<Retention>(Pick(3))};
+    const PrefixPrompt prompt{.keys = live.keys, .salt = live.salt, .restore_points = points};
     const PrefixMatch probe = *cache_->Probe(prompt);
     const PrefixPlan plan = *cache_->Begin(prompt, now_);
     ASSERT_EQ(plan.resumed, LongestResumable(table_, live.salt, live.keys, divisible_));
@@ -211,9 +208,6 @@ TEST_P(PrefixRandomTest, ReusesWhatTheStatesAllow) {
     } else if (action == 7) {
       const Keys keys = MakePrompt();
       (void)cache_->Pin({.keys = keys, .salt = Pick(2)}, now_ + static_cast<double>(Pick(50)));
-    } else if (action == 8 && Pick(4) == 0) {
-      const Keys keys = MakePrompt();
-      (void)cache_->Demote({.keys = keys, .salt = Pick(2)});
     }
     while (cache_->Stats().tokens > 400 && !HasFatalFailure()) {
       if (!Evict()) break;

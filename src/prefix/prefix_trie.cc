@@ -4,7 +4,6 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "prefix/key_hash.h"
 
 namespace kvcache {
 namespace {
@@ -21,8 +20,8 @@ PrefixNode* PrefixTrie::FindRoot(std::uint64_t salt) const {
 PrefixNode& PrefixTrie::Root(std::uint64_t salt) {
   std::unique_ptr<PrefixNode>& root = roots_[salt];
   if (root == nullptr) {
-    root = MakePrefixNode(next_number_++);
-    root->hash = KeyHashOf(salt);
+    root = std::make_unique<PrefixNode>();
+    root->number = next_number_++;
   }
   return *root;
 }
@@ -36,6 +35,13 @@ PrefixNode* PrefixTrie::ChildOf(const PrefixNode& node, PrefixKey key) const {
   if (child == nullptr) return nullptr;
   const auto found = children_.find({&node, key});
   return found == children_.end() ? nullptr : found->second.get();
+}
+
+std::unique_ptr<PrefixNode> PrefixTrie::MakeNode() {
+  auto node = std::make_unique<PrefixNode>();
+  node->number = next_number_++;
+  node->hook = policy_.Track(*node);
+  return node;
 }
 
 PrefixTrie::Place PrefixTrie::Match(PrefixNode& root, std::span<const PrefixKey> keys) const {
@@ -69,10 +75,9 @@ void PrefixTrie::Unlink(PrefixNode& node) {
 }
 
 PrefixNode& PrefixTrie::AddLeaf(PrefixNode& parent, std::span<const PrefixKey> keys) {
-  auto node = MakePrefixNode(next_number_++);
+  auto node = MakeNode();
   node->keys.assign(keys.begin(), keys.end());
   node->end = parent.end + static_cast<Position>(keys.size());
-  node->hash = AddKeys(parent.hash, keys);
   PrefixNode& leaf = *node;
   children_.emplace(ChildKey{&parent, keys.front()}, std::move(node));
   Link(parent, leaf);
@@ -82,17 +87,13 @@ PrefixNode& PrefixTrie::AddLeaf(PrefixNode& parent, std::span<const PrefixKey> k
 
 PrefixNode& PrefixTrie::Split(PrefixNode& node, Position length) {
   const auto count = static_cast<std::size_t>(length - node.begin());
-  auto upper = MakePrefixNode(next_number_++);
+  auto upper = MakeNode();
   upper->keys.assign(node.keys.begin(), node.keys.begin() + static_cast<std::ptrdiff_t>(count));
   std::vector<PrefixKey> rest(node.keys.begin() + static_cast<std::ptrdiff_t>(count),
                               node.keys.end());
   upper->end = length;
-  upper->hash = AddKeys(node.parent->hash, upper->keys);
-  upper->retention = node.retention;
-  upper->demoted = node.demoted;
-  upper->group = node.group;
-  upper->of_class = node.of_class;
   upper->used = node.used;
+  policy_.Divide(*upper, node);
   PrefixNode& added = *upper;
   // The table's entry of the parent becomes the upper node; the lower one gets an entry of its own.
   const auto [slot, inserted] = children_.try_emplace(ChildKey{&added, rest.front()});
@@ -120,7 +121,6 @@ void PrefixTrie::ShortenLeaf(PrefixNode& node, Position length) {
   node.keys.resize(count);
   node.keys.shrink_to_fit();
   node.end = length;
-  node.hash = AddKeys(node.parent->hash, node.keys);
 }
 
 void PrefixTrie::MergeIntoChild(PrefixNode& node) {
@@ -163,7 +163,6 @@ std::string PrefixTrie::Check() const {
     if (node.begin() != node.parent->end) rule(node, "does not begin where its parent ends");
     if (ChildOf(*node.parent, node.keys.front()) != &node)
       rule(node, "is not found by its first key");
-    if (node.hash != AddKeys(node.parent->hash, node.keys)) rule(node, "has a wrong hash");
     if (node.next != nullptr && node.next->previous != &node) rule(node, "siblings are not linked");
   });
   if (broken.empty() && tokens != tokens_) broken = StrCat(tokens, " tokens, counted ", tokens_);

@@ -25,7 +25,8 @@ class PrefixTrie {
     bool inside() const { return length < node->end; }
   };
 
-  PrefixTrie() = default;
+  // `policy` must outlive it. It tracks all nodes but the roots.
+  explicit PrefixTrie(EvictionPolicy& policy) : policy_(policy) {}
   PrefixTrie(const PrefixTrie&) = delete;
   PrefixTrie& operator=(const PrefixTrie&) = delete;
 
@@ -44,7 +45,7 @@ class PrefixTrie {
   // Divides the edge of `node` and returns the new node, which ends at `length` and is the parent of
   // `node`. It has the same use. REQUIRES: begin < length < end.
   PrefixNode& Split(PrefixNode& node, Position length);
-  // Removes a leaf that is not a root.
+  // Removes a leaf that is not a root. REQUIRES: it is not offered to the policy.
   void RemoveLeaf(PrefixNode& node);
   // Shortens a leaf's edge to `length`. REQUIRES: begin < length < end.
   void ShortenLeaf(PrefixNode& node, Position length);
@@ -90,6 +91,9 @@ class PrefixTrie {
   static void Link(PrefixNode& parent, PrefixNode& node);
   static void Unlink(PrefixNode& node);
 
+  std::unique_ptr<PrefixNode> MakeNode();
+
+  EvictionPolicy& policy_;
   std::unordered_map<std::uint64_t, std::unique_ptr<PrefixNode>> roots_;
   std::unordered_map<ChildKey, std::unique_ptr<PrefixNode>, Hash> children_;
   std::int64_t tokens_ = 0;

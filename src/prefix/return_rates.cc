@@ -71,10 +71,14 @@ ReturnRates::Row ReturnRates::Blend(const Counts& counts, const Row& prior, doub
 }
 
 // Before anything was seen, the rate falls with age, so that the least recently used goes first.
-void ReturnRates::Refresh() {
+void ReturnRates::Refresh(Basis basis) {
   Row prior{};
   for (int b = 0; b < kBuckets; ++b) {
     prior[static_cast<std::size_t>(b)] = kPriorReturns / std::max(kFirst / 2, BucketBegin(b));
+  }
+  if (basis == Basis::kAge) {
+    std::fill(worth_.begin(), worth_.end(), prior);
+    return;
   }
   const Row all = Blend(all_, prior, kWeightOfAll);
   std::vector<Row> families;

@@ -1,7 +1,7 @@
 // How often prefixes of each class come back, by age: learned from what was used.
 //
 // The age of a prefix is the number of prompt tokens since its last use. For each class and bucket of
-// age, the rate is returns / time at risk. What was let go of counts on, because its keys are
+// age, the rate is returns / time at risk. What was evicted counts as well, because its keys are
 // remembered (reuse_history.h). So the rates do not depend on what was kept.
 //
 // Worth(class, bucket) is what a token of that class earns while it stays: the greatest, over all
@@ -41,7 +41,11 @@ class ReturnRates {
   double Worth(int of_class, int bucket) const {
     return worth_[static_cast<std::size_t>(of_class)][static_cast<std::size_t>(bucket)];
   }
-  void Refresh();
+  enum class Basis : std::uint8_t {
+    kCounts,
+    kAge
+  };  // kAge: the least recently used is worth least
+  void Refresh(Basis basis = Basis::kCounts);
 
  private:
   using Row = std::array<double, kBuckets>;

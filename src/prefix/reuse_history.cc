@@ -10,6 +10,8 @@ namespace {
 
 constexpr std::size_t kMostGroups = 8192;
 constexpr int kUsesPerRefresh = 20;
+constexpr double kLeastLateShare = 0.05;  // of the returns, for rates other than those of age
+constexpr double kKeptCounts = 0.98;      // of the returns, at a refresh
 
 // Returns the hash of a prefix with a chunk behind it. Four lanes, whose steps do not wait for each other.
 std::uint64_t AddChunk(std::uint64_t hash, std::span<const PrefixKey, ReuseHistory::kChunk> keys) {
@@ -36,13 +38,6 @@ ReuseHistory::Group* ReuseHistory::Find(UseGroup group) {
   const std::int64_t index = static_cast<std::int64_t>(group) - first_group_;
   if (index < 0 || index >= static_cast<std::int64_t>(groups_.size())) return nullptr;
   return &groups_[static_cast<std::size_t>(index)];
-}
-
-ReuseHistory::LastUse ReuseHistory::Of(UseGroup group) const {
-  const std::int64_t index = static_cast<std::int64_t>(group) - first_group_;
-  if (index < 0 || index >= static_cast<std::int64_t>(groups_.size())) return {};
-  const Group& found = groups_[static_cast<std::size_t>(index)];
-  return {found.of_class, found.time};
 }
 
 // The waiting of a group is counted in one piece, when something of it returns and now and then.
@@ -93,7 +88,32 @@ void ReuseHistory::CountReturn(UseGroup number, double tokens) {
   if (group == nullptr) return;
   CountWait(*group);
   rates_.CountReturn(group->of_class, clock_ - group->time, tokens / group->size);
+  const bool is_recent = static_cast<std::int64_t>(number) >= first_recent_;
+  (is_recent ? recent_returns_ : late_returns_) += tokens;
+  Leave(number, tokens);
+}
+
+void ReuseHistory::Leave(UseGroup number, double tokens) {
+  Group* const group = Find(number);
+  if (group == nullptr) return;
   group->left -= tokens;
+  if (static_cast<std::int64_t>(number) >= first_recent_) recent_ -= tokens;
+}
+
+void ReuseHistory::LimitRecent() {
+  const std::int64_t end = first_group_ + std::ssize(groups_);
+  for (; recent_ > held_ && first_recent_ < end; ++first_recent_) {
+    if (const Group* const group = Find(UseGroup{first_recent_})) recent_ -= group->left;
+  }
+}
+
+void ReuseHistory::Refresh() {
+  for (Group& group : groups_) CountWait(group);
+  Forget();
+  const bool by_age = late_returns_ <= kLeastLateShare * recent_returns_;
+  rates_.Refresh(by_age ? ReturnRates::Basis::kAge : ReturnRates::Basis::kCounts);
+  recent_returns_ *= kKeptCounts;
+  late_returns_ *= kKeptCounts;
 }
 
 std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> keys,
@@ -101,17 +121,14 @@ std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> 
   // First, so that the groups of this use are there when it ends.
   if (++uses_since_refresh_ >= kUsesPerRefresh) {
     uses_since_refresh_ = 0;
-    for (Group& group : groups_) CountWait(group);
-    Forget();
-    rates_.Refresh();
+    Refresh();
   }
   std::vector<GroupAt> result;
   std::uint64_t hash = KeyHashOf(salt);
   const auto start = [&](Position begin) {
     groups_.push_back(
         {.of_class = UseClassOf(use), .time = clock_, .counted = clock_, .left = 0.0, .size = 0.0});
-    const auto number = first_group_ + static_cast<std::int64_t>(groups_.size()) - 1;
-    result.push_back({begin, UseGroup{number}});
+    result.push_back({begin, groups_.back().of_class});
   };
   for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
     hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
@@ -123,20 +140,22 @@ std::vector<ReuseHistory::GroupAt> ReuseHistory::Use(std::span<const PrefixKey> 
     Chunk& chunk = found->second;
     chunk.time = clock_;
     ++chunk.uses;
-    const std::int32_t uses = std::min(chunk.uses, kMostUses);
+    const std::int32_t uses = std::min(chunk.uses, kUseFamilies);
     if (result.empty() || uses != use.uses) {
       use.uses = uses;
       start(static_cast<Position>(at));
     }
-    if (Group* const group = Find(chunk.group); group != nullptr) group->left -= kChunk;
-    chunk.group = result.back().group;
+    Leave(chunk.group, kChunk);
+    chunk.group = UseGroup{first_group_ + std::ssize(groups_) - 1};
     groups_.back().left += kChunk;
+    recent_ += kChunk;
     groups_.back().size += kChunk;
   }
   if (result.empty()) {
     use.uses = 1;
     start(0);
   }
+  LimitRecent();
   return result;
 }
 
@@ -152,20 +171,17 @@ void ReuseHistory::Forget() {
     if (stays) order_.push_back(hash);
     order_.pop_front();
     if (!known || stays) continue;
-    if (Group* const group = Find(found->second.group); group != nullptr) group->left -= kChunk;
+    Leave(found->second.group, kChunk);
     chunks_.erase(found);
   }
   while (groups_.size() > kMostGroups || (!groups_.empty() && groups_.front().left <= 0.0)) {
+    if (first_recent_ <= first_group_) {
+      first_recent_ = first_group_ + 1;
+      recent_ -= groups_.front().left;
+    }
     groups_.pop_front();
     ++first_group_;
   }
-}
-
-void ReuseHistory::Supersede(UseGroup group) {
-  Group* const found = Find(group);
-  if (found == nullptr || !CanBeSuperseded(found->of_class)) return;
-  CountWait(*found);
-  found->of_class = kSupersededClass;
 }
 
 std::int64_t ReuseHistory::bytes() const {

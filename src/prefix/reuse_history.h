@@ -1,14 +1,19 @@
-// What was used, when and how often, also of prefixes that were let go of. Feeds ReturnRates.
+// What was used, when and how often, also of prefixes that were evicted. Feeds ReturnRates.
 //
 // A request divides its keys into groups: tokens that as many requests have used. A group has one
 // class and one time of use. Chunks of keys, known by their chained hash, point to the group of their
 // last use. When a later request names a chunk, its group has returned, by the chunk's share.
+//
+// The history also knows what a cache of the same size would hold that evicts the least recently used chunk: the newest
+// groups, up to that size. If few tokens return that such a cache has evicted, its order is hard to beat, and the rates
+// are those of age alone.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
 #include <deque>
+#include <limits>
 #include <span>
 #include <unordered_map>
 #include <vector>
@@ -36,10 +41,10 @@ class ReuseHistory {
   Position Find(std::span<const PrefixKey> keys, std::uint64_t salt) const;
 
   // Adds the use of all keys by a request. `use.uses` is not read. Returns the group of the chunks at each
-  // length, as (begin, group), ascending.
+  // length, as (begin, class), ascending; the first one begins at 0.
   struct GroupAt {
     Position begin = 0;
-    UseGroup group = UseGroup::kNone;
+    int of_class = 0;
   };
   std::vector<GroupAt> Use(std::span<const PrefixKey> keys, std::uint64_t salt, PrefixUse use);
 
@@ -47,15 +52,8 @@ class ReuseHistory {
   void Pass(Position tokens) { clock_ += tokens; }
   double clock() const { return clock_; }
 
-  // Says that a newer branch took the place of this group's end.
-  void Supersede(UseGroup group);
-
-  // Returns the class and the time of use of a group; zeros for one that was forgotten.
-  struct LastUse {
-    int of_class = 0;
-    double time = 0.0;
-  };
-  LastUse Of(UseGroup group) const;
+  // Says that the cache is full with so many tokens.
+  void SetHeld(std::int64_t tokens) { held_ = static_cast<double>(tokens); }
   const ReturnRates& rates() const { return rates_; }
 
   std::int64_t bytes() const;
@@ -76,6 +74,11 @@ class ReuseHistory {
   Group* Find(UseGroup group);
   void CountWait(Group& group);
   void CountReturn(UseGroup number, double tokens);
+  // Says that tokens of a group have a later use, or are forgotten.
+  void Leave(UseGroup number, double tokens);
+  // Moves the oldest groups out of what the least recently used order would hold.
+  void LimitRecent();
+  void Refresh();
   void Forget();
 
   ReturnRates rates_;
@@ -86,6 +89,11 @@ class ReuseHistory {
   std::int64_t max_chunks_;
   double clock_ = 0.0;
   int uses_since_refresh_ = 0;
+  double held_ = std::numeric_limits<double>::infinity();
+  std::int64_t first_recent_ = 0;  // the oldest group that the least recently used order would hold
+  double recent_ = 0.0;            // tokens left in that group and later ones
+  double recent_returns_ = 0.0;    // tokens that returned to them
+  double late_returns_ = 0.0;      // tokens that returned to earlier groups
 };
 
 }  // namespace kvcache

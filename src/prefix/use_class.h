@@ -12,20 +12,16 @@
 #include <bit>
 #include <cstdint>
 
-#include "kvcache/prefix_cache.h"
+#include "kvcache/types.h"
 
 namespace kvcache {
 
-inline constexpr std::int32_t kMostUses = 4;  // more uses than this are one family
-inline constexpr int kScales = 8;             // classes within a family, by powers of two
-inline constexpr int kSupersededClass = kMostUses * kScales;
-inline constexpr int kOneOffClass = kSupersededClass + 1;
-inline constexpr int kUseClasses = kOneOffClass + 1;
-inline constexpr int kUseFamilies = kMostUses + 2;
+inline constexpr std::int32_t kUseFamilies = 4;  // more uses than this are one family
+inline constexpr int kScales = 8;                // classes within a family, by powers of two
+inline constexpr int kUseClasses = kUseFamilies * kScales;
 
 constexpr int FamilyOf(int of_class) {
-  if (of_class < kSupersededClass) return of_class / kScales;
-  return kMostUses + (of_class - kSupersededClass);
+  return of_class / kScales;
 }
 
 // Returns min(kScales - 1, floor(log2(1 + value / unit))).
@@ -39,20 +35,13 @@ struct PrefixUse {
   std::int32_t uses = 1;    // of the prefix, this one included
   Position answer = 0;      // tokens of the request's answer
   Position new_tokens = 0;  // tokens of the request's prompt that were never seen before
-  Retention retention = Retention::kNormal;
 };
 
 // Returns the class of a prefix after this use.
 constexpr int UseClassOf(const PrefixUse& use) {
-  if (use.retention == Retention::kOneOff && use.uses <= 1) return kOneOffClass;
-  const int family = std::clamp(use.uses, 1, kMostUses) - 1;
+  const int family = std::clamp(use.uses, 1, kUseFamilies) - 1;
   return family * kScales +
          (use.uses <= 1 ? ScaleOf(use.answer, 8.0) : ScaleOf(use.new_tokens, 128.0));
-}
-
-// Returns whether a prefix of this class was used once, so that a newer branch can take its place.
-constexpr bool CanBeSuperseded(int of_class) {
-  return of_class < kScales;
 }
 
 }  // namespace kvcache

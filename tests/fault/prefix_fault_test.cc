@@ -107,7 +107,6 @@ TEST_P(PrefixFaultTest, KeepsItsStructure) {
     Ask();
     const Keys keys = MakePrompt();
     if (Pick(4) == 0) WithFailure([&] { (void)cache_->Pin({.keys = keys}, now_ + 3.0); });
-    if (Pick(8) == 0) WithFailure([&] { (void)cache_->Demote({.keys = keys}); });
     WithFailure([&] {
       while (cache_->Stats().tokens > 2000 && cache_->Evict(50) >= 0) {
       }

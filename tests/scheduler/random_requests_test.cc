@@ -99,9 +99,7 @@ class RandomRequests : public SchedulerFixture {
 
   void AskAtRandom() {
     ScheduledRequest request;
-    request.priority = Pick(2);
     request.salt = static_cast<std::uint64_t>(Pick(8) == 0 ? 1 : 0);
-    request.retention = static_cast<Retention>(Pick(3));
     const Tokens prompt = MakePrompt();
     if (Pick(2) == 0) request.restore_points.push_back(1 + Pick(static_cast<int>(prompt.size())));
     texts_.push_back(prompt);
@@ -186,9 +184,6 @@ class RandomRequests : public SchedulerFixture {
   }
   void StartWithPool(int pool) {
     SchedulerOptions options{.clock = RandomClock(), .look_up_drafts = drafts_};
-    options.on_prefix_event = [this](const PrefixEvent& event) {
-      removed_ += event.kind == PrefixEvent::Kind::kRemoved ? 1 : 0;
-    };
     StartWith({.threads = 2,
                .context = kContext,
                .max_sequences = 4,
@@ -212,11 +207,10 @@ class RandomRequests : public SchedulerFixture {
       Drain();
       // The prefixes of more rounds would not fit.
       if (bound_ > 0 && round % kRoundsThatFit == kRoundsThatFit - 1 && !HasFatalFailure()) {
-        EXPECT_EQ(removed_, 0);
+        EXPECT_EQ(scheduler_->prefixes().Stats().evicted_tokens, 0);
         ExpectNothingLeaks();
         texts_.clear();
         StartWithPool(kPoolForAll);
-        removed_ = 0;
       }
     }
     if (!HasFatalFailure()) ExpectNothingLeaks();
@@ -241,7 +235,6 @@ class RandomRequests : public SchedulerFixture {
   int restored_ = 0;
   int failed_ = 0;
   int injected_ = 0;
-  int removed_ = 0;            // events
   std::int64_t accepted_ = 0;  // drafts
 };
 

@@ -40,8 +40,7 @@ Status JobPrefixes::Open() {
       .divisible = divisible_,
       .recompute_bound = options_.recompute_bound,
       .state_tokens = StateTokens(engine_.info().memory, engine.k_type, engine.v_type),
-      .finds_continuations = options_.look_up_drafts,
-      .on_event = options_.on_prefix_event};
+      .finds_continuations = options_.look_up_drafts};
   KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
   return Status::Ok();
 }
@@ -54,8 +53,7 @@ Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
   try {
     auto plan = prefixes_->Begin({.keys = KeysOf(job.tokens),
                                   .salt = job.request.salt,
-                                  .restore_points = job.request.restore_points,
-                                  .retention = job.request.retention},
+                                  .restore_points = job.request.restore_points},
                                  Now());
     if (!plan.ok()) return plan;
     job.prefix = plan->request;

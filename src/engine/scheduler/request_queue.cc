@@ -80,9 +80,8 @@ std::vector<RequestId> RequestQueue::Update(std::size_t live) {
     }
     cancelled.swap(cancelled_);
   }
-  std::stable_sort(waiting_.begin(), waiting_.end(), [](const JobPtr& a, const JobPtr& b) {
-    return std::pair(b->request.priority, a->id) < std::pair(a->request.priority, b->id);
-  });
+  std::sort(waiting_.begin(), waiting_.end(),
+            [](const JobPtr& a, const JobPtr& b) { return a->id < b->id; });
   return cancelled;
 }
 

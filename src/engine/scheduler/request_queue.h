@@ -41,7 +41,7 @@ class RequestQueue {
   // Counts a request that has ended.
   void CountEnd();
 
-  // Returns the queue: a greater priority first, then the one that arrived first.
+  // Returns the queue, in order of arrival.
   std::span<const JobPtr> jobs() const { return waiting_; }
   // Returns how many wait, with those in the inbox.
   std::size_t size() const;

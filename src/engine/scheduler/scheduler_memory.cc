@@ -10,13 +10,12 @@ namespace {
 
 constexpr std::int64_t kLeastEvicted = 64;  // tokens
 
-// Returns the request that gives its sequence up first: of the lowest priority, the last that started.
+// Returns the request that gives its sequence up first: the last that started.
 std::size_t NextToPark(std::span<const JobPtr> live) {
-  const auto first = [](const JobPtr& a, const JobPtr& b) {
-    if (a->shifted() != b->shifted()) return b->shifted();  // its end is not for later
-    return a->request.priority <= b->request.priority;
-  };
-  const auto next = std::min_element(live.rbegin(), live.rend(), first);
+  // The end of a shifted context is not for later.
+  auto next =
+      std::find_if(live.rbegin(), live.rend(), [](const JobPtr& job) { return !job->shifted(); });
+  if (next == live.rend()) next = live.rbegin();
   return static_cast<std::size_t>(live.rend() - next) - 1;
 }
 
