@@ -33,7 +33,8 @@ class RandomRequests : public SchedulerFixture {
  protected:
   static constexpr int kRequests = 40;  // of a round
   static constexpr int kRoundsThatFit = 4;
-  static constexpr int kLeastRoundsWithBudget = 4;  // there is seldom memory for drafts
+  static constexpr int kLeastRoundsWithBudget = 4;   // there is seldom memory for drafts
+  static constexpr int kLeastRoundsWithParking = 4;  // few requests are parked
   static constexpr int kPoolForAll = 50000;
 
   static int Rounds() {
@@ -255,7 +256,8 @@ TEST_P(RandomRequests, InMemoryForTwoAndAHalf) {
   RunRandomRequests(700, Failures::kNone);
 }
 TEST_P(RandomRequests, InMemoryForOne) {
-  RunRandomRequests(300, Failures::kNone);
+  StartWithPool(300);
+  RunRounds(Failures::kNone, kLeastRoundsWithParking);
   EXPECT_GT(parked_, 0);
 }
 TEST_P(RandomRequests, OnABackendThatFails) {

@@ -14,7 +14,7 @@
 #include "kvcache_engine/scheduler.h"
 #include "kvcache_engine/session.h"
 
-namespace kvcache {
+namespace kvcache::live_answer_test {
 namespace {
 
 using Tokens = std::vector<std::int32_t>;
@@ -132,4 +132,4 @@ INSTANTIATE_TEST_SUITE_P(Models, LiveAnswer,
                          });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::live_answer_test

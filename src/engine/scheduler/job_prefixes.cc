@@ -88,10 +88,22 @@ Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
   }
 }
 
-Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens,
-                                       std::uint64_t salt) const {
+Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens, std::uint64_t salt,
+                                       std::span<const JobPtr> live) const {
   try {
-    return prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt});
+    auto match = prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt});
+    if (!match.ok()) return match;
+    const Position shared = FindSharer(tokens, salt, live).tokens;
+    Position more = std::max<Position>(0, shared - match->resumed);
+    match->resumed += more;
+    match->matched = std::max(match->matched, match->resumed);
+    for (PrefixMiss& miss : match->missed) {
+      const Position taken = std::min(more, miss.tokens);
+      miss.tokens -= taken;
+      more -= taken;
+    }
+    std::erase_if(match->missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
+    return match;
   } catch (const std::bad_alloc&) {
     return NoMemoryForKeys();
   }
@@ -174,26 +186,32 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const
   return match.ok() && most > match->resumed + kWorthWaiting;
 }
 
+JobPrefixes::Sharer JobPrefixes::FindSharer(std::span<const std::int32_t> tokens,
+                                            std::uint64_t salt,
+                                            std::span<const JobPtr> live) const {
+  Sharer most;
+  const auto reusable = tokens.first(tokens.size() - 1);
+  for (const JobPtr& job : live) {
+    if (!job->has_prefix || !job->can_keep || job->request.salt != salt) continue;
+    const auto evaluated = std::span(job->tokens).first(static_cast<std::size_t>(job->length));
+    const Position shared = SharedLength(evaluated, reusable);
+    const bool restores = divisible_ || shared == job->length;
+    if (restores && shared > most.tokens) most = {job.get(), shared};
+  }
+  return most;
+}
+
 // A state of a live sequence is taken when another request can use it, not with each token: taking one and looking it
 // up cost more than the token.
 void JobPrefixes::ShareLive(const Job& job, std::span<const JobPtr> live) {
-  Position most = 0;
-  Job* sharer = nullptr;
-  const auto reusable = std::span(job.tokens).first(job.tokens.size() - 1);
-  for (const JobPtr& other : live) {
-    if (!other->has_prefix || !other->can_keep || other->request.salt != job.request.salt) continue;
-    const auto evaluated = std::span(other->tokens).first(static_cast<std::size_t>(other->length));
-    const Position shared = SharedLength(evaluated, reusable);
-    const bool restores = divisible_ || shared == other->length;
-    if (!restores || shared <= most) continue;
-    most = shared;
-    sharer = other.get();
-  }
-  if (sharer == nullptr) return;
+  const Sharer sharer = FindSharer(job.tokens, job.request.salt, live);
+  if (sharer.job == nullptr) return;
   const auto match = Probe(job.tokens, job.request.salt);
-  if (!match.ok() || match->resumed >= most || !AppendKeys(*sharer)) return;
-  auto state = states_.Take(sharer->sequence, sharer->length);
-  if (state.ok()) (void)prefixes_->Extend(sharer->prefix, sharer->length, *state).ok();
+  if (!match.ok() || match->resumed >= sharer.tokens || !AppendKeys(*sharer.job)) return;
+  auto state = states_.Take(sharer.job->sequence, sharer.job->length);
+  if (state.ok()) {
+    (void)prefixes_->Extend(sharer.job->prefix, sharer.job->length, *state).ok();
+  }
 }
 
 }  // namespace kvcache

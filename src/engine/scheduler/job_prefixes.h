@@ -48,8 +48,9 @@ class JobPrefixes {
   // Lets the request begin with what a live one evaluated of the same text, prompt or answer, up to its newest token.
   // REQUIRES: Begin follows.
   void ShareLive(const Job& job, std::span<const JobPtr> live);
-  // Returns what the tokens would reuse now.
-  Result<PrefixMatch> Probe(std::span<const std::int32_t> tokens, std::uint64_t salt) const;
+  // Returns what the tokens would reuse now. Its state is that of the prefix cache, also if a live request has more.
+  Result<PrefixMatch> Probe(std::span<const std::int32_t> tokens, std::uint64_t salt,
+                            std::span<const JobPtr> live = {}) const;
 
   // Returns whether states can be cut at every length.
   bool divisible() const { return divisible_; }
@@ -60,6 +61,13 @@ class JobPrefixes {
   double Now() const;
 
  private:
+  // The live request that has evaluated the most of a text that another one could go on from.
+  struct Sharer {
+    Job* job = nullptr;   // null: none
+    Position tokens = 0;  // of the text
+  };
+  Sharer FindSharer(std::span<const std::int32_t> tokens, std::uint64_t salt,
+                    std::span<const JobPtr> live) const;
   // Gives the prefix the keys that it lacks. Returns whether it has all.
   bool AppendKeys(Job& job);
   Status RestoreState(const Job& job, PrefixPlan& plan);

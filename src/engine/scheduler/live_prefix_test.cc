@@ -10,7 +10,7 @@
 #include "engine/prefixes/token_keys.h"
 #include "support/scheduler_fixture.h"
 
-namespace kvcache {
+namespace kvcache::live_prefix_test {
 namespace {
 
 // Lets a text go on until its limit of tokens.
@@ -57,6 +57,7 @@ class LivePrefix : public SchedulerFixture {
     Tokens prompt(text_.begin(), text_.begin() + shared);
     const std::int32_t next = text_[static_cast<std::size_t>(shared)];
     prompt.push_back(next == 9 ? 10 : 9);
+    const PrefixMatch probe = *scheduler_->Probe(prompt, 0);
     const Asked& fork = Ask(prompt, 3);
     while (!fork.done) EXPECT_TRUE(*scheduler_->Step());
     EXPECT_EQ(fork.result.status.message(), "");
@@ -64,6 +65,9 @@ class LivePrefix : public SchedulerFixture {
     Position missed = 0;
     for (const PrefixMiss& miss : fork.result.reuse.missed) missed += miss.tokens;
     EXPECT_EQ(missed, shared + 1 - fork.result.reuse.restored);
+    EXPECT_EQ(probe.resumed, fork.result.reuse.restored);
+    for (const PrefixMiss& miss : probe.missed) missed -= miss.tokens;
+    EXPECT_EQ(missed, 0);
     return fork.result.reuse.restored;
   }
   bool CanBeCut() const { return IsDivisible(engine_->info().memory); }
@@ -123,4 +127,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, LivePrefix,
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::live_prefix_test

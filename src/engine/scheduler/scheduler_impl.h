@@ -46,7 +46,7 @@ class SchedulerImpl final : public Scheduler {
   std::int64_t SetBudget(std::int64_t bytes) override;
   Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                             std::uint64_t salt) const override {
-    return prefixes_.Probe(prompt, salt);
+    return prefixes_.Probe(prompt, salt, live_);
   }
   PrefixCache& prefixes() override { return prefixes_.cache(); }
   const PrefixCache& prefixes() const override { return prefixes_.cache(); }
