@@ -115,7 +115,9 @@ TEST_P(LivePrefix, OtherSaltsShareNothing) {
   Start(3, 0);
   BeginLive(SomeTokens(50), 120);
   Tokens prompt(text_.begin(), text_.begin() + 120);
-  const Asked& other = Ask(prompt, 3, {.salt = 7});
+  ScheduledRequest request;
+  request.salt = 7;
+  const Asked& other = Ask(prompt, 3, std::move(request));
   RunAll();
   EXPECT_EQ(other.result.reuse.restored, 0);
   for (const auto& asked : asked_) ExpectExact(*asked);
