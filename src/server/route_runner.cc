@@ -85,7 +85,7 @@ void RouteRunner::RunBody(const ServerContext& context, const Route& route, cons
   RunWithModel(asked);
 }
 
-void RouteRunner::RunWithModel(std::shared_ptr<const Asked> asked) {
+void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked) {
   const ServerContext& context = asked->context;
   const WithModel& route = asked->route;
   Fields fields(asked->body);

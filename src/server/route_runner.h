@@ -44,7 +44,7 @@ class RouteRunner {
 
   void RunBody(const ServerContext& context, const Route& route, const std::string& text,
                const Reply& reply);
-  void RunWithModel(std::shared_ptr<const Asked> asked);
+  void RunWithModel(const std::shared_ptr<const Asked>& asked);
 
   RouteRunnerOptions options_;
   Worker worker_;   // a large prompt takes long to encode
