@@ -48,8 +48,7 @@ Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
                           options.history_tokens, " tokens, expected at least 0"));
   }
   try {
-    return std::unique_ptr<PrefixCache>(
-        std::make_unique<PrefixCacheImpl>(states, std::move(options)));
+    return std::unique_ptr<PrefixCache>(std::make_unique<PrefixCacheImpl>(states, options));
   } catch (const std::bad_alloc&) {
     return NoMemory();
   }
@@ -57,7 +56,7 @@ Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
 
 PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
     : states_(states),
-      options_(std::move(options)),
+      options_(options),
       policy_(std::make_unique<ReturnPolicy>(options_)),
       trie_(*policy_) {}
 

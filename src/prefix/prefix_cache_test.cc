@@ -46,7 +46,7 @@ class Lengths : public PrefixStates {
 
 class PrefixCacheTest : public ::testing::Test {
  protected:
-  void Make(PrefixOptions options) { cache_ = *PrefixCache::Make(states_, std::move(options)); }
+  void Make(PrefixOptions options) { cache_ = *PrefixCache::Make(states_, options); }
   // Runs a request to its end, with states where it should have some.
   PrefixPlan Run(const Keys& prompt, const Keys& answer = {}) {
     PrefixPlan plan = *cache_->Begin({.keys = prompt}, ++now_);

@@ -28,7 +28,7 @@ Result<std::unique_ptr<SessionPrefixes>> SessionPrefixes::Make(Engine& engine, S
   const EngineOptions& options = engine.options();
   PrefixOptions prefix{.divisible = IsDivisible(layers),
                        .state_tokens = StateTokens(layers, options.k_type, options.v_type)};
-  KVCACHE_ASSIGN_OR_RETURN(made->prefixes_, PrefixCache::Make(made->states_, std::move(prefix)));
+  KVCACHE_ASSIGN_OR_RETURN(made->prefixes_, PrefixCache::Make(made->states_, prefix));
   return made;
 }
 

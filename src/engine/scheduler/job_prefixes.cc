@@ -41,7 +41,7 @@ Status JobPrefixes::Open() {
       .recompute_bound = options_.recompute_bound,
       .state_tokens = StateTokens(engine_.info().memory, engine.k_type, engine.v_type),
       .finds_continuations = options_.look_up_drafts};
-  KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, std::move(prefix)));
+  KVCACHE_ASSIGN_OR_RETURN(prefixes_, PrefixCache::Make(states_, prefix));
   return Status::Ok();
 }
 
