@@ -18,7 +18,7 @@ set(KVCACHE_ALONE ${alike}
 
 # Layers whose sources stay alone. Kernels include themselves once for each instruction set
 # (foreach_target.h). The sources of the server's routes name their parts alike.
-set(KVCACHE_LAYERS_ALONE backend grammar server)
+set(KVCACHE_LAYERS_ALONE backend server)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

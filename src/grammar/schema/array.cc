@@ -13,28 +13,11 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Schemas = SchemaCompiler::Schemas;
 
-// What a schema says of a list's items: of the first ones each, and of all behind them.
-struct Items {
-  const Json* first = nullptr;
-  const Json* rest = nullptr;
-};
-
-Items ItemsOf(const Json& schema) {
-  const auto find = [&](const char* keyword) {
-    const auto found = schema.find(keyword);
-    return found == schema.end() ? nullptr : &*found;
-  };
-  // Old drafts have an array of items.
-  const Json* const items = find("items");
-  if (items != nullptr && items->is_array()) return {items, find("additionalItems")};
-  return {find("prefixItems"), items};
-}
-
 // Returns the schemas of an item that all parts have.
 Schemas SchemasAt(const SchemaParts& parts, std::size_t index) {
   Schemas schemas;
   for (const SchemaPart& part : parts) {
-    const Items items = ItemsOf(*part.schema);
+    const SchemaItems items = ItemsOf(*part.schema);
     if (items.first != nullptr && index < items.first->size()) {
       schemas.push_back(&(*items.first)[index]);
     } else if (items.rest != nullptr) {
@@ -95,7 +78,7 @@ Status AddSchemaArray(GrammarSymbol rule, const SchemaParts& parts, const std::s
   if (is_unique && !(most && *most <= 1)) return UnsupportedKeyword(place, "uniqueItems");
   std::size_t named = 0;
   for (const SchemaPart& part : parts) {
-    const Items items = ItemsOf(*part.schema);
+    const SchemaItems items = ItemsOf(*part.schema);
     if (items.first != nullptr) named = std::max(named, items.first->size());
   }
   std::vector<GrammarSymbol> first;

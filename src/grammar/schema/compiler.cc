@@ -15,7 +15,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDepth = 100;
+constexpr int kMaxSchemaDepth = 100;
 constexpr std::size_t kMostParts = 300'000;
 constexpr std::size_t kKeywordsOfPart = 8;        // that take as long as one part
 constexpr std::size_t kPartsOfPart = 64;          // where they are only compared
@@ -58,7 +58,7 @@ Result<GrammarSymbol> SchemaCompiler::Value(const Schemas& schemas, const std::s
 }
 
 Result<GrammarSymbol> SchemaCompiler::ValueOf(Flat flat, const Where& where) {
-  if (where.depth > kMostDepth) return SchemaError(where.place, "is nested too deep");
+  if (where.depth > kMaxSchemaDepth) return SchemaError(where.place, "is nested too deep");
   const bool asserts =
       std::any_of(flat.parts.begin(), flat.parts.end(),
                   [](const SchemaPart& part) { return HasAssertions(*part.schema); });
@@ -84,7 +84,7 @@ Status SchemaCompiler::CheckSchema(const Json& schema, const std::string& place)
 
 Status SchemaCompiler::Flatten(const Json& schema, const Where& where, std::set<const Json*>& chain,
                                Flat& flat) {
-  if (where.depth > kMostDepth) return SchemaError(where.place, "is nested too deep");
+  if (where.depth > kMaxSchemaDepth) return SchemaError(where.place, "is nested too deep");
   parts_ += 1 + schema.size() / kKeywordsOfPart + flat.parts.size() / kPartsOfPart;
   if (parts_ > kMostParts) return SchemaError(where.place, "makes the grammar too large");
   if (schema.is_boolean()) {
@@ -272,7 +272,7 @@ Status SchemaCompiler::ChooseOne(GrammarSymbol rule, const SchemaParts& parts, s
 
 Result<const Json*> SchemaCompiler::Resolved(const Json& schema, const std::string& place) const {
   const Json* target = &schema;
-  for (int i = 0; i < kMostDepth && target->is_object() && target->contains("$ref"); ++i) {
+  for (int i = 0; i < kMaxSchemaDepth && target->is_object() && target->contains("$ref"); ++i) {
     const bool alone =
         std::all_of(target->items().begin(), target->items().end(), [](const auto& item) {
           const SchemaKeyword* const known = FindKeyword(item.key());

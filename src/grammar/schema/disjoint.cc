@@ -12,7 +12,7 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::int64_t kMostSchemas = 1024;
-constexpr std::int64_t kMostSteps = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxDisjointSteps = std::int64_t{1} << 22;
 
 // The values of "enum" or "const".
 struct Constants {
@@ -56,8 +56,8 @@ class Comparer {
  private:
   // Returns whether this many comparisons may be made.
   bool Step(std::size_t count) {
-    steps_ += static_cast<std::int64_t>(std::min<std::size_t>(count, kMostSteps));
-    return steps_ <= kMostSteps;
+    steps_ += static_cast<std::int64_t>(std::min<std::size_t>(count, kMaxDisjointSteps));
+    return steps_ <= kMaxDisjointSteps;
   }
 
   // Returns whether null may belong to both, where one is nullable. The rest of a schema does not say so.

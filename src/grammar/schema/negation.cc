@@ -13,7 +13,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr int kMostDepth = 20;
+constexpr int kMaxNegationDepth = 20;
 
 std::optional<Json> Opposite(const Json& schema, int depth);
 
@@ -124,7 +124,7 @@ std::optional<Json> OppositeOfKeyword(const std::string& keyword, const Json& va
 }
 
 std::optional<Json> Opposite(const Json& schema, int depth) {
-  if (depth > kMostDepth) return {};
+  if (depth > kMaxNegationDepth) return {};
   if (schema.is_boolean()) return Json(!schema.get<bool>());
   if (!schema.is_object()) return {};
   Json list = Json::array();

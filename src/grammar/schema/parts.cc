@@ -15,6 +15,17 @@ constexpr std::int64_t kMostLength = 100'000;  // of texts
 
 }  // namespace
 
+SchemaItems ItemsOf(const nlohmann::ordered_json& schema) {
+  const auto find = [&](const char* keyword) {
+    const auto found = schema.find(keyword);
+    return found == schema.end() ? nullptr : &*found;
+  };
+  // Old drafts have an array of items.
+  const nlohmann::ordered_json* const items = find("items");
+  if (items != nullptr && items->is_array()) return {items, find("additionalItems")};
+  return {find("prefixItems"), items};
+}
+
 Status SchemaError(const std::string& place, const std::string& problem) {
   return InvalidArgument(StrCat("the schema at ", Quoted(place), " ", problem));
 }

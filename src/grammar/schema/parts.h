@@ -28,6 +28,13 @@ struct SchemaPart {
 };
 using SchemaParts = std::vector<SchemaPart>;
 
+// The schemas of a list's items: of the first ones each (an array), and of all behind them; null: any item.
+struct SchemaItems {
+  const nlohmann::ordered_json* first = nullptr;
+  const nlohmann::ordered_json* rest = nullptr;
+};
+SchemaItems ItemsOf(const nlohmann::ordered_json& schema);
+
 // Return kInvalidArgument with the place in the schema, such as "#/properties/a".
 Status SchemaError(const std::string& place, const std::string& problem);
 Status UnsupportedKeyword(const std::string& place, std::string_view keyword);

@@ -11,22 +11,11 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostDepth = 200;
-constexpr std::size_t kMostSteps = 10'000'000;
+constexpr int kMaxValidatorDepth = 200;
+constexpr std::size_t kMaxValidatorSteps = 10'000'000;
 constexpr std::size_t kStepsOfSchema = 10;  // beside those of its keywords
 
 using Json = nlohmann::ordered_json;
-
-// Returns the first items' schemas, and that of all behind them; null: any.
-std::pair<const Json*, const Json*> ItemsOf(const Json& schema) {
-  const auto find = [&](const char* keyword) {
-    const auto found = schema.find(keyword);
-    return found == schema.end() ? nullptr : &*found;
-  };
-  const Json* const items = find("items");
-  if (items != nullptr && items->is_array()) return {items, find("additionalItems")};
-  return {find("prefixItems"), items};
-}
 
 }  // namespace
 
@@ -41,16 +30,17 @@ Result<bool> SchemaValidator::Allows(const Json& schema, const Json& value,
 
 Status SchemaValidator::Spend(std::size_t steps) {
   steps_ += steps;
-  if (steps_ <= kMostSteps) return Status::Ok();
-  return SchemaError(
-      place_, StrCat("has constants that are too many to check: this takes more than ", kMostSteps,
-                     " steps"));
+  if (steps_ <= kMaxValidatorSteps) return Status::Ok();
+  return SchemaError(place_,
+                     StrCat("has constants that are too many to check: this takes more than ",
+                            kMaxValidatorSteps, " steps"));
 }
 
 Result<bool> SchemaValidator::Check(const Json& schema, const Json& value) {
   if (schema.is_boolean()) return schema.get<bool>();
   KVCACHE_RETURN_IF_ERROR(Spend(kStepsOfSchema));
-  if (depth_ >= kMostDepth) return SchemaError(place_, "is nested too deep beside a constant");
+  if (depth_ >= kMaxValidatorDepth)
+    return SchemaError(place_, "is nested too deep beside a constant");
   if (!schema.is_object()) return SchemaError(place_, "must be an object or a boolean");
   // Its keywords are looked up one after another.
   KVCACHE_RETURN_IF_ERROR(Spend(10 * schema.size()));

@@ -13,7 +13,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostDepth = 50;
+constexpr int kMaxGroupDepth = 50;
 constexpr std::int64_t kMostRepeats = 10'000;
 
 class PatternParser {
@@ -47,7 +47,7 @@ class PatternParser {
   }
 
   Result<std::int32_t> Alternatives(int depth) {
-    if (depth > kMostDepth) return Fail("has groups that are too deep");
+    if (depth > kMaxGroupDepth) return Fail("has groups that are too deep");
     Node node{.kind = PatternKind::kAlternatives};
     do {
       KVCACHE_ASSIGN_OR_RETURN(const std::int32_t sequence, Sequence(depth));
