@@ -6,9 +6,10 @@
 
 option(KVCACHE_UNITE "Compile several sources at once" OFF)
 
-# Sources that stay alone because they name their parts alike.
+# Sources that stay alone because they name their parts alike: the filters of templates, the program's commands, and
+# each API's routes.
 file(GLOB alike ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/*_filters.cc
-  ${PROJECT_SOURCE_DIR}/src/app/commands/*.cc)
+  ${PROJECT_SOURCE_DIR}/src/app/commands/*.cc ${PROJECT_SOURCE_DIR}/src/server/api/*/*.cc)
 set(KVCACHE_ALONE ${alike}
   ${PROJECT_SOURCE_DIR}/src/app/main.cc
   ${PROJECT_SOURCE_DIR}/src/app/flags/command_line.cc
@@ -16,9 +17,8 @@ set(KVCACHE_ALONE ${alike}
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/functions.cc
   ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
-# Layers whose sources stay alone. Kernels include themselves once for each instruction set
-# (foreach_target.h). The sources of the server's routes name their parts alike.
-set(KVCACHE_LAYERS_ALONE backend server)
+# Layers whose sources stay alone: kernels include themselves once for each instruction set (foreach_target.h).
+set(KVCACHE_LAYERS_ALONE backend)
 
 # kvcache_unite(TARGET LAYER): unites the sources of the layer's target.
 function(kvcache_unite target layer)

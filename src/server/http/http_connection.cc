@@ -48,15 +48,15 @@ std::string_view ReasonOf(int status) {
 class TcpConnection;
 
 // Forwards calls from any thread to the connection's, for one of its requests.
-class Reply final : public HttpReply {
+class SocketReply final : public HttpReply {
  public:
-  Reply(std::shared_ptr<Sockets> sockets, std::weak_ptr<TcpConnection> connection,
-        std::uint64_t number)
+  SocketReply(std::shared_ptr<Sockets> sockets, std::weak_ptr<TcpConnection> connection,
+              std::uint64_t number)
       : sockets_(std::move(sockets)), connection_(std::move(connection)), number_(number) {}
   // A request that nobody answers any more, after an exception for example, is ended.
-  ~Reply() override;
-  Reply(const Reply&) = delete;
-  Reply& operator=(const Reply&) = delete;
+  ~SocketReply() override;
+  SocketReply(const SocketReply&) = delete;
+  SocketReply& operator=(const SocketReply&) = delete;
   void Send(int status, std::string body, HttpHeaders headers) override;
   void Begin(std::string content_type) override;
   void Write(std::string bytes) override;
@@ -241,7 +241,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   std::shared_ptr<HttpReply> Answer() {
     state_ = State::kAnswering;
     begun_ = chunked_ = events_ = false;
-    return std::make_shared<Reply>(sockets_, weak_from_this(), ++number_);
+    return std::make_shared<SocketReply>(sockets_, weak_from_this(), ++number_);
   }
 
   void Refuse(int status, const std::string& message) {
@@ -356,13 +356,13 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
 };
 
 template <typename Function>
-void Reply::Post(Function function) {
+void SocketReply::Post(Function function) {
   asio::post(sockets_->io, [weak = connection_, function = std::move(function)]() mutable {
     if (const auto connection = weak.lock()) function(*connection);
   });
 }
 
-Reply::~Reply() {
+SocketReply::~SocketReply() {
   try {
     Post([number = number_](TcpConnection& to) { to.Abandon(number); });
   } catch (const std::exception&) {
@@ -370,27 +370,27 @@ Reply::~Reply() {
   }
 }
 
-void Reply::Send(int status, std::string body, HttpHeaders headers) {
+void SocketReply::Send(int status, std::string body, HttpHeaders headers) {
   Post([number = number_, status, body = std::move(body), headers = std::move(headers)](
            TcpConnection& to) { to.Send(number, status, body, headers); });
 }
 
-void Reply::Begin(std::string content_type) {
+void SocketReply::Begin(std::string content_type) {
   Post([number = number_, type = std::move(content_type)](TcpConnection& to) {
     to.Begin(number, type);
   });
 }
 
-void Reply::Write(std::string bytes) {
+void SocketReply::Write(std::string bytes) {
   Post(
       [number = number_, bytes = std::move(bytes)](TcpConnection& to) { to.Write(number, bytes); });
 }
 
-void Reply::End() {
+void SocketReply::End() {
   Post([number = number_](TcpConnection& to) { to.End(number); });
 }
 
-void Reply::OnGone(std::function<void()> gone) {
+void SocketReply::OnGone(std::function<void()> gone) {
   asio::post(sockets_->io,
              [weak = connection_, number = number_, gone = std::move(gone)]() mutable {
                const auto connection = weak.lock();

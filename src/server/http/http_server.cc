@@ -41,14 +41,14 @@ class Accepting {
   bool* flag_;
 };
 
-class Server final : public HttpServer {
+class SocketServer final : public HttpServer {
  public:
-  Server(const HttpOptions& options, HttpHandler& handler)
+  SocketServer(const HttpOptions& options, HttpHandler& handler)
       : sockets_(new Sockets{.options = options, .handler = handler}),
         acceptor_(sockets_->io),
         retry_(sockets_->io) {}
 
-  ~Server() override {
+  ~SocketServer() override {
     try {
       asio::post(sockets_->io, [this] { CloseAll(); });
       if (thread_.joinable()) thread_.join();
@@ -221,7 +221,7 @@ class Server final : public HttpServer {
 
 Result<std::unique_ptr<HttpServer>> HttpServer::Start(const HttpOptions& options,
                                                       HttpHandler& handler) {
-  auto server = std::make_unique<Server>(options, handler);
+  auto server = std::make_unique<SocketServer>(options, handler);
   KVCACHE_RETURN_IF_ERROR(server->Listen());
   return std::unique_ptr<HttpServer>(std::move(server));
 }

@@ -12,12 +12,12 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
-constexpr std::string_view kSpaces = " \t\r";
+constexpr std::size_t kMaxPatternsBytes = std::size_t{1} << 20;
+constexpr std::string_view kBlanks = " \t\r";
 
 std::string_view Trimmed(std::string_view text) {
-  text.remove_prefix(std::min(text.find_first_not_of(kSpaces), text.size()));
-  return text.substr(0, text.find_last_not_of(kSpaces) + 1);
+  text.remove_prefix(std::min(text.find_first_not_of(kBlanks), text.size()));
+  return text.substr(0, text.find_last_not_of(kBlanks) + 1);
 }
 
 std::string RoleOf(const Json& message) {
@@ -90,13 +90,13 @@ bool MatchesPattern(std::string_view line, std::string_view pattern) {
 Result<VolatileLines> VolatileLines::Read(const std::string& path) {
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status(StatusCode::kIo, StrCat(path, ": ", std::strerror(errno)));
-  std::string text(kMostBytes + 1, '\0');
+  std::string text(kMaxPatternsBytes + 1, '\0');
   file.read(text.data(), static_cast<std::streamsize>(text.size()));
   if (file.bad()) return Status(StatusCode::kIo, StrCat(path, ": it cannot be read"));
   text.resize(static_cast<std::size_t>(file.gcount()));
-  if (text.size() > kMostBytes) {
+  if (text.size() > kMaxPatternsBytes) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat(path, ": it has more than ", kMostBytes, " bytes"));
+                  StrCat(path, ": it has more than ", kMaxPatternsBytes, " bytes"));
   }
   return Parse(text, path);
 }
@@ -108,7 +108,7 @@ Result<VolatileLines> VolatileLines::Parse(std::string_view text, std::string_vi
     const std::string_view line = Trimmed(text.substr(0, end));
     text.remove_prefix(std::min(end + 1, text.size()));
     if (line.empty() || line.front() == '#') continue;
-    const std::string_view word = line.substr(0, line.find_first_of(kSpaces));
+    const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
     const std::string_view pattern = Trimmed(line.substr(word.size()));
     const auto wrong = [&](const char* rule) {
       return Status(StatusCode::kInvalidArgument, StrCat(place, ", line ", number, ": ", rule));
