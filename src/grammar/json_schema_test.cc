@@ -349,8 +349,9 @@ TEST(JsonSchema, TextsWithLengthsPatternsAndFormats) {
   ExpectTexts(R"({"pattern": "a($c*|b)x*"})", {R"("a")", R"("xa")", R"("abx")"}, {R"("ac")"});
   ExpectTexts(R"({"pattern": "(?=^a)a(?!$)b*"})", {R"("ab")"}, {R"("a")", R"("ba")"});
   // Patterns that have some characters alike.
-  ExpectTexts(R"({"allOf": [{"type": "string", "pattern": "^(a|bc)+$"}, {"pattern": "^[ab]*$|c{2}"}]})",
-              {R"("a")", R"("aaa")"}, {R"("ab")", R"("bc")"});
+  ExpectTexts(
+      R"({"allOf": [{"type": "string", "pattern": "^(a|bc)+$"}, {"pattern": "^[ab]*$|c{2}"}]})",
+      {R"("a")", R"("aaa")"}, {R"("ab")", R"("bc")"});
   ExpectTexts(R"({"type": "string", "format": "date-time", "pattern": "z$|[T~]00"})",
               {R"("2024-02-29T00:00:00Z")", R"("2024-02-29T10:00:00z")"},
               {R"("2024-02-29T10:00:00Z")"});
@@ -411,8 +412,8 @@ TEST(JsonSchema, RefusesWhatItDoesNotEnforce) {
   EXPECT_NE(message(R"({"type": "string", "pattern": "(a)\\1"})").find("reference to a group"),
             std::string::npos);
   // Found at once: an assertion that never holds, or a character that no date has.
-  for (const char* pattern : {"0^01", "a$b", "a(?=^b)", "(b|c)(^a|$a)", "(?=a$b)", "~5247", "N4", "[a-s]|1x",
-                              "^(?!x)..-q$"}) {
+  for (const char* pattern : {"0^01", "a$b", "a(?=^b)", "(b|c)(^a|$a)", "(?=a$b)", "~5247", "N4",
+                              "[a-s]|1x", "^(?!x)..-q$"}) {
     const Json schema = {{"type", "string"}, {"format", "date-time"}, {"pattern", pattern}};
     EXPECT_NE(message(schema.dump()).find("allows no value"), std::string::npos) << pattern;
   }
