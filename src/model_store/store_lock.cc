@@ -118,7 +118,7 @@ void StoreLock::RemoveRest() {
   std::error_code ignored;
   for (const auto& [digest, path] : blobs_) std::filesystem::remove(path, ignored);
   blobs_.clear();
-  // The list goes before the folder that it is in.
+  // The list is removed before its folder.
   if (std::exchange(owns_list_, false)) (void)unlink(ListPath().c_str());
   for (auto folder = folders_.rbegin(); folder != folders_.rend(); ++folder) {
     (void)rmdir(folder->c_str());  // refuses one that has something in it

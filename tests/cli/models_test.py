@@ -244,7 +244,9 @@ class Store(StoreTest):
             left = left or listing(self.root) != before
             self.fails(["rm", "nonesuch"], "nonesuch", env=self.env)
             # Killed behind its last write, a create has stored the model, whole.
-            if any(path.name == "latest" for path in self.root.glob("manifests/*/*/new/*")):
+            stored = any(path.name == "latest" for path in self.root.glob("manifests/*/*/new/*"))
+            self.assertTrue(stored or process.returncode != 0)
+            if stored:
                 self.succeeds("show", "new", "--verify", env=self.env)
                 self.succeeds("rm", "new", env=self.env)
             self.assertEqual(listing(self.root), before)

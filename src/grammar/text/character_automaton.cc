@@ -11,8 +11,8 @@ namespace {
 
 using Step = PatternProgram::Step;
 
-// Above so many questions whether a set has a class, the characters of patterns are not compared.
-constexpr std::size_t kMostQuestions = 2'000'000;
+// Patterns are compared only if that takes at most so many lookups of a class in a set.
+constexpr std::size_t kMaxLookups = 2'000'000;
 
 // The classes of characters that a text may have, by the patterns that it must match.
 class Alphabet {
@@ -20,8 +20,8 @@ class Alphabet {
   explicit Alphabet(const CharacterClasses& classes)
       : classes_(classes), has_(classes.size(), true) {}
 
-  // Keeps the classes that ways through the pattern to its end have. Returns whether there is such a way. Lookaheads
-  // and boundaries only take ways away.
+  // Keeps the classes on the pattern's paths from its start to its end. Returns whether such a path exists. Ignores
+  // lookaheads and boundaries, which only remove paths.
   bool Restrict(const PatternProgram& program) {
     std::vector<char> reached(program.nodes.size(), 0);
     std::vector<bool> kept(has_.size(), false);
@@ -64,15 +64,15 @@ class Alphabet {
   std::vector<bool> has_;  // [class]
 };
 
-// Returns false if a pattern needs a character that another one never has: a search would look at all texts of the
-// other one to find that.
+// Returns false if a pattern needs a character that no text of another pattern has. Without this check, a search goes
+// through all texts of the other pattern.
 bool HaveCommonCharacters(const TextLanguage& language, PatternWork& work) {
-  std::size_t questions = 0;
+  std::size_t lookups = 0;
   for (const TextLanguage::Part& part : language.parts()) {
-    questions += 2 * part.program->nodes.size() * language.classes().size();
+    lookups += 2 * part.program->nodes.size() * language.classes().size();
   }
-  if (language.parts().size() < 2 || questions > kMostQuestions) return true;
-  work.done += questions / PatternMatcher::kClassesOfWork;
+  if (language.parts().size() < 2 || lookups > kMaxLookups) return true;
+  work.done += lookups / PatternMatcher::kClassesOfWork;
   Alphabet alphabet(language.classes());
   for (int round = 0; round < 2; ++round) {
     for (const TextLanguage::Part& part : language.parts()) {

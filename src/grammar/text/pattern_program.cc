@@ -121,8 +121,8 @@ class PatternCompiler {
     program_.start = fork;
   }
 
-  // Breadth first from the ends backwards; only characters count. No way leads over a '^' that always has a
-  // character before it, nor from a '$' to a character.
+  // Searches breadth first from the ends backwards; only characters count. A path never passes a '^' that always
+  // follows a character, and never goes from a '$' to a character.
   void FindDistances() {
     const std::size_t count = program_.nodes.size();
     std::vector<std::vector<std::int32_t>> before(count);
