@@ -18,12 +18,18 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kMaxBytesPerStep = std::int64_t{64} << 20;
 // How long a step waits for a store if there is nothing else to do.
 constexpr std::chrono::milliseconds kMaxWait{5};
+// How long a request that is alone waits for room in the store's queue.
+constexpr int kMaxWaitAloneMs = 2000;
 
 }  // namespace
 
-StoreLoads::StoreLoads(Engine& engine, JobPrefixes& prefixes, MemoryBudget& memory,
-                       SchedulerStats& stats)
-    : engine_(engine), prefixes_(prefixes), memory_(memory), stats_(stats) {
+StoreLoads::StoreLoads(Engine& engine, const SchedulerOptions& options, JobPrefixes& prefixes,
+                       MemoryBudget& memory, SchedulerStats& stats)
+    : engine_(engine),
+      max_wait_ms_(options.one_at_a_time ? kMaxWaitAloneMs : 0),
+      prefixes_(prefixes),
+      memory_(memory),
+      stats_(stats) {
   if (PrefixStore* const store = engine.prefix_store(); store != nullptr) {
     loader_ = std::make_unique<StoreLoader>(*store);
   }
@@ -124,6 +130,7 @@ void StoreLoads::Advance(Job& job, std::int64_t& bytes) {
   if (loader_->IsEnded(*job.store.load)) {
     StoreLoader::Report report = loader_->TakeReport(*job.store.load);
     job.store.known = std::move(report.known);
+    job.store.known.max_wait_ms = max_wait_ms_;
     job.store.saves = true;
     End(job, std::move(report.problem));
   } else if (IsLate(job)) {

@@ -20,7 +20,8 @@ namespace kvcache {
 class StoreLoads {
  public:
   // The arguments must outlive it. Throws std::bad_alloc.
-  StoreLoads(Engine& engine, JobPrefixes& prefixes, MemoryBudget& memory, SchedulerStats& stats);
+  StoreLoads(Engine& engine, const SchedulerOptions& options, JobPrefixes& prefixes,
+             MemoryBudget& memory, SchedulerStats& stats);
 
   // Begins to load what the store has beyond the request's tokens. Schedules the captures, now or afterwards.
   void Begin(Job& job, std::vector<Position> captures);
@@ -61,6 +62,7 @@ class StoreLoads {
   void End(Job& job, std::string problem);
 
   Engine& engine_;
+  const int max_wait_ms_;  // for room in the store's queue
   JobPrefixes& prefixes_;
   MemoryBudget& memory_;
   SchedulerStats& stats_;
