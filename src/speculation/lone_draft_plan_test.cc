@@ -9,7 +9,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache::draft_depth_test {
+namespace kvcache::lone_draft_plan_test {
 namespace {
 
 // A text alone, whose drafter takes no time of its own.
@@ -140,4 +140,4 @@ TEST(DraftPlanOfOneText, NoticesThatDraftsPayAgain) {
 }
 
 }  // namespace
-}  // namespace kvcache::draft_depth_test
+}  // namespace kvcache::lone_draft_plan_test
