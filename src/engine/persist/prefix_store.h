@@ -58,6 +58,11 @@ class PrefixStore {
   void SaveState(const Snapshot& state, std::span<const float> last,
                  std::span<const std::int32_t> tokens, std::uint64_t salt, Known& known);
 
+  // Removes an object that is not what it should be, behind what is queued and before what will be.
+  void Discard(const ObjectId& id) {
+    (void)writer_.Do([id](Store& store) { return store.Remove(id); });
+  }
+
   // Reads an object. Errors: those of ReadStoredState (stored_state.h).
   Result<StoredState> Read(std::span<const std::byte> payload);
 

@@ -72,6 +72,9 @@ bool StoreLoads::HoldsTwice(const Job& job) const {
 }
 
 void StoreLoads::Start(Job& job, Position most) {
+  if (auto nothing = engine_.prefix_store()->keys().Nothing(job.request.salt); nothing.ok()) {
+    job.store.known.last = *nothing;
+  }
   job.store.load = loader_->Begin({.tokens = job.tokens,
                                    .salt = job.request.salt,
                                    .from = job.length,
@@ -161,13 +164,23 @@ bool StoreLoads::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   }
   AddStored(job, target - job.length, fetched.tier);
   job.length = target;
+  if (fetched.piece.end - fetched.piece.begin == PrefixStore::kChunk) {
+    job.store.known.last = fetched.piece;
+  }
   return true;
+}
+
+// What is computed in the place of an object that is wrong is stored again.
+void StoreLoads::Replace(Job& job, const StoreLoader::Fetched& fetched) {
+  engine_.prefix_store()->Discard(fetched.piece.id);
+  job.store.known.max_wait_ms = max_wait_ms_;
+  job.store.saves = true;
 }
 
 void StoreLoads::GiveUp(Job& job, const StoreLoader::Fetched& fetched, const Status& status) {
   const bool is_wrong =
       status.code() != StatusCode::kOutOfMemory && status.code() != StatusCode::kCacheFull;
-  if (is_wrong) loader_->Discard(fetched.piece.id);
+  if (is_wrong) Replace(job, fetched);
   Cache& cache = engine_.cache();
   if (!cache.CanResume(job.sequence, job.length)) {
     (void)cache.Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
@@ -212,7 +225,7 @@ void StoreLoads::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
     AddStored(job, job.result.reuse.prompt, fetched.tier);
   }
   const bool is_wrong = !output.ok() && status.code() != StatusCode::kOutOfMemory;
-  if (is_wrong) loader_->Discard(fetched.piece.id);
+  if (is_wrong) Replace(job, fetched);
   Cancel(job);
   End(job, std::string(status.message()));  // empty if it was restored
 }

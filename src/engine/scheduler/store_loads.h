@@ -48,6 +48,8 @@ class StoreLoads {
   // Restores a piece. Returns false if it cannot: the load has ended then.
   bool Apply(Job& job, const StoreLoader::Fetched& fetched);
   Status ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target);
+  // Removes an object that is wrong from the store.
+  void Replace(Job& job, const StoreLoader::Fetched& fetched);
   // Gives up a load whose piece was not restored.
   void GiveUp(Job& job, const StoreLoader::Fetched& fetched, const Status& status);
   // Restores the output of the request's text, if it can, and ends the load: nothing else comes.
