@@ -24,8 +24,7 @@
 #include "bench_program.h"
 #include "engine/engine_impl.h"
 #include "engine/persist/prefix_store.h"
-#include "engine/prefixes/session_prefixes.h"
-#include "kvcache_engine/session.h"
+#include "kvcache_engine/scheduler.h"
 #include "store/content_hash.h"
 
 namespace kvcache::bench {
@@ -117,19 +116,24 @@ class Bench {
                 static_cast<double>(bytes_) / (1 << 20));
   }
 
-  void Evaluate(Engine& engine) {
-    Session session(engine, SequenceId{0});
-    const auto prefixes = Require(SessionPrefixes::Make(engine, session, 0));
-    Require(prefixes->Begin(tokens_, {}).status());
-    const auto rest = std::span(tokens_).subspan(static_cast<std::size_t>(session.position()));
-    Require(session.Append(rest, [&](Position, std::int32_t) {
-      prefixes->Evaluated();
-      return Status::Ok();
-    }));
-    const auto logits = Require(session.LastLogits());
-    last_logits_.assign(logits.begin(), logits.end());
-    prefixes->End();
+  // Answers a prompt with `count` tokens. Returns what the request reports.
+  RequestResult Answer(Engine& engine, const Tokens& prompt, int count) {
+    const auto scheduler = Require(Scheduler::Make(engine, {.one_at_a_time = true}));
+    ScheduledRequest request{
+        .prompt = prompt, .sampling = {.temperature = 0.0f}, .max_tokens = count};
+    RequestResult ended;
+    request.on_logits = [&](Position length, std::span<const float> logits) {
+      if (length != std::ssize(prompt)) return;
+      last_logits_.assign(logits.begin(), logits.end());
+    };
+    request.on_done = [&](const RequestResult& result) { ended = result; };
+    Require(scheduler->Submit(std::move(request)).status());
+    while (Require(scheduler->Step())) {
+    }
+    Require(ended.status);
+    return ended;
   }
+  void Evaluate(Engine& engine) { (void)Answer(engine, tokens_, 0); }
 
   // Drops clean pages of all files here from the page cache.
   void DropPages() {
@@ -172,12 +176,9 @@ class Bench {
   }
 
   double Restore(Engine& engine) {
-    Session session(engine, SequenceId{0});
-    const double start = Seconds(options_.clock);
-    const auto loaded = engine.prefix_store()->Load(session, tokens_);
-    const double time = Seconds(options_.clock) - start;
-    if (loaded.tokens < options_.tokens - 16) Fail("the prompt was not restored");
-    return time;
+    const ReuseReport reuse = Answer(engine, tokens_, 0).reuse;
+    if (reuse.stored < options_.tokens - 16) Fail("the prompt was not restored");
+    return reuse.store_ms / 1e3;
   }
 
   void Report(const std::string& name, const std::vector<double>& times,
@@ -302,25 +303,8 @@ class Bench {
   double Generate(Engine& engine, int first) {
     Tokens prompt;
     for (int i = 0; i < 512; ++i) prompt.push_back(3 + (i * 41 + first) % 5000);
-    Session session(engine, SequenceId{0});
-    const auto prefixes = Require(SessionPrefixes::Make(engine, session, 0));
-    Require(prefixes->Begin(prompt, {}).status());
-    const auto rest = std::span(prompt).subspan(static_cast<std::size_t>(session.position()));
-    const auto hook = [&](Position, std::int32_t) {
-      prefixes->Evaluated();
-      return Status::Ok();
-    };
-    Require(session.Append(rest, hook));
-    const double start = Seconds(options_.clock);
-    for (int i = 0; i < options_.generated; ++i) {
-      const auto logits = Require(session.LastLogits());
-      const std::int32_t next[] = {static_cast<std::int32_t>(
-          std::max_element(logits.begin(), logits.end()) - logits.begin())};
-      Require(session.Append(next));
-    }
-    const double time = Seconds(options_.clock) - start;
-    prefixes->End();
-    return time;
+    const RequestResult result = Answer(engine, prompt, options_.generated);
+    return (result.total_ms - result.first_token_ms) / 1e3;
   }
 
   void Generation() {

@@ -12,8 +12,7 @@
 #include <span>
 #include <vector>
 
-#include "kvcache/draft_depth.h"
-#include "kvcache/draft_tree.h"
+#include "kvcache/draft_rates.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
 
@@ -24,10 +23,9 @@ class Drafter;
 // A drafter that is asked together with others.
 struct DraftAsk {
   Drafter* drafter = nullptr;
-  int most = 0;               // drafts
-  int branches = 1;           // that follow the same token, at most
-  DraftTree* tree = nullptr;  // becomes what its ProposeTree would make of it
-  Status status{};            // becomes what its ProposeTree would return
+  int most = 0;                                 // drafts
+  std::vector<std::int32_t>* drafts = nullptr;  // becomes what its Propose would append
+  Status status{};                              // becomes what its Propose would return
 };
 
 // Proposes for the texts of several drafters at once, in less time than for one after the other.
@@ -53,24 +51,15 @@ class Drafter {
   // Appends to `drafts` at most `most` tokens that may come next, or none.
   virtual Status Propose(int most, std::vector<std::int32_t>& drafts) = 0;
 
-  // Replaces `tree` by at most `most` drafts, where at most `branches` follow the same token. A drafter
-  // that knows no alternatives proposes a chain.
-  virtual Status ProposeTree(int most, int /*branches*/, DraftTree& tree) {
-    tree.Clear();
-    KVCACHE_RETURN_IF_ERROR(Propose(most, tree.tokens));
-    tree.MakeChain();
-    return Status::Ok();
-  }
-
   // Returns who proposes for this drafter and others at once; null: nobody does. Drafters of the same one may be
   // asked together, by its Propose.
   virtual BatchDrafter* batch() { return nullptr; }
 
-  // How many drafts pay, as measured in all texts so far.
-  DraftDepth& depth() { return depth_; }
+  // How often its drafts are right, as measured in all texts so far.
+  DraftRates& rates() { return rates_; }
 
  private:
-  DraftDepth depth_;
+  DraftRates rates_;
 };
 
 // Returns a drafter that looks up what followed the last tokens before: in this text, and in the texts

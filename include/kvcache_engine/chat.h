@@ -43,15 +43,8 @@ enum class Rewrite : std::uint8_t {
 };
 
 struct ChatTurn {
-  GenerateResult result;           // its prompt_tokens are those that were not kept
-  std::int32_t prompt_tokens = 0;  // of the whole prompt
-  std::int32_t kept = 0;           // of these, found in the cache or the store
-  std::int32_t stored = 0;         // of these, from the engine's store
-  TokensByTier tiers{};            // of these, by tier
-  double restore_ms = 0.0;         // that the store took
-  std::string store_problem;  // why something in the store was not used; empty: nothing was refused
-  PrefixMatch reuse{};        // the same in detail, and why the others were not found
-  std::int32_t dropped = 0;   // in the cache, but not in the prompt
+  GenerateResult result;
+  std::int32_t dropped = 0;  // tokens of the last prompt and answer that the prompt does not have
   Rewrite rewrite = Rewrite::kNone;
   bool context_full = false;  // the answer ended because the context is full
 };
@@ -68,8 +61,7 @@ struct ChatOptions {
 
 class Chat {
  public:
-  // Starts a chat in sequence 0 of `engine`, which must outlive it and has nothing in that
-  // sequence. Errors: the template cannot be parsed, with line and column.
+  // Starts a chat on `engine`, which must outlive it; the chat has all of its sequences. Errors: the template cannot be parsed, with line and column.
   static Result<std::unique_ptr<Chat>> Open(Engine& engine, const ChatOptions& options = {});
 
   // The same with a format of the engine's sources.
@@ -93,9 +85,6 @@ class Chat {
   // Keeps at most so many tokens besides the conversation, from the next answer on. By default they are two
   // contexts. REQUIRES: no answer was generated yet.
   void LimitKept(std::int64_t tokens);
-
-  // The sequence of the chat.
-  Session& session();
 
   // For the engine's own sources, which know the types.
   const ChatFormat& format() const;

@@ -37,9 +37,11 @@
 #include <string>
 #include <vector>
 
+#include "kvcache/drafter.h"
 #include "kvcache/prefix_cache.h"
 #include "kvcache_engine/engine.h"
-#include "kvcache_engine/generate.h"
+#include "kvcache_engine/request_report.h"
+#include "kvcache_engine/sampling.h"
 
 namespace kvcache {
 
@@ -70,27 +72,12 @@ struct SchedulerOptions {
   // Requests without a drafter get the engine's draft head, if it was opened with one (head_drafter.h), or
   // its draft model (Engine::UseDraftModel).
   bool use_engine_drafts = false;
+  // For one request at a time, as in a chat: prefixes that the pool has no cells for go to host memory and are not
+  // evicted, and a request waits for room in the queue of the engine's store.
+  bool one_at_a_time = false;
 };
 
 enum class RequestId : std::uint64_t {};
-
-// Where the tokens of a prompt came from. They sum up to the prompt.
-struct ReuseReport {
-  Position prompt = 0;
-  Position matched = 0;   // known prefix
-  Position restored = 0;  // of them, not computed again
-  Position stored = 0;    // of these, from the engine's store
-  TokensByTier tiers{};   // of these, by tier
-  Position computed = 0;
-  std::vector<PrefixMiss> missed{};  // why the others were computed
-  PrefixDifference difference{};     // from the nearest known prompt; keys are tokens
-  double restore_ms = 0.0;
-  double store_ms = 0.0;  // from the question to the store to the last token that it gave
-  std::string
-      store_problem{};      // why something in the store was not used; empty: nothing was refused
-  std::int32_t parked = 0;  // how often the request had to make room
-  std::int64_t recomputed = 0;  // tokens computed again because of that
-};
 
 struct RequestResult {
   RequestId id{};
@@ -98,7 +85,10 @@ struct RequestResult {
   StopReason stop = StopReason::kLength;
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
   ReuseReport reuse{};
-  std::int32_t shifts = 0;  // how often a full context was shifted
+  Position evaluated = 0;           // tokens in its sequence at its end, the prompt's included
+  std::int32_t decode_passes = 0;   // that evaluated generated tokens
+  std::int32_t decoded_tokens = 0;  // evaluated by those passes, and kept
+  std::int32_t shifts = 0;          // how often a full context was shifted
   SpeculationReport speculation{};
   double first_token_ms = 0.0;  // from Submit to the first sampled token
   double total_ms = 0.0;
@@ -120,8 +110,11 @@ class TokenConstraint {
 struct ScheduledRequest {
   std::vector<std::int32_t> prompt;  // at least one token
   SamplingParams sampling{};
-  std::int32_t max_tokens = -1;  // -1: until the model or the context ends
-  std::uint64_t salt = 0;        // requests with other salts share nothing
+  std::int32_t max_tokens =
+      -1;  // -1: until the model or the context ends; else a full context is shifted
+  // The token that reaches max_tokens is evaluated too, for a text that continues the answer.
+  bool evaluates_last = false;
+  std::uint64_t salt = 0;  // requests with other salts share nothing
   // Lengths of the prompt where its messages end, ascending: later prompts may go on from there.
   std::vector<Position> restore_points{};
   // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
@@ -133,6 +126,11 @@ struct ScheduledRequest {
   // Which tokens may be drawn; null: all. Such a request has no drafts. If no token is allowed it ends with
   // kUnsupported.
   std::shared_ptr<TokenConstraint> constraint{};
+  // The request ends, with kInterrupted, once this is true while its prompt is read; null: never. A pass of this request
+  // alone ends in the middle.
+  const std::atomic<bool>* interrupt = nullptr;
+  // Called after each pass that read of the prompt, with the tokens of it that are evaluated or restored.
+  std::function<void(Position evaluated)> on_prefill{};
   // Called once, when it gets its first sequence, with what is known then: `parked`, `recomputed` and
   // `restore_ms` may grow.
   std::function<void(const ReuseReport& reuse)> on_started{};
@@ -211,6 +209,7 @@ class Scheduler {
   // Returns what a prompt would reuse now, and changes nothing.
   virtual Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                                     std::uint64_t salt) const = 0;
+  virtual Engine& engine() = 0;
   // The prefixes, to pin them and look at them.
   virtual PrefixCache& prefixes() = 0;
   virtual const PrefixCache& prefixes() const = 0;

@@ -10,18 +10,11 @@
 #include <string>
 #include <vector>
 
-#include "kvcache/draft_tree.h"
+#include "kvcache/snapshot.h"
+#include "kvcache/types.h"
 #include "kvcache_engine/engine.h"
 
 namespace kvcache {
-
-// What the engine's store gave of a text that an encoder reads: its output, or nothing.
-struct TextReuse {
-  Position stored = 0;    // tokens of the text that were not encoded: all, or none
-  TokensByTier tiers{};   // of these, by tier
-  double store_ms = 0.0;  // from the question to the store to its answer
-  std::string problem;    // why an output in the store was not used; empty: nothing was refused
-};
 
 class Session {
  public:
@@ -57,23 +50,17 @@ class Session {
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
-  // Evaluates `current` and the drafts that may follow it in one pass. `judge` gets their logits
-  // [1 + drafts, vocabulary] and returns the last draft that stays, or -1: `current` stays in any case, and
-  // so do the drafts before that one. The others are as if they had never been there. Errors: those of
-  // Transaction::Begin and Commit or of Cache::AcceptDrafts, of Engine::Forward and of `judge`; the session
-  // is then as before. Leaves no LastLogits. REQUIRES: at most max_batch() tokens, which the context
-  // holds.
-  using Judge = std::function<Result<std::int32_t>(std::span<const float> logits)>;
-  Status Verify(std::int32_t current, const DraftTree& drafts, const Judge& judge);
+  // Evaluates `current` and the drafts that may follow it in one pass. `verify` gets their logits
+  // [1 + drafts, vocabulary] and returns how many drafts stay: `current` stays in any case. The others are as if they
+  // had never been there. Errors: those of Transaction::Begin and Commit, of Engine::Forward and of `verify`; the
+  // session is then as before. Leaves no LastLogits. REQUIRES: at most max_batch() tokens, which the context holds.
+  using Verifier = std::function<Result<Position>(std::span<const float> logits)>;
+  Status Verify(std::int32_t current, std::span<const std::int32_t> drafts, const Verifier& verify);
 
-  // Runs the model's encoder on `text`, or takes its output from the engine's store, and else stores it
-  // there. The bits are the same. The session then holds the decoder's first token. Errors:
+  // Runs the model's encoder on `text`. The session then holds the decoder's first token. Errors:
   // kInvalidArgument if the session is not empty; those of Engine::Encode, after which the session
   // is empty.
   Status Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt = nullptr);
-
-  // Returns what the store gave for the last text of Encode.
-  const TextReuse& text_reuse() const { return text_reuse_; }
 
   // Returns the logits [vocabulary_size()] after the last token, valid until the next call.
   // REQUIRES: the last pass of the engine was this session's.
@@ -107,15 +94,11 @@ class Session {
   // one. It is empty if it is not known, and without a draft head. Valid until the next call.
   std::span<const float> LastState() const;
 
-  // Evaluate the round's tokens, and keep what the judge says.
-  Status VerifyChain(const Judge& judge);
-  Status VerifyTree(const Judge& judge);
   // Removes tokens until at most `length` are left and the next one can be evaluated. Evaluates
   // nothing. Errors: those of Cache::PrepareRestore.
   Status GoBackTo(Position length) { return GoBack(length); }
 
  private:
-  Status EncodeOrLoad(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt);
   Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);
   // Removes tokens until at most `length` are left and the next one can be evaluated.
   Status GoBack(Position length);
@@ -127,15 +110,13 @@ class Session {
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;
   Position unshifted_ = 0;
-  std::vector<Position> positions_;          // scratch [max_batch]
-  std::vector<SequenceId> sequences_;        // scratch [max_batch]
-  std::vector<float> logits_;                // [vocabulary]
-  std::vector<float> all_logits_;            // scratch of Verify: [tokens, vocabulary]
-  std::vector<std::int32_t> rows_;           // scratch of Verify: batch indices
-  std::vector<std::int32_t> round_tokens_;   // scratch of Verify: the current token and the drafts
-  std::vector<std::int32_t> round_parents_;  // [round_tokens_]: indices, or -1
+  std::vector<Position> positions_;         // scratch [max_batch]
+  std::vector<SequenceId> sequences_;       // scratch [max_batch]
+  std::vector<float> logits_;               // [vocabulary]
+  std::vector<float> all_logits_;           // scratch of Verify: [tokens, vocabulary]
+  std::vector<std::int32_t> rows_;          // scratch of Verify: batch indices
+  std::vector<std::int32_t> round_tokens_;  // scratch of Verify: the current token and the drafts
   std::int32_t last_pass_tokens_ = 0;
-  TextReuse text_reuse_;
 };
 
 }  // namespace kvcache

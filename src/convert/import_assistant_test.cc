@@ -46,8 +46,8 @@ GenerateResult Answer(const std::string& model, const std::string& head) {
   request.sampling.temperature = 0.0f;
   request.drafter = drafter.get();
   request.draft_tokens = 4;
-  Session session(**engine, SequenceId{0});
-  return Generate(session, **engine, request).value();
+  const auto scheduler = std::move(*Scheduler::Make(**engine, {}));
+  return Generate(*scheduler, request).value();
 }
 
 TEST(ImportAssistant, DraftsAsTheFilesDo) {

@@ -102,13 +102,13 @@ TEST_F(EncoderSessionTest, ScoresBeginWithTheFirstToken) {
 }
 
 TEST_F(EncoderSessionTest, AFullContextIsTheEnd) {
-  Session session(*engine_, kFirst);
   GenerateRequest request;
   request.prompt = text_;
   request.sampling.temperature = 0.0f;
-  const auto until_full = Generate(session, *engine_, request);
+  const auto until_full = Generate(**Scheduler::Make(*engine_, {}), request);
   ASSERT_TRUE(until_full.ok()) << until_full.status().message();
-  EXPECT_LE(session.position(), 24);
+  EXPECT_LE(until_full->evaluated, 24);
+  Session session(*engine_, kFirst);
   EXPECT_EQ(session.Shift(1).status().message(),
             "the context of 24 tokens is full, and a model with an encoder cannot remove tokens");
 }

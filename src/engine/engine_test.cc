@@ -240,12 +240,12 @@ TEST_F(EngineTest, ShiftDropsHalfAfterWhatStays) {
 
 TEST_F(EngineTest, GenerateRefusesBadRequests) {
   const auto engine = Open({.context = 16});
-  Session session(*engine, SequenceId{0});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {}));
   const auto fails = [&](const GenerateRequest& request, const std::string& message) {
-    const auto result = Generate(session, *engine, request);
+    const auto result = Generate(*scheduler, request);
     ASSERT_FALSE(result.ok());
     EXPECT_EQ(result.status().message(), message);
-    EXPECT_EQ(session.position(), 0);
+    EXPECT_EQ(scheduler->waiting(), 0u);
   };
   fails({}, "the prompt is empty");
   fails({.prompt = SomeTokens(17)}, "the prompt has 17 tokens, the context holds 16");
@@ -254,35 +254,34 @@ TEST_F(EngineTest, GenerateRefusesBadRequests) {
 
 TEST_F(EngineTest, GenerateGoesOnBeyondTheContext) {
   const auto engine = Open({.context = 24});
-  Session session(*engine, SequenceId{0});
   GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 100};
   request.sampling.temperature = 2.0f;
   request.sampling.top_k = 0;
   request.sampling.seed = 3;
-  const auto result = Generate(session, *engine, request);
+  const auto result = Generate(**Scheduler::Make(*engine, {}), request);
   ASSERT_TRUE(result.ok()) << result.status().message();
   ASSERT_EQ(result->stop, StopReason::kLength);
   EXPECT_EQ(result->tokens.size(), 100u);
   EXPECT_GT(result->shifts, 5);
-  EXPECT_LE(session.position(), 24);
+  EXPECT_LE(result->evaluated, 24);
 }
 
 TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
   const auto engine = Open({.context = 64});
-  Session session(*engine, SequenceId{0});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {}));
   std::atomic<bool> interrupt{true};
   GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 50, .interrupt = &interrupt};
-  auto result = Generate(session, *engine, request);
+  auto result = Generate(*scheduler, request);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
-  EXPECT_EQ(session.position(), 0);
+  EXPECT_EQ(result->evaluated, 0);
 
   interrupt = false;
   request.on_text = [](std::string_view) { return false; };
-  result = Generate(session, *engine, request);
+  result = Generate(*scheduler, request);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
-  EXPECT_EQ(session.position(), 10) << "the prompt stays; the last token was not evaluated";
+  EXPECT_EQ(result->evaluated, 10) << "the prompt stays; the last token was not evaluated";
 }
 
 TEST_F(EngineTest, AContinuationHasNoBeginOfSequenceToken) {
@@ -303,42 +302,39 @@ TEST_F(EngineTest, InterruptInAPassOfThePrompt) {
   auto opened = Engine::Open(*path_, {.context = 64, .prefill_chunk = 4}, std::move(owned));
   ASSERT_TRUE(opened.ok());
   Engine& engine = **opened;
-  Session session(engine, SequenceId{0});
+  const auto scheduler = std::move(*Scheduler::Make(engine, {}));
   std::atomic<bool> interrupt{false};
   GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 4, .interrupt = &interrupt};
   request.sampling.temperature = 0.0f;
   request.on_prefill = [&](std::int32_t done) {
     if (done == 4) backend.SetAtNth(3, &interrupt);  // of the second pass
   };
-  auto result = Generate(session, engine, request);
+  auto result = Generate(*scheduler, request);
   ASSERT_TRUE(result.ok()) << result.status().message();
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
-  EXPECT_EQ(session.position(), 4);
+  EXPECT_EQ(result->evaluated, 4);
   EXPECT_EQ(result->prompt_tokens, 10);
   EXPECT_EQ(result->computed_tokens, 4);
 
   // The computed tokens are kept: the rest of the prompt gives the answer of a run without a stop.
   interrupt = false;
   request.on_prefill = {};
-  request.prompt.erase(request.prompt.begin(), request.prompt.begin() + 4);
-  result = Generate(session, engine, request);
+  result = Generate(*scheduler, request);
   ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->reuse.restored, 4);
   EXPECT_EQ(result->computed_tokens, 6);
-  const std::vector<std::int32_t> tokens = result->tokens;
-  ASSERT_TRUE(session.Truncate(0).ok());
-  request.prompt = SomeTokens(10);
-  result = Generate(session, engine, request);
-  ASSERT_TRUE(result.ok());
-  EXPECT_EQ(result->tokens, tokens);
+  const auto again = Generate(**Scheduler::Make(*Open({.context = 64}), {}), request);
+  ASSERT_TRUE(again.ok());
+  EXPECT_EQ(again->tokens, result->tokens);
 }
 
 // Text that is held back, because it may begin a stop string, is not returned after the stop.
 TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
   const auto engine = Open({.context = 64});
-  Session session(*engine, SequenceId{0});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {}));
   GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 50};
   request.sampling.temperature = 0.0f;
-  auto whole = Generate(session, *engine, request);
+  auto whole = Generate(*scheduler, request);
   ASSERT_TRUE(whole.ok());
   ASSERT_GE(whole->text.size(), 2u);
   // Held back: the last character of what comes first, whatever it is.
@@ -347,8 +343,7 @@ TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
     first = text;
     return false;
   };
-  ASSERT_TRUE(session.Truncate(0).ok());
-  ASSERT_TRUE(Generate(session, *engine, request).ok());
+  ASSERT_TRUE(Generate(*scheduler, request).ok());
   ASSERT_GE(first.size(), 2u) << "a text whose first piece can be cut";
   request.stop = {first.substr(first.size() - 1) + "\x01 never"};
   int calls = 0;
@@ -356,8 +351,7 @@ TEST_F(EngineTest, WhoStopsTheTextIsNotCalledAgain) {
     ++calls;
     return false;
   };
-  ASSERT_TRUE(session.Truncate(0).ok());
-  const auto result = Generate(session, *engine, request);
+  const auto result = Generate(*scheduler, request);
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
   EXPECT_EQ(calls, 1);
@@ -376,14 +370,14 @@ TEST_F(EngineTest, LogitsThatAreNotNumbersAreAnError) {
   }
   auto engine = Engine::Open(path, {.context = 64});
   ASSERT_TRUE(engine.ok()) << engine.status().message();
-  Session session(**engine, SequenceId{0});
-  const auto result = Generate(session, **engine, {.prompt = SomeTokens(10), .max_tokens = 5});
+  const auto result =
+      Generate(**Scheduler::Make(**engine, {}), {.prompt = SomeTokens(10), .max_tokens = 5});
   ASSERT_FALSE(result.ok());
   EXPECT_EQ(result.status().code(), StatusCode::kCorrupt);
   EXPECT_EQ(result.status().message(), path +
                                            ": after 10 tokens the logit of token 0 is not a "
                                            "number: the model's weights are damaged");
-  ASSERT_TRUE(session.Truncate(0).ok());
+  Session session(**engine, SequenceId{0});
   EXPECT_EQ(Score(session, **engine, SomeTokens(3)).status().message(),
             path +
                 ": after 1 token the logit of token 0 is not a number: the model's weights are "

@@ -33,7 +33,7 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
                                                  " tokens; a text is encoded into an empty one")};
   }
   last_pass_tokens_ = 0;
-  Status status = EncodeOrLoad(text, interrupt);
+  Status status = engine_.Encode(text, sequence_, interrupt);
   if (!status.ok()) {
     KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, 0, kEndOfSequence));
     return status;
@@ -41,26 +41,6 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
   tokens_.push_back(engine_.info().decoder_start);
   unshifted_ = 1;
   last_pass_tokens_ = 1;
-  return Status::Ok();
-}
-
-Status Session::EncodeOrLoad(std::span<const std::int32_t> text,
-                             const std::atomic<bool>* interrupt) {
-  text_reuse_ = {};
-  PrefixStore* const store = engine_.has_encoder() ? engine_.prefix_store() : nullptr;
-  const bool fits = !text.empty() && text.size() <= static_cast<std::size_t>(engine_.context());
-  if (store == nullptr || !fits) return engine_.Encode(text, sequence_, interrupt);
-  text_reuse_ = store->LoadOutput(sequence_, text);
-  if (text_reuse_.stored > 0) {
-    const std::int32_t start[] = {engine_.info().decoder_start};
-    const Position positions[] = {0};
-    return engine_.Forward({.tokens = start,
-                            .positions = positions,
-                            .sequences = std::span(&sequence_, 1),
-                            .interrupt = interrupt});
-  }
-  KVCACHE_RETURN_IF_ERROR(engine_.Encode(text, sequence_, interrupt));
-  store->SaveOutput(sequence_, text);
   return Status::Ok();
 }
 
@@ -107,28 +87,21 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
   return status;
 }
 
-Status Session::Verify(std::int32_t current, const DraftTree& drafts, const Judge& judge) {
+Status Session::Verify(std::int32_t current, std::span<const std::int32_t> drafts,
+                       const Verifier& verify) {
   const std::size_t count = 1 + drafts.size();
   try {
     all_logits_.resize(count * logits_.size());
     rows_.resize(count);
     round_tokens_.assign({current});
-    round_tokens_.insert(round_tokens_.end(), drafts.tokens.begin(), drafts.tokens.end());
-    round_parents_.assign({-1});
-    for (const std::int32_t parent : drafts.parents) round_parents_.push_back(parent + 1);
+    round_tokens_.insert(round_tokens_.end(), drafts.begin(), drafts.end());
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, StrCat("no memory for the logits of ", count, " tokens")};
   }
   last_pass_tokens_ = 0;
-  for (std::size_t i = 0; i < count; ++i) {
-    positions_[i] = position() + drafts.Depth(static_cast<std::int32_t>(i) - 1);
-  }
+  std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
+            position());
   std::iota(rows_.begin(), rows_.end(), 0);
-  return drafts.IsChain() ? VerifyChain(judge) : VerifyTree(judge);
-}
-
-Status Session::VerifyChain(const Judge& judge) {
-  const std::size_t count = round_tokens_.size();
   KVCACHE_ASSIGN_OR_RETURN(Transaction round,
                            Transaction::Begin({&engine_.cache()}, {{sequence_, position()}},
                                               {.max_tokens = static_cast<Position>(count)}));
@@ -136,43 +109,11 @@ Status Session::VerifyChain(const Judge& judge) {
                                            .positions = std::span(positions_).first(count),
                                            .sequences = std::span(sequences_).first(count)}));
   KVCACHE_RETURN_IF_ERROR(engine_.Logits(rows_, all_logits_.data()));
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t last, judge(all_logits_));
-  const Position kept = last + 2;
+  KVCACHE_ASSIGN_OR_RETURN(const Position stay, verify(all_logits_));
+  const Position kept = stay + 1;
   KVCACHE_RETURN_IF_ERROR(round.Commit({kept}));
   if (unshifted_ == position()) unshifted_ += kept;
   tokens_.insert(tokens_.end(), round_tokens_.begin(), round_tokens_.begin() + kept);
-  return Status::Ok();
-}
-
-// A pass of drafts that accepts none leaves the cache as it was.
-Status Session::VerifyTree(const Judge& judge) {
-  const std::size_t count = round_tokens_.size();
-  Status status = engine_.Forward({.tokens = round_tokens_,
-                                   .positions = std::span(positions_).first(count),
-                                   .sequences = std::span(sequences_).first(count),
-                                   .parents = round_parents_});
-  if (status.ok()) status = engine_.Logits(rows_, all_logits_.data());
-  std::int32_t last = 0;
-  if (status.ok()) {
-    auto judged = judge(all_logits_);
-    if (judged.ok()) last = *judged + 1;
-    const std::int32_t accepted[] = {last};
-    status = judged.ok() ? engine_.cache().AcceptDrafts(accepted) : std::move(judged).TakeStatus();
-    if (status.ok() && engine_.states() != nullptr) {
-      engine_.states()->Accept(accepted, round_parents_);
-    }
-  }
-  if (!status.ok()) {
-    engine_.cache().EndPass();
-    return status;
-  }
-  const Position kept = positions_[static_cast<std::size_t>(last)] + 1 - position();
-  if (unshifted_ == position()) unshifted_ += kept;
-  tokens_.resize(tokens_.size() + static_cast<std::size_t>(kept));
-  for (auto at = tokens_.rbegin(); last >= 0; ++at) {
-    *at = round_tokens_[static_cast<std::size_t>(last)];
-    last = round_parents_[static_cast<std::size_t>(last)];
-  }
   return Status::Ok();
 }
 

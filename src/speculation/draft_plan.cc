@@ -8,6 +8,9 @@ namespace {
 constexpr double kLeastGain = 1.02;    // of all drafts: the best of many guesses is a lucky one
 constexpr double kLeastCost = 0.01;    // of a row, in passes without drafts
 constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
+constexpr double kTryShare = 0.01;     // of the time, for drafts that do not pay
+constexpr int kOneMore = 20;           // plans between two with one draft more than seems best
+constexpr int kWithoutDrafts = 64;  // plans between two without drafts, whose time changes as well
 
 }  // namespace
 
@@ -20,21 +23,48 @@ double DraftPlan::SecondsOf(const DraftShare& share, int place) {
   return share.batch->Seconds(texts + 1) - (texts > 0 ? share.batch->Seconds(texts) : 0.0);
 }
 
+void DraftPlan::CountPass(int tokens, double seconds) {
+  costs_.Count(tokens, seconds);
+  CountTime(seconds);
+}
+
+// At most the time of a pass is saved up.
+void DraftPlan::CountTime(double seconds) {
+  saved_ = std::min(saved_ + kTryShare * seconds, seconds);
+}
+
+void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int most) {
+  for (DraftShare& share : shares) share.drafts = 0;
+  if (!costs_.known() || ++plans_ % kWithoutDrafts == 0) return;
+  int drafts = ShareBest(shares, tokens, certain, most);
+  if (plans_ % kOneMore == 0 && drafts < most) drafts += AddOneMore(shares);
+  Try(shares, tokens + drafts, most - drafts);
+}
+
+int DraftPlan::AddOneMore(std::span<DraftShare> shares) const {
+  const std::size_t first = static_cast<std::size_t>(plans_ / kOneMore);
+  for (std::size_t i = 0; i < shares.size(); ++i) {
+    DraftShare& share = shares[(first + i) % shares.size()];
+    if (share.drafts == 0 || share.drafts >= share.most) continue;
+    ++share.drafts;
+    return 1;
+  }
+  return 0;
+}
+
 // The drafts that are likeliest to be kept come first. Passes cost in steps, so the best number is looked
 // for among all.
-void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int most,
-                      const PassCosts& costs) {
+int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, int most) {
   next_.clear();
   granted_.clear();
   together_.clear();
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    shares[i].drafts = 0;
     if (shares[i].most > 0) next_.push_back({shares[i].rates->Of(0), i, 0});
   }
   std::make_heap(next_.begin(), next_.end());
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
-  const double plain = costs.Seconds(std::max(tokens, 1));
+  const double plain = costs_.Seconds(std::max(tokens, 1));
   double best_rate = kLeastGain * committed / plain;
   std::size_t best = 0;
   while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
@@ -48,7 +78,7 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     const int rows = tokens + static_cast<int>(granted_.size());
     // A measurement that was disturbed would make rows look free.
     const double seconds =
-        std::max(costs.Seconds(rows), plain * (1.0 + kLeastCost * (rows - tokens)));
+        std::max(costs_.Seconds(rows), plain * (1.0 + kLeastCost * (rows - tokens)));
     const double rate = committed / (seconds + drafting);
     if (rate > best_rate) {
       best_rate = rate;
@@ -62,12 +92,11 @@ void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int
     }
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
-  const int drafts = static_cast<int>(best);
-  Try(shares, tokens + drafts, most - drafts, costs);
+  return static_cast<int>(best);
 }
 
-void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs) {
-  bool may_try = tries_.left();
+void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most) {
+  bool may_try = saved_ > 0.0;
   for (DraftShare& share : shares) {
     if (share.drafts > 0) {
       share.rates->Pay();
@@ -77,8 +106,9 @@ void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most, const Pa
       may_try = false;
       const double each =
           share.batch != nullptr ? share.batch->Seconds(1) : share.rates->SecondsPerDraft();
-      tries_.Spend(costs.Seconds(tokens + share.drafts) - costs.Seconds(tokens) +
-                   share.drafts * each);
+      const double longer =
+          costs_.Seconds(tokens + share.drafts) - costs_.Seconds(tokens) + share.drafts * each;
+      saved_ -= std::max(longer, 0.0);  // perhaps more than what was saved
     }
   }
 }

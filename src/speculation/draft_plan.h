@@ -1,10 +1,16 @@
-// Shares the drafts of one pass among the texts that generate, so that the pass commits as many tokens
-// per second as possible. Many texts in a pass get few drafts or none: where each row costs its full
-// price, a draft that may be wrong brings less than it costs.
+// How many drafts each text gets in a pass, so that the pass commits as many tokens per second as possible, from the
+// measured time of passes by their tokens, and the measured acceptance by place. It is 0 if drafts do not pay. Many
+// texts in a pass get few drafts or none: where each row costs its full price, a draft that may be wrong brings less than
+// it costs.
+//
+// The plan explores. Now and then there is one draft more than seems best, a pass without drafts, or drafts of a text
+// for which they do not pay, with pauses that get longer each time. All such tries together take at most a hundredth of
+// the time.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <span>
 #include <vector>
@@ -12,7 +18,6 @@
 #include "kvcache/draft_rates.h"
 #include "kvcache/drafter.h"
 #include "speculation/pass_costs.h"
-#include "speculation/try_budget.h"
 
 namespace kvcache {
 
@@ -27,13 +32,16 @@ struct DraftShare {
 class DraftPlan {
  public:
   // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
-  // commits `certain` tokens without any draft. Now and then a text gets drafts that do not pay, to notice when
-  // they do again. Throws std::bad_alloc. REQUIRES: costs.known().
-  void Share(std::span<DraftShare> shares, int tokens, int certain, int most,
-             const PassCosts& costs);
+  // commits `certain` tokens without any draft. Throws std::bad_alloc.
+  void Share(std::span<DraftShare> shares, int tokens, int certain, int most);
 
-  // Counts the seconds of a pass, whether it has drafts or not.
-  void CountPass(double seconds) { tries_.Count(seconds); }
+  // Counts a pass of `tokens` tokens, whether it has drafts or not.
+  void CountPass(int tokens, double seconds);
+  // Counts a pass whose time says nothing of its tokens' costs.
+  void CountTime(double seconds);
+
+  // The time of passes by their tokens.
+  PassCosts& costs() { return costs_; }
 
  private:
   struct Next {
@@ -49,15 +57,22 @@ class DraftPlan {
     std::array<int, DraftRates::kMost> texts{};  // by place
   };
 
+  // Gives out the drafts that pay. Returns how many.
+  int ShareBest(std::span<DraftShare> shares, int tokens, int certain, int most);
+  // Gives one text in turn a draft more than the best, so that a rate or a cost that was measured badly is measured
+  // again. Returns how many drafts were added.
+  int AddOneMore(std::span<DraftShare> shares) const;
   // Lets one text try: the rows of several would not be for free. The pass has `tokens` other tokens.
-  void Try(std::span<DraftShare> shares, int tokens, int most, const PassCosts& costs);
+  void Try(std::span<DraftShare> shares, int tokens, int most);
   // Returns the seconds that the drafter needs for one more draft.
   double SecondsOf(const DraftShare& share, int place);
 
+  PassCosts costs_;
+  int plans_ = 0;
+  double saved_ = 0.0;                // seconds for drafts that do not pay
   std::vector<Next> next_;            // a heap
   std::vector<std::size_t> granted_;  // shares, in the order of their drafts
   std::vector<Together> together_;
-  TryBudget tries_;
 };
 
 }  // namespace kvcache

@@ -35,6 +35,14 @@ int Total(const std::vector<DraftShare>& shares) {
   return total;
 }
 
+// Shares drafts where passes have these costs.
+void ShareOnce(std::vector<DraftShare>& shares, int tokens, int certain, int most,
+               const PassCosts& costs) {
+  DraftPlan plan;
+  plan.costs() = costs;
+  plan.Share(shares, tokens, certain, most);
+}
+
 TEST(PassCosts, AreOnALineThroughWhatWasMeasured) {
   PassCosts costs;
   EXPECT_FALSE(costs.known());
@@ -77,7 +85,7 @@ TEST(DraftPlan, ManyTextsGetNoDrafts) {
   int before = 1000;
   for (const int texts : {1, 2, 4, 8, 16, 32}) {
     std::vector<DraftShare> shares(static_cast<std::size_t>(texts), {.rates = &rates, .most = 16});
-    DraftPlan().Share(shares, texts, texts, 256, costs);
+    ShareOnce(shares, texts, texts, 256, costs);
     const int each = Total(shares) / texts;
     EXPECT_LE(each, before);
     before = each;
@@ -96,11 +104,11 @@ TEST(DraftPlan, TheLikeliestDraftsComeFirst) {
   DraftRates good = RatesOf(0.95);
   DraftRates bad = RatesOf(0.1);
   std::vector<DraftShare> shares = {{.rates = &bad, .most = 16}, {.rates = &good, .most = 16}};
-  DraftPlan().Share(shares, 2, 2, 7, costs);
+  ShareOnce(shares, 2, 2, 7, costs);
   EXPECT_GE(shares[1].drafts, 6);
   EXPECT_LE(Total(shares), 7) << "no more than the pass has room for";
   shares[1].most = 2;
-  DraftPlan().Share(shares, 2, 2, 7, costs);
+  ShareOnce(shares, 2, 2, 7, costs);
   EXPECT_EQ(shares[1].drafts, 2) << "no more than the text has room for";
 }
 
@@ -117,7 +125,7 @@ TEST(DraftPlan, ADrafterThatCostsMuchIsAskedForLess) {
   std::vector<int> drafts;
   for (DraftRates* rates : {&free, &dear, &absurd}) {
     std::vector<DraftShare> shares = {{.rates = rates, .most = 16}};
-    DraftPlan().Share(shares, 1, 1, 64, costs);
+    ShareOnce(shares, 1, 1, 64, costs);
     drafts.push_back(Total(shares));
   }
   EXPECT_GT(drafts[0], drafts[1]);
@@ -142,9 +150,8 @@ TEST(DraftPlan, TextsThatDraftTogetherShareThePasses) {
   for (const int texts : {1, 4, 8}) {
     std::vector<DraftShare> alone(static_cast<std::size_t>(texts), {.rates = &rates, .most = 16});
     std::vector<DraftShare> together(alone.size(), {.rates = &rates, .batch = &batch, .most = 16});
-    DraftPlan plan;
-    plan.Share(alone, texts, texts, 256, costs);
-    plan.Share(together, texts, texts, 256, costs);
+    ShareOnce(alone, texts, texts, 256, costs);
+    ShareOnce(together, texts, texts, 256, costs);
     if (texts == 1) {
       EXPECT_EQ(Total(together), Total(alone));
       EXPECT_GT(Total(alone), 0);
@@ -157,7 +164,7 @@ TEST(DraftPlan, TextsThatDraftTogetherShareThePasses) {
   const OnePassForAll other;
   std::vector<DraftShare> both(2, {.rates = &rates, .batch = &batch, .most = 1});
   both[1].batch = &other;
-  DraftPlan().Share(both, 2, 2, 256, costs);
+  ShareOnce(both, 2, 2, 256, costs);
   EXPECT_EQ(Total(both), 2);
 }
 
@@ -170,7 +177,6 @@ struct Machine {
 // Runs passes over these texts, whose drafters are new and right with this probability. Returns the committed
 // tokens by time, divided by those without drafts.
 double Speed(int texts, double right, const Machine& machine, unsigned seed) {
-  PassCosts costs;
   DraftPlan plan;
   std::vector<DraftRates> rates(static_cast<std::size_t>(texts));
   std::mt19937 random(seed);
@@ -181,7 +187,7 @@ double Speed(int texts, double right, const Machine& machine, unsigned seed) {
   for (int pass = 0; pass < 160; ++pass) {
     std::vector<DraftShare> shares;
     for (DraftRates& each : rates) shares.push_back({.rates = &each, .most = 16});
-    if (costs.known()) plan.Share(shares, texts, texts, 256, costs);
+    plan.Share(shares, texts, texts, 256);
     int drafts = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) {
       int accepted = 0;
@@ -195,8 +201,7 @@ double Speed(int texts, double right, const Machine& machine, unsigned seed) {
     if (chance() < 0.025) disturbed = !disturbed;
     const double longer = 0.2 * chance() + (disturbed ? 1.0 : 0.0) + (chance() < 0.01 ? 25.0 : 0.0);
     const double measured = time * (1.0 + machine.noise * longer);
-    costs.Count(texts + drafts, measured);
-    plan.CountPass(measured);
+    plan.CountPass(texts + drafts, measured);
   }
   return tokens / (texts * seconds);
 }
@@ -239,22 +244,6 @@ TEST(PassCosts, FollowThePaceOfTheMachine) {
   EXPECT_NEAR(costs.Seconds(8), std::sqrt(2.0), 0.05);
   costs.Count(8, 0.0);  // a clock that stood still
   EXPECT_GT(costs.Seconds(8), 0.5);
-}
-
-TEST(TryBudget, IsAHundredthOfTheTime) {
-  TryBudget budget;
-  EXPECT_FALSE(budget.left()) << "nothing was measured";
-  double spent = 0.0;
-  for (int pass = 0; pass < 1000; ++pass) {
-    budget.Count(2.0);
-    if (!budget.left()) continue;
-    budget.Spend(0.5);
-    spent += 0.5;
-  }
-  EXPECT_NEAR(spent, 20.0, 0.5);
-  for (int pass = 0; pass < 1000; ++pass) budget.Count(2.0);
-  budget.Spend(2.1);
-  EXPECT_FALSE(budget.left()) << "a pass is saved up at most";
 }
 
 }  // namespace

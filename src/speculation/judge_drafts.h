@@ -7,9 +7,9 @@
 // Thread safety: pure functions.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
-
-#include "kvcache/draft_tree.h"
+#include <span>
 
 namespace kvcache {
 
@@ -20,26 +20,25 @@ struct DrawnToken {
 };
 
 struct Verdict {
-  std::int32_t last = -1;  // the last draft whose row a token was drawn from; -1: none
-  int drawn = 0;           // tokens
+  int drawn =
+      0;  // tokens: from the row of the text's last token, and of the drafts before the last one drawn
   int accepted = 0;  // drafts that were drawn; an end of the text counts, and its row stays unused
   bool goes_on = true;
 };
 
-// Calls draw(draft) for the row of the text's last token (-1), and then for those of accepted drafts. Stops
+// Calls draw(index) for the row of the text's last token (0), and then for those of accepted drafts. Stops
 // at a draw that is no draft or ends the text.
 template <class F>
-Verdict JudgeDrafts(const DraftTree& tree, F&& draw) {
+Verdict JudgeDrafts(std::span<const std::int32_t> drafts, F&& draw) {
   Verdict verdict;
   while (true) {
-    const DrawnToken drawn = draw(verdict.last);
+    const auto row = static_cast<std::size_t>(verdict.drawn);
+    const DrawnToken drawn = draw(row);
     ++verdict.drawn;
     verdict.goes_on = drawn.goes_on;
-    const std::int32_t next = tree.Find(verdict.last, drawn.token);
-    if (next < 0) return verdict;
+    if (row == drafts.size() || drafts[row] != drawn.token) return verdict;
     ++verdict.accepted;
     if (!drawn.goes_on) return verdict;
-    verdict.last = next;
   }
 }
 

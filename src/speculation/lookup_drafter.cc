@@ -80,29 +80,6 @@ Status LookupDrafter::Propose(int most, std::vector<std::int32_t>& drafts) {
   return Status::Ok();
 }
 
-Status LookupDrafter::ProposeTree(int most, int branches, DraftTree& tree) {
-  tree.Clear();
-  try {
-    for (const std::size_t length : kLengths) {
-      if (branches < 1 || static_cast<int>(tree.size()) >= most) break;
-      found_.clear();
-      // The best match leaves a third of the drafts to others.
-      const int some = tree.empty() && branches > 1 ? most - most / 3 : most;
-      if (!ProposeAfter(length, some, found_)) continue;
-      --branches;
-      std::int32_t at = -1;
-      for (const std::int32_t token : found_) {
-        const std::int32_t child = tree.Find(at, token);
-        if (child < 0 && static_cast<int>(tree.size()) >= most) break;
-        at = child >= 0 ? child : tree.Add(at, token);
-      }
-    }
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
-  return Status::Ok();
-}
-
 bool LookupDrafter::ProposeAfter(std::size_t length, int most,
                                  std::vector<std::int32_t>& drafts) const {
   if (tokens_.size() - begin_ < length) return false;

@@ -20,8 +20,6 @@ class LookupDrafter final : public Drafter {
   Status Begin(std::span<const std::int32_t> text) override;
   Status Add(std::int32_t token) override;
   Status Propose(int most, std::vector<std::int32_t>& drafts) override;
-  // What followed shorter runs of tokens is an alternative.
-  Status ProposeTree(int most, int branches, DraftTree& tree) override;
 
   static constexpr std::array<std::size_t, 3> kLengths = {12, 6, 3};
   // Proposes what followed the last `length` tokens, one of kLengths. Returns whether anything did.
@@ -39,7 +37,6 @@ class LookupDrafter final : public Drafter {
   std::vector<std::int32_t> tokens_;  // all texts, one after the other
   std::size_t begin_ = 0;             // of the last text
   std::array<std::unordered_map<std::uint64_t, std::size_t>, kLengths.size()> places_;
-  std::vector<std::int32_t> found_;  // scratch of ProposeTree
 };
 
 }  // namespace kvcache

@@ -12,6 +12,8 @@ constexpr double kFewTokens = 4.0;
 constexpr double kNear = 4.0;        // times as many tokens
 constexpr double kNewestPace = 0.1;  // weight of the last measurement
 constexpr double kMostChange = 1.5;  // what delays a single pass says little of the next
+constexpr int kOldPasses = 32;
+constexpr int kForgetPasses = 256;
 
 }  // namespace
 
@@ -23,24 +25,43 @@ std::size_t PassCosts::IndexOf(int tokens) {
 }
 
 void PassCosts::Count(int tokens, double seconds) {
+  if (++passes_ % kOldPasses == 0) Forget();
   Point& point = points_[IndexOf(tokens)];
   const bool measured = point.tokens > 0.0;
+  double weight = measured ? kNewestCost : 1.0;
   if (point.seconds > 0.0) {
     const double expected = point.seconds * pace_;
     seconds = std::min(seconds, kMostChange * expected);
     if (tokens <= kExact) pace_ *= 1.0 + kNewestPace * (seconds / expected - 1.0);
+    // Nothing makes a pass shorter than usual but a machine that has less other work.
+    if (passes_ - point.measured > kOldPasses && seconds < expected) {
+      seconds = std::max(seconds, expected / 2);
+      weight = 0.5;
+    }
   }
-  const double weight = measured ? kNewestCost : 1.0;
+  point.measured = passes_;
   point.tokens += weight * (tokens - point.tokens);
   point.seconds += weight * (seconds / pace_ - point.seconds);
   if (!measured) LinkNeighbors();
+}
+
+// What the smallest pass takes is always known, so that larger ones can pay again.
+void PassCosts::Forget() {
+  bool any = false;
+  for (std::size_t at = 0; at < points_.size(); ++at) {
+    const bool is_old = passes_ - points_[at].measured > kForgetPasses;
+    if (at == first_ || points_[at].tokens == 0.0 || !is_old) continue;
+    points_[at] = {};
+    any = true;
+  }
+  if (any) LinkNeighbors();
 }
 
 double PassCosts::Seconds(int tokens) const {
   return pace_ * SecondsAtPaceOfOne(tokens);
 }
 
-// A measured point has itself below, and the next one above.
+// Links each point to the nearest measured ones: itself or the one below it, and the one above it.
 void PassCosts::LinkNeighbors() {
   std::size_t last = kNone;
   first_ = kNone;

@@ -3,6 +3,9 @@
 // Histories grow, and other programs take a part of the machine. Both change the time of all passes, while only those
 // of some sizes are run. So a small pass that takes longer than expected makes all expected times longer.
 //
+// The time of a size that was not run for 256 passes is forgotten. So a size that was slow once, on a busy machine, is
+// tried again.
+//
 // Thread safety: one thread at a time.
 #pragma once
 
@@ -31,6 +34,7 @@ class PassCosts {
   struct Point {
     double tokens = 0.0;   // mean; 0: not measured
     double seconds = 0.0;  // mean, at the pace of 1
+    int measured = 0;      // the pass that it was last
   };
 
   static std::size_t IndexOf(int tokens);
@@ -38,9 +42,12 @@ class PassCosts {
   // Returns the seconds of one token more behind a point that was measured.
   double SlopeUpTo(std::size_t index) const;
   void LinkNeighbors();
+  // Forgets sizes that were not run for long.
+  void Forget();
 
   std::array<Point, kPoints> points_{};
   double pace_ = 1.0;  // times the seconds of the points
+  int passes_ = 0;
   // Indices of the nearest points that were measured, or kNone.
   std::size_t first_ = kNone;
   std::array<std::size_t, kPoints> below_{};

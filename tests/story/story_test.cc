@@ -40,10 +40,9 @@ std::unique_ptr<Engine> OpenModel(const std::string& name, EngineOptions options
 std::string Answer(Engine& engine, const std::string& prompt, const std::string& stop) {
   const auto tokens = engine.tokenizer().Encode(prompt);
   EXPECT_TRUE(tokens.ok());
-  Session session(engine, SequenceId{0});
   GenerateRequest request{.prompt = *tokens, .max_tokens = 24, .stop = {stop}};
   request.sampling.temperature = 0.0f;
-  const auto result = Generate(session, engine, request);
+  const auto result = Generate(**Scheduler::Make(engine, {}), request);
   EXPECT_TRUE(result.ok()) << result.status().message();
   return result.ok() ? result->text : "";
 }
@@ -114,10 +113,9 @@ TEST_P(Story, TellsAStoryThatEnds) {
   ASSERT_TRUE(prompt.ok());
   int ended = 0;
   for (std::uint64_t seed = 1; seed <= 5; ++seed) {
-    Session session(*engine, SequenceId{0});
     GenerateRequest request{.prompt = *prompt};
     request.sampling.seed = seed;
-    const auto result = Generate(session, *engine, request);
+    const auto result = Generate(**Scheduler::Make(*engine, {}), request);
     ASSERT_TRUE(result.ok()) << result.status().message();
     EXPECT_GT(result->tokens.size(), 20u);
     ended += result->stop == StopReason::kEndOfText;
@@ -164,12 +162,10 @@ TEST(StoryHead, DraftsAsItsTrainingMeasured) {
     request.prompt = *(*engine)->Tokenize(prompt);
     request.max_tokens = 300;
     request.sampling.temperature = 0.0f;
-    Session plain(**engine, SequenceId{0});
-    const auto expected = *Generate(plain, **engine, request);
-    ASSERT_TRUE(plain.Truncate(0).ok());
+    const auto expected = *Generate(**Scheduler::Make(**engine, {}), request);
     request.drafter = drafter.get();
     request.draft_tokens = 1;
-    const auto answer = *Generate(plain, **engine, request);
+    const auto answer = *Generate(**Scheduler::Make(**engine, {}), request);
     EXPECT_EQ(answer.tokens, expected.tokens);
     drafted += answer.speculation.drafted;
     accepted += answer.speculation.accepted;

@@ -33,25 +33,6 @@ class ScriptedDrafter final : public Drafter {
     return Status::Ok();
   }
 
-  // What Propose would say, in a tree with alternatives: sometimes the right token is one of them.
-  Status ProposeTree(int most, int branches, DraftTree& tree) override {
-    tree.Clear();
-    if (branches < 2) return Drafter::ProposeTree(most, branches, tree);
-    const auto left = [&] { return static_cast<int>(tree.size()) < most; };
-    std::int32_t at = -1;
-    for (std::size_t i = at_; i < text_.size() && left(); ++i) {
-      const bool wrong = static_cast<double>(random_()) < wrong_ * 0x1p32;
-      const bool later = random_() % 2 == 0;
-      for (int other = 1; later && other < branches && left(); ++other) {
-        const std::int32_t branch = tree.Add(at, (text_[i] + other) % vocabulary_);
-        if (left() && random_() % 2 == 0) tree.Add(branch, text_[i]);
-      }
-      if (!left()) break;
-      at = tree.Add(at, wrong ? (text_[i] + 1) % vocabulary_ : text_[i]);
-    }
-    return Status::Ok();
-  }
-
  private:
   std::vector<std::int32_t> text_;
   std::int32_t vocabulary_;

@@ -23,11 +23,12 @@ nlohmann::json SpeculationJson(const SpeculationReport& drafts) {
 }  // namespace
 
 nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
-                          const PromptUse& use, double load_ms) {
+                          const DroppedTokens& dropped, double load_ms) {
   nlohmann::json reuse = PromptTokensJson(result.computed_tokens);
-  reuse["matched"] = std::max(use.kept, use.matched);
-  reuse["restored"] = use.kept;
-  reuse["tiers"]["live"] = use.kept - use.stored;
+  const ReuseReport& use = result.reuse;
+  reuse["matched"] = std::max(use.restored, use.matched);
+  reuse["restored"] = use.restored;
+  reuse["tiers"]["live"] = use.restored - use.stored;
   for (int i = 0; i < kStoreTiers; ++i) {
     const std::string name(StoreTierName(static_cast<StoreTier>(i)));
     reuse["tiers"][name] = use.tiers[static_cast<std::size_t>(i)];
@@ -46,19 +47,19 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
                         {"cached", use.difference.cached},
                         {"prompt", use.difference.prompt}};
   }
-  if (use.dropped > 0) {
-    reuse["missed"].push_back({{"tokens", use.dropped}, {"reason", use.reason}});
+  if (dropped.tokens > 0) {
+    reuse["missed"].push_back({{"tokens", dropped.tokens}, {"reason", dropped.reason}});
   }
   return {{"text", result.text},
           {"tokens", result.tokens},
-          {"prompt_tokens", result.prompt_tokens + use.kept},
+          {"prompt_tokens", result.prompt_tokens},
           {"stop", StopReasonName(result.stop)},
           {"seed", flags.sampling.seed},
           {"shifts", result.shifts},
           {"reuse", std::move(reuse)},
           {"timing",
            {{"load_ms", load_ms},
-            {"restore_ms", use.restore_ms},
+            {"restore_ms", use.store_ms},
             {"ttft_ms", result.first_token_ms},
             {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
             {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
@@ -66,10 +67,12 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
           {"memory", MemoryJson(engine)}};
 }
 
-std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
-  std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens + use.kept), " tokens: ");
-  if (const auto live = use.kept - use.stored; live > 0)
+std::string AnswerSummary(const GenerateResult& result, const DroppedTokens& dropped) {
+  const ReuseReport& use = result.reuse;
+  std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens), " tokens: ");
+  if (const auto live = use.restored - use.stored; live > 0) {
     text += StrCat(WithThousands(live), " kept, ");
+  }
   for (int i = 0; i < kStoreTiers; ++i) {
     const std::int32_t tokens = use.tiers[static_cast<std::size_t>(i)];
     if (tokens == 0) continue;
@@ -78,11 +81,11 @@ std::string AnswerSummary(const GenerateResult& result, const PromptUse& use) {
                    tier == StoreTier::kRemote ? "the remote store" : StoreTierName(tier), ", ");
   }
   text += StrCat(WithThousands(result.computed_tokens), " computed");
-  if (use.dropped > 0) {
-    text += StrCat(" (", use.reason, ": ", WithThousands(use.dropped),
+  if (dropped.tokens > 0) {
+    text += StrCat(" (", dropped.reason, ": ", WithThousands(dropped.tokens),
                    " tokens in the cache not used)");
   }
-  if (result.computed_tokens < result.prompt_tokens)
+  if (result.computed_tokens < result.prompt_tokens - use.restored)
     return text;  // interrupted before the first token
   char rates[96];
   (void)std::snprintf(rates, sizeof(rates), " · first token %.0f ms · %.0f tokens/s",

@@ -176,25 +176,16 @@ class ChatLoop {
   }
 
   void Report(const ChatTurn& turn) {
-    const PromptUse use{.kept = turn.kept,
-                        .stored = turn.stored,
-                        .tiers = turn.tiers,
-                        .restore_ms = turn.restore_ms,
-                        .store_problem = turn.store_problem,
-                        .dropped = turn.dropped,
-                        .reason = std::string(RewriteText(turn.rewrite)),
-                        .matched = turn.reuse.matched,
-                        .missed = turn.reuse.missed,
-                        .difference = turn.reuse.difference};
+    const DroppedTokens dropped{turn.dropped, std::string(RewriteText(turn.rewrite))};
     if (flags_.json) {
-      PrintJson(AnswerJson(engine_, flags_, turn.result, use, std::exchange(load_ms_, 0.0)));
+      PrintJson(AnswerJson(engine_, flags_, turn.result, dropped, std::exchange(load_ms_, 0.0)));
     } else {
       (void)std::fputc('\n', stdout);
       quit_ = std::fflush(stdout) != 0;
     }
     if (StderrIsTerminal()) {
       const bool stopped = turn.result.stop == StopReason::kInterrupted;
-      Say(AnswerSummary(turn.result, use) + (stopped ? " · stopped\n" : "\n"));
+      Say(AnswerSummary(turn.result, dropped) + (stopped ? " · stopped\n" : "\n"));
     }
     if (turn.context_full) {
       Say(StrCat("the context of ", engine_.context(), " tokens is full, and the answer ended; ",

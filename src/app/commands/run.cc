@@ -19,9 +19,8 @@
 #include "app/terminal/notes.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "engine/persist/prefix_store.h"
-#include "engine/prefixes/session_prefixes.h"
 #include "kvcache_engine/chat.h"
+#include "kvcache_engine/scheduler.h"
 
 namespace kvcache::app {
 namespace {
@@ -52,20 +51,20 @@ Status CheckAnswered(const GenerateResult& result) {
   if (result.stop != StopReason::kInterrupted || !result.tokens.empty()) return Status::Ok();
   return {StatusCode::kCancelled,
           StrCat("interrupted after ", WithThousands(result.computed_tokens), " of ",
-                 WithThousands(result.prompt_tokens), " prompt tokens; there is no answer")};
+                 WithThousands(result.prompt_tokens - result.reuse.restored),
+                 " prompt tokens; there is no answer")};
 }
 
-Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result,
-              const PromptUse& use, double load_ms) {
+Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result, double load_ms) {
   if (flags.json) {
-    PrintJson(AnswerJson(engine, flags, result, use, load_ms));
+    PrintJson(AnswerJson(engine, flags, result, {}, load_ms));
     return CheckAnswered(result);
   }
   KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
   (void)std::fputc('\n', stdout);
   (void)std::fflush(stdout);
   if (StderrIsTerminal()) {
-    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, use).c_str());
+    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, {}).c_str());
   }
   return Status::Ok();
 }
@@ -84,18 +83,6 @@ Status CheckFits(const Engine& engine, std::size_t tokens) {
                  AdviceOnLength(engine))};
 }
 
-// Returns what the store gave of a prompt that an encoder reads, and takes it out of the result's prompt.
-PromptUse UseOfText(GenerateResult& result) {
-  const TextReuse& reuse = result.text_reuse;
-  result.prompt_tokens -= reuse.stored;
-  return {.kept = reuse.stored,
-          .stored = reuse.stored,
-          .tiers = reuse.tiers,
-          .restore_ms = reuse.store_ms,
-          .store_problem = reuse.problem,
-          .matched = reuse.stored};
-}
-
 // Generates a continuation of `text`, without a template.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
   const EncodeOptions options{.special =
@@ -103,40 +90,19 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt,
                            engine.tokenizer().Encode(text, options));
   KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
-  Session session(engine, SequenceId{0});
+  KVCACHE_ASSIGN_OR_RETURN(const auto scheduler, Scheduler::Make(engine, {.one_at_a_time = true}));
   Progress progress;
-  PromptUse use;
-  std::unique_ptr<SessionPrefixes> prefixes;
-  if (engine.prefix_store() != nullptr && !engine.has_encoder()) {
-    KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, 0));
-    KVCACHE_ASSIGN_OR_RETURN(const SessionReuse reuse, prefixes->Begin(prompt, {}));
-    use = {.kept = reuse.resumed,
-           .stored = reuse.stored,
-           .tiers = reuse.tiers,
-           .restore_ms = reuse.restore_ms,
-           .store_problem = reuse.problem,
-           .matched = reuse.matched};
-    prompt.erase(prompt.begin(), prompt.begin() + reuse.resumed);
-  }
   GenerateRequest request = flags.MakeRequest(progress, prompt.size());
   request.prompt = std::move(prompt);
-  if (prefixes != nullptr) {
-    request.on_prefill = [&prefixes, show = std::move(request.on_prefill)](std::int32_t done) {
-      prefixes->Evaluated();
-      show(done);
-    };
-  }
   AnswerOutput output;
   if (!flags.json) {
     if (StdoutIsTerminal()) (void)output.Write(text);
     output.End();
     ShowText(request, output);
   }
-  KVCACHE_ASSIGN_OR_RETURN(GenerateResult result, Generate(session, engine, request));
-  if (engine.has_encoder()) use = UseOfText(result);
+  KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(*scheduler, request));
   output.End();
-  if (prefixes != nullptr) prefixes->End();
-  return Report(engine, flags, result, use, load_ms);
+  return Report(engine, flags, result, load_ms);
 }
 
 // Generates the answer to the one message `text`.
@@ -166,13 +132,7 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const
   }
   progress.Clear();
   output.End();
-  const PromptUse use{.kept = turn->kept,
-                      .stored = turn->stored,
-                      .tiers = turn->tiers,
-                      .restore_ms = turn->restore_ms,
-                      .store_problem = turn->store_problem,
-                      .matched = turn->reuse.matched};
-  return Report(engine, flags, turn->result, use, load_ms);
+  return Report(engine, flags, turn->result, load_ms);
 }
 
 Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {

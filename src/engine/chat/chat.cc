@@ -9,15 +9,15 @@
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/session_prefixes.h"
+#include "engine/request/text_stream.h"
 
 namespace kvcache {
 namespace {
 
 using nlohmann::ordered_json;
 
-constexpr std::size_t kMostEarlier = 32;
-constexpr std::size_t kMostRestorePoints = 4;
+constexpr std::size_t kMaxEarlier = 32;
+constexpr std::size_t kMaxRestorePoints = 4;
 constexpr std::int64_t kContextsKept = 2;  // prefixes besides the conversation, in contexts
 
 std::tm LocalTime() {
@@ -51,16 +51,23 @@ std::size_t CommonPrefix(std::string_view a, std::string_view b) {
 std::string AnswerText(const Tokenizer& tokenizer, std::int32_t before,
                        const GenerateResult& result) {
   std::string text = result.text;
-  if (result.tokens.empty() || !text.starts_with(' ') || !tokenizer.vocabulary().Has(before)) {
-    return text;
-  }
-  const TokenKind kind = tokenizer.vocabulary().kind(before);
-  if (kind == TokenKind::kNormal || kind == TokenKind::kByte) return text;
-  const std::int32_t both[] = {before, result.tokens.front()};
-  const auto stripped = tokenizer.Decode(both);
-  const auto kept = tokenizer.Decode(both, {.leading_space = LeadingSpace::kKeep});
-  if (stripped.ok() && kept.ok() && stripped->size() < kept->size()) text.erase(0, 1);
+  const bool drops = !result.tokens.empty() && text.starts_with(' ') &&
+                     DropsLeadingSpace(tokenizer, before, result.tokens.front());
+  if (drops) text.erase(0, 1);
   return text;
+}
+
+// Returns the last anchors as restore points: a template that writes earlier text anew keeps what is before one of
+// them.
+std::vector<Position> RestorePoints(const MarkedTokens& marked) {
+  std::vector<Position> points;
+  const std::span<const TokenAnchor> anchors(marked.anchors);
+  for (const TokenAnchor& anchor : anchors.last(std::min(anchors.size(), kMaxRestorePoints))) {
+    const auto at = static_cast<Position>(anchor.index);
+    const bool ascends = at > (points.empty() ? 0 : points.back());
+    if (ascends && at <= static_cast<Position>(marked.tokens.size())) points.push_back(at);
+  }
+  return points;
 }
 
 // The text that the template wrote and the model generated, and its tokens.
@@ -76,16 +83,16 @@ struct Written {
 
 struct Chat::Impl {
   Impl(Engine& chat_engine, ChatFormat chat_format)
-      : engine(chat_engine), format(std::move(chat_format)), session(chat_engine, SequenceId{0}) {}
+      : engine(chat_engine), format(std::move(chat_format)) {}
 
   const Written& NearestTo(std::string_view text) const;
   Written Align(ChatPrompt prompt, const Written& source) const;
-  Result<SessionReuse> Reuse(std::span<const std::int32_t> tokens,
-                             std::span<const TokenAnchor> anchors);
   Status CheckFits(std::size_t tokens) const;
-  std::int32_t CommonTokens(const std::vector<std::int32_t>& tokens) const;
+  // Returns the tokens of the last prompt and answer that this one does not have.
+  std::int32_t DroppedTokens(std::span<const std::int32_t> tokens) const;
   Result<ChatTurn> Answer(GenerateRequest request);
-  static void TakeTextReuse(ChatTurn& turn);
+  Status OpenScheduler();
+  void LimitPrefixes() const;
   void Remember(const GenerateResult& result);
   Rewrite ReasonFor(std::size_t common, const ordered_json& now) const;
 
@@ -94,9 +101,9 @@ struct Chat::Impl {
   Engine& engine;
   ChatFormat format;
   Conversation conversation;
-  Session session;
-  std::int64_t most_kept = kContextsKept * engine.context();  // tokens
-  std::unique_ptr<SessionPrefixes> prefixes;                  // null for a model with an encoder
+  std::int64_t max_kept = kContextsKept * engine.context();  // tokens besides the conversation
+  std::unique_ptr<Scheduler> scheduler;                      // null before the first answer
+  std::vector<std::int32_t> held;  // of the last prompt and answer, what was evaluated
   Written written;
   std::deque<Written> earlier;  // that `written` does not continue, newest last
 };
@@ -136,12 +143,9 @@ const Conversation& Chat::conversation() const {
   return impl_->conversation;
 }
 void Chat::LimitKept(std::int64_t tokens) {
-  impl_->most_kept = std::min(impl_->most_kept, tokens);
+  impl_->max_kept = std::min(impl_->max_kept, tokens);
 }
 
-Session& Chat::session() {
-  return impl_->session;
-}
 const ChatFormat& Chat::format() const {
   return impl_->format;
 }
@@ -208,38 +212,12 @@ Status Chat::Impl::CheckFits(std::size_t tokens) const {
           StrCat("the conversation has ", tokens, " tokens, the context holds ", engine.context())};
 }
 
-// Returns the length of the common prefix of the session and `tokens`. It is at most one less than
-// all of them: the last token is evaluated for its logits.
-std::int32_t Chat::Impl::CommonTokens(const std::vector<std::int32_t>& tokens) const {
-  const auto held = session.tokens();
-  const std::size_t most = std::min(held.size(), tokens.size() - 1);
-  std::size_t kept = 0;
-  while (kept < most && held[kept] == tokens[kept]) ++kept;
-  return static_cast<std::int32_t>(kept);
-}
-
-// Brings the session to the longest prefix of the prompt that it has or had. The last anchors are
-// restore points: a template that writes earlier text anew keeps what is before one of them.
-Result<SessionReuse> Chat::Impl::Reuse(std::span<const std::int32_t> tokens,
-                                       std::span<const TokenAnchor> anchors) {
-  if (engine.has_encoder()) {
-    SessionReuse match;
-    match.resumed = match.matched = CommonTokens({tokens.begin(), tokens.end()});
-    KVCACHE_RETURN_IF_ERROR(session.Truncate(match.resumed));
-    return match;
-  }
-  if (prefixes == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(prefixes, SessionPrefixes::Make(engine, session, most_kept));
-  }
-  std::vector<Position> points;
-  const std::size_t first = anchors.size() - std::min(anchors.size(), kMostRestorePoints);
-  for (const TokenAnchor& anchor : anchors.subspan(first)) {
-    const auto at = static_cast<Position>(anchor.index);
-    if (at > (points.empty() ? 0 : points.back()) && at <= static_cast<Position>(tokens.size())) {
-      points.push_back(at);
-    }
-  }
-  return prefixes->Begin(tokens, points);
+std::int32_t Chat::Impl::DroppedTokens(std::span<const std::int32_t> tokens) const {
+  if (engine.has_encoder()) return 0;
+  const std::size_t most = std::min(held.size(), tokens.size());
+  const auto [end, ignored] =
+      std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most), tokens.begin());
+  return static_cast<std::int32_t>(held.end() - end);
 }
 
 Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const {
@@ -248,63 +226,51 @@ Rewrite Chat::Impl::ReasonFor(std::size_t common, const ordered_json& now) const
   return common < written.text.size() ? Rewrite::kByTemplate : Rewrite::kTokens;
 }
 
+Status Chat::Impl::OpenScheduler() {
+  if (scheduler != nullptr) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(scheduler, Scheduler::Make(engine, {.one_at_a_time = true}));
+  return Status::Ok();
+}
+
+void Chat::Impl::LimitPrefixes() const {
+  PrefixCache& prefixes = scheduler->prefixes();
+  const std::int64_t most = max_kept + std::ssize(held);
+  while (prefixes.Stats().tokens > most && prefixes.Evict(prefixes.Stats().tokens - most) >= 0) {
+  }
+}
+
 Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
   KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(input()));
   const std::size_t common = CommonPrefix(written.text, prompt.text);
   const Written& source = NearestTo(prompt.text);
   Written aligned = Align(std::move(prompt), source);
-  const std::vector<std::int32_t>& tokens = aligned.marked.tokens;
-  KVCACHE_RETURN_IF_ERROR(CheckFits(tokens.size()));
+  KVCACHE_RETURN_IF_ERROR(CheckFits(aligned.marked.tokens.size()));
+  KVCACHE_RETURN_IF_ERROR(OpenScheduler());
 
   ChatTurn turn;
-  turn.prompt_tokens = static_cast<std::int32_t>(tokens.size());
-  const std::int32_t held = CommonTokens(tokens);
-  turn.dropped = session.position() - held;
-  // If the cache holds the whole prompt, its last token is evaluated again.
-  if (held + 1 == turn.prompt_tokens && turn.dropped == 1) turn.dropped = 0;
+  turn.dropped = DroppedTokens(aligned.marked.tokens);
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
-  KVCACHE_ASSIGN_OR_RETURN(SessionReuse reuse, Reuse(tokens, aligned.marked.anchors));
-  turn.stored = reuse.stored;
-  turn.tiers = reuse.tiers;
-  turn.restore_ms = reuse.restore_ms;
-  turn.store_problem = std::move(reuse.problem);
-  turn.reuse = std::move(reuse);
-  turn.kept = turn.reuse.resumed;
   if (common < written.text.size()) {
     earlier.push_back(std::move(written));
-    if (earlier.size() > kMostEarlier) earlier.pop_front();
+    if (earlier.size() > kMaxEarlier) earlier.pop_front();
   }
   written = std::move(aligned);
 
-  request.prompt.assign(written.marked.tokens.begin() + turn.kept, written.marked.tokens.end());
-  const std::int32_t free_tokens = engine.context() - turn.prompt_tokens;
+  request.prompt = written.marked.tokens;
+  request.restore_points = RestorePoints(written.marked);
+  const auto prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
+  const std::int32_t free_tokens = engine.context() - prompt_tokens;
   if (request.max_tokens > free_tokens) request.max_tokens = -1;  // until the context is full
   for (std::string& stop : format.Stops()) request.stop.push_back(std::move(stop));
-  if (prefixes != nullptr) {
-    request.on_prefill = [this, show = std::move(request.on_prefill)](std::int32_t done) {
-      prefixes->Evaluated();
-      if (show) show(done);
-    };
-  }
-  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(session, engine, request));
-  if (engine.has_encoder()) TakeTextReuse(turn);
-  if (prefixes != nullptr) prefixes->End();
+  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(*scheduler, request));
+  held = std::move(request.prompt);
+  held.insert(held.end(), turn.result.tokens.begin(), turn.result.tokens.end());
+  held.resize(std::min(held.size(), static_cast<std::size_t>(turn.result.evaluated)));
+  LimitPrefixes();
   turn.context_full =
-      turn.result.stop == StopReason::kLength && session.position() >= engine.context();
+      turn.result.stop == StopReason::kLength && turn.result.evaluated >= engine.context();
   Remember(turn.result);
   return turn;
-}
-
-// A text that an encoder would read came from the store as a whole, or not at all.
-void Chat::Impl::TakeTextReuse(ChatTurn& turn) {
-  const TextReuse& reuse = turn.result.text_reuse;
-  turn.result.prompt_tokens -= reuse.stored;
-  turn.kept += reuse.stored;
-  turn.stored = reuse.stored;
-  turn.tiers = reuse.tiers;
-  turn.restore_ms = reuse.store_ms;
-  turn.store_problem = reuse.problem;
-  turn.reuse.matched = turn.reuse.resumed = turn.kept;
 }
 
 void Chat::Impl::Remember(const GenerateResult& result) {

@@ -62,6 +62,8 @@ class ChatTest : public ::testing::Test {
     return std::move(turn).value();
   }
 
+  static std::int32_t Kept(const ChatTurn& turn) { return turn.result.reuse.restored; }
+
   static std::string* path_;
   std::unique_ptr<Engine> engine_;
 };
@@ -74,34 +76,12 @@ TEST_F(ChatTest, EachTurnComputesOnlyWhatIsNew) {
   for (int turn = 0; turn < 6; ++turn) {
     Say(chat, "message " + std::to_string(turn));
     const ChatTurn answer = Answer(chat);
-    EXPECT_EQ(answer.kept, held) << turn;
-    EXPECT_EQ(answer.kept + answer.result.prompt_tokens, answer.prompt_tokens);
+    EXPECT_EQ(Kept(answer), held) << turn;
+    EXPECT_EQ(Kept(answer) + answer.result.computed_tokens, answer.result.prompt_tokens);
     EXPECT_EQ(answer.dropped, 0) << turn;
     EXPECT_EQ(answer.rewrite, Rewrite::kNone);
-    held = chat.session().position();
+    held = answer.result.evaluated;
   }
-}
-
-// A kept history gives the bits of the same tokens in one pass of an empty session.
-TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
-  std::vector<std::int32_t> tokens;
-  std::vector<float> warm;
-  {
-    Chat chat(*engine_, Format());
-    for (const char* text : {"one", "two", "three"}) {
-      Say(chat, text);
-      (void)Answer(chat);
-    }
-    tokens.assign(chat.session().tokens().begin(), chat.session().tokens().end());
-    const auto logits = chat.session().LastLogits();
-    ASSERT_TRUE(logits.ok());
-    warm.assign(logits->begin(), logits->end());
-  }
-  Session session(*engine_, SequenceId{0});
-  ASSERT_TRUE(session.Append(tokens).ok());
-  const auto cold = session.LastLogits();
-  ASSERT_TRUE(cold.ok());
-  EXPECT_EQ(warm, std::vector<float>(cold->begin(), cold->end()));
 }
 
 TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
@@ -113,9 +93,9 @@ TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
   Say(chat, "two");
   const ChatTurn second = Answer(chat);
   EXPECT_EQ(second.rewrite, Rewrite::kByTemplate);
-  EXPECT_GE(second.kept, first.prompt_tokens - 1);
+  EXPECT_GE(Kept(second), first.result.prompt_tokens - 1);
   EXPECT_GT(second.dropped, 0);
-  EXPECT_EQ(second.kept + second.result.prompt_tokens, second.prompt_tokens);
+  EXPECT_EQ(Kept(second) + second.result.computed_tokens, second.result.prompt_tokens);
 }
 
 TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
@@ -125,7 +105,7 @@ TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
   chat.input().messages.erase(1);  // the answer, to be given again
   const ChatTurn again = Answer(chat);
   EXPECT_EQ(again.rewrite, Rewrite::kByCaller);
-  EXPECT_EQ(again.kept, first.prompt_tokens - 1);
+  EXPECT_EQ(Kept(again), first.result.prompt_tokens - 1);
   EXPECT_EQ(again.result.tokens, first.result.tokens);
   EXPECT_EQ(chat.input().messages.size(), 2u);
 }
@@ -133,8 +113,7 @@ TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
 TEST_F(ChatTest, FailuresChangeNothing) {
   Chat chat(*engine_, Format());
   Say(chat, "one");
-  (void)Answer(chat);
-  const Position held = chat.session().position();
+  const Position held = Answer(chat).result.evaluated;
   const auto before = chat.input().messages;
   Say(chat, std::string(3000, 'x'));
   const auto full = chat.Answer(Ask(4));
@@ -142,7 +121,7 @@ TEST_F(ChatTest, FailuresChangeNothing) {
   EXPECT_THAT(full.status().message(), ::testing::HasSubstr("the context holds 512"));
   chat.input().messages = before;
   Say(chat, "two");
-  EXPECT_EQ(Answer(chat).kept, held);
+  EXPECT_EQ(Kept(Answer(chat)), held);
 }
 
 TEST_F(ChatTest, InterruptedBeforeTheFirstTokenAddsNothing) {
@@ -169,7 +148,7 @@ TEST_F(ChatTest, OpensWithTheModelsTemplateOrAGivenOne) {
     ASSERT_TRUE(turn.ok()) << turn.status().message();
     EXPECT_EQ((*chat)->conversation().size(), 2u);
     EXPECT_TRUE((*chat)->conversation().HasRole(1, "assistant"));
-    prompt_tokens[source.empty() ? 0 : 1] = turn->prompt_tokens;
+    prompt_tokens[source.empty() ? 0 : 1] = turn->result.prompt_tokens;
   }
   EXPECT_GT(prompt_tokens[0], prompt_tokens[1]);
   EXPECT_THAT(Chat::Open(*engine_, {.template_source = "{% for %}"}).status().message(),
@@ -184,7 +163,7 @@ TEST_F(ChatTest, TheContextNeverShifts) {
   const auto turn = chat.Answer(std::move(request));
   ASSERT_TRUE(turn.ok());
   EXPECT_EQ(turn->result.shifts, 0);
-  EXPECT_LE(chat.session().position(), engine_->context());
+  EXPECT_LE(turn->result.evaluated, engine_->context());
   EXPECT_EQ(turn->context_full, turn->result.stop == StopReason::kLength);
 }
 
@@ -201,11 +180,15 @@ TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
   EXPECT_EQ(cut->result.stop, StopReason::kStopString);
   Say(chat, "two");
   const ChatTurn next = Answer(chat);
-  EXPECT_EQ(next.kept + next.result.prompt_tokens, next.prompt_tokens);
-  // The prompt has the tokens of the messages, and none of the stop string.
-  const auto tokens = chat.session().tokens().first(static_cast<std::size_t>(next.prompt_tokens));
-  const auto text = engine_->tokenizer().Decode(tokens, {ControlText::kShown});
-  EXPECT_THAT(*text, ::testing::HasSubstr("<|im_end|>"));
+  EXPECT_EQ(Kept(next) + next.result.computed_tokens, next.result.prompt_tokens);
+  // The prompt has the tokens of the messages, and none of the stop string: a new chat has the same.
+  chat.input().messages.erase(chat.input().messages.size() - 1);
+  const auto cold = std::move(Engine::Open(*path_, {.threads = 1})).value();
+  Chat other(*cold, Format());
+  other.input().messages = chat.input().messages;
+  const ChatTurn again = Answer(other);
+  EXPECT_EQ(again.result.prompt_tokens, next.result.prompt_tokens);
+  EXPECT_EQ(again.result.tokens, next.result.tokens);
 }
 
 }  // namespace

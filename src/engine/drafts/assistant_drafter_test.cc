@@ -15,6 +15,7 @@
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
 #include "support/assistant_pair.h"
 
 namespace kvcache::assistant_drafter_test {
@@ -47,8 +48,8 @@ class AssistantTest : public ::testing::Test {
   }
 
   static GenerateResult Run(Engine& engine, const GenerateRequest& request) {
-    Session session(engine, SequenceId{0});
-    auto result = Generate(session, engine, request);
+    const auto scheduler = std::move(*Scheduler::Make(engine, {}));
+    auto result = Generate(*scheduler, request);
     EXPECT_TRUE(result.ok()) << result.status().message();
     EXPECT_TRUE(result->speculation.error.ok()) << result->speculation.error.message();
     return *std::move(result);
@@ -132,14 +133,14 @@ TEST_F(AssistantTest, DraftsDoNotDependOnTheWayOfTheText) {
     for (int round = 0; rounds.tokens().size() < text.size(); ++round) {
       const std::size_t at = rounds.tokens().size();
       const std::size_t right = std::min<std::size_t>(text.size() - at - 1, round % 4);
-      DraftTree drafts;
+      Tokens drafts;
       for (std::size_t i = 0; i < right + 3; ++i) {
-        drafts.Add(static_cast<std::int32_t>(i) - 1, i < right ? text[at + 1 + i] : 7);
+        drafts.push_back(i < right ? text[at + 1 + i] : 7);
       }
       ASSERT_TRUE(rounds
                       .Verify(text[at], drafts,
                               [&](std::span<const float>) {
-                                return Result<std::int32_t>(static_cast<std::int32_t>(right) - 1);
+                                return Result<Position>(static_cast<Position>(right));
                               })
                       .ok());
     }

@@ -1,5 +1,5 @@
-// The tokens of rounds with drafts have the model's distribution: Pearson's test over many rounds, for lists
-// and trees from drafters that are good, bad and random. The same test finds wrong rules.
+// The tokens of rounds with drafts have the model's distribution: Pearson's test over many rounds, for
+// chains from drafters that are good, bad and random. The same test finds wrong rules.
 #include <gtest/gtest.h>
 
 #include <algorithm>
@@ -44,34 +44,24 @@ class Model {
   std::array<float, kOutcomes> logits_{};
 };
 
-// Proposes a tree: at each place `branches` tokens, the likeliest of `model` or random ones.
+// Proposes a chain of tokens, the likeliest of `model` or random ones.
 struct Proposal {
   int most = 4;
-  int branches = 1;
   const Model* model = nullptr;  // null: random tokens
 
-  DraftTree Tree(const Tokens& text, std::mt19937& random) const {
-    DraftTree tree;
-    std::vector<std::pair<std::int32_t, Tokens>> open = {{-1, text}};
-    for (std::size_t at = 0; at < open.size() && static_cast<int>(tree.size()) < most; ++at) {
-      const auto [parent, before] = open[at];
-      Tokens candidates(kVocabulary);
-      for (int i = 0; i < kVocabulary; ++i) candidates[static_cast<std::size_t>(i)] = i;
-      std::shuffle(candidates.begin(), candidates.end(), random);
+  Tokens Drafts(Tokens text, std::mt19937& random) const {
+    Tokens drafts;
+    while (static_cast<int>(drafts.size()) < most) {
+      std::int32_t token = static_cast<std::int32_t>(random() % kVocabulary);
       if (model != nullptr) {
-        const auto logits = model->After(before);
-        std::stable_sort(candidates.begin(), candidates.end(), [&](int a, int b) {
-          return logits[static_cast<std::size_t>(a)] > logits[static_cast<std::size_t>(b)];
-        });
+        const auto logits = model->After(text);
+        token = static_cast<std::int32_t>(std::max_element(logits.begin(), logits.end()) -
+                                          logits.begin());
       }
-      for (int i = 0; i < branches && static_cast<int>(tree.size()) < most; ++i) {
-        const std::int32_t token = candidates[static_cast<std::size_t>(i)];
-        Tokens after = before;
-        after.push_back(token);
-        open.emplace_back(tree.Add(parent, token), std::move(after));
-      }
+      drafts.push_back(token);
+      text.push_back(token);
     }
-    return tree;
+    return drafts;
   }
 };
 
@@ -95,10 +85,10 @@ class DraftDistribution : public ::testing::Test {
     for (int i = 0; i < kTexts; ++i) {
       Tokens text = start_;
       while (text.size() < start_.size() + kLength) {
-        const DraftTree tree = proposal.Tree(text, random);
-        const Verdict verdict = JudgeDrafts(tree, [&](std::int32_t draft) -> DrawnToken {
-          const std::int32_t first = FirstChild(tree, draft);
-          const std::int32_t token = rule(sampler, model_.After(text), text, first);
+        const Tokens drafts = proposal.Drafts(text, random);
+        const Verdict verdict = JudgeDrafts(drafts, [&](std::size_t row) -> DrawnToken {
+          const std::int32_t draft = row < drafts.size() ? drafts[row] : -1;
+          const std::int32_t token = rule(sampler, model_.After(text), text, draft);
           text.push_back(token);
           return {.token = token, .goes_on = text.size() < start_.size() + kLength};
         });
@@ -135,22 +125,13 @@ class DraftDistribution : public ::testing::Test {
                outcome * kVocabulary + static_cast<std::size_t>(candidate.token), probabilities);
     }
   }
-  static std::int32_t FirstChild(const DraftTree& tree, std::int32_t parent) {
-    for (std::size_t i = 0; i < tree.size(); ++i) {
-      if (tree.parents[i] == parent) return tree.tokens[i];
-    }
-    return -1;
-  }
-
   const Model model_{1};
   const Model other_{2};
   const Tokens start_ = {2, 4};
-  const std::vector<Proposal> proposals_ = {{.most = 4, .branches = 1, .model = &model_},
-                                            {.most = 4, .branches = 1, .model = &other_},
-                                            {.most = 3, .branches = 1},
-                                            {.most = 12, .branches = 2, .model = &model_},
-                                            {.most = 12, .branches = 3, .model = &other_},
-                                            {.most = 9, .branches = 3}};
+  const std::vector<Proposal> proposals_ = {{.most = 4, .model = &model_},
+                                            {.most = 4, .model = &other_},
+                                            {.most = 3},
+                                            {.most = 2, .model = &model_}};
   const std::vector<SamplingParams> samplers_ = {
       {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f},
       {.temperature = 0.8f, .top_k = 4, .top_p = 0.95f, .min_p = 0.05f},

@@ -115,15 +115,16 @@ TEST_P(DraftModelTest, OnlyDraftsAreMeasured) {
   DraftModel& model = **made;
   const auto drafter = model.MakeDrafter(0);
   ASSERT_TRUE(drafter->Begin(SomeTokens(2 * kBatch + 20)).ok());
-  DraftTree tree;
+  Tokens drafts;
   for (const bool is_read : {false, false, true}) {
-    ASSERT_TRUE(drafter->ProposeTree(3, 1, tree).ok());
-    EXPECT_EQ(tree.empty(), !is_read);
+    ASSERT_TRUE(drafter->Propose(3, drafts).ok());
+    EXPECT_EQ(drafts.empty(), !is_read);
     EXPECT_EQ(model.Seconds(1), 0.0);
   }
-  ASSERT_TRUE(drafter->Add(tree.tokens.front()).ok());
-  ASSERT_TRUE(drafter->ProposeTree(3, 1, tree).ok());
-  EXPECT_FALSE(tree.empty());
+  ASSERT_TRUE(drafter->Add(drafts.front()).ok());
+  drafts.clear();
+  ASSERT_TRUE(drafter->Propose(3, drafts).ok());
+  EXPECT_FALSE(drafts.empty());
   EXPECT_GT(model.Seconds(1), 0.0);
   EXPECT_EQ(model.Seconds(2), 2 * model.Seconds(1));
 }

@@ -115,26 +115,25 @@ class HeadBatchTest : public ::testing::TestWithParam<Kind> {
   }
 
   Tokens Alone(std::size_t text, int most) {
-    DraftTree tree;
-    const Status status = drafters_[text]->ProposeTree(most, 1, tree);
+    Tokens drafts;
+    const Status status = drafters_[text]->Propose(most, drafts);
     EXPECT_TRUE(status.ok()) << status.message();
-    EXPECT_TRUE(tree.IsChain());
-    return tree.tokens;
+    return drafts;
   }
 
   struct Asked {
     std::vector<Tokens> drafts;
     std::vector<Status> statuses;
   };
-  // Asks for drafts of these texts together. Trees have something in them that must go. The nth allocation fails;
+  // Asks for drafts of these texts together. Their vectors have something in them that must go. The nth allocation
+  // fails;
   // 0: none does.
   Asked Together(const std::vector<std::size_t>& texts, const std::vector<int>& most, int nth = 0) {
-    std::vector<DraftTree> trees(texts.size());
+    std::vector<Tokens> drafts(texts.size(), Tokens{77});
     std::vector<DraftAsk> asks;
     for (std::size_t i = 0; i < texts.size(); ++i) {
-      trees[i].Add(-1, 77);
       asks.push_back(
-          {.drafter = drafters_[texts[i]].get(), .most = most[texts[i]], .tree = &trees[i]});
+          {.drafter = drafters_[texts[i]].get(), .most = most[texts[i]], .drafts = &drafts[i]});
     }
     testing::FailAllocation(nth);
     drafters_.front()->batch()->Propose(asks);
@@ -142,8 +141,7 @@ class HeadBatchTest : public ::testing::TestWithParam<Kind> {
     testing::FailAllocation(0);
     Asked asked;
     for (std::size_t i = 0; i < asks.size(); ++i) {
-      EXPECT_TRUE(!asks[i].status.ok() || trees[i].IsChain());
-      asked.drafts.push_back(trees[i].tokens);
+      asked.drafts.push_back(drafts[i]);
       asked.statuses.push_back(asks[i].status);
     }
     return asked;
@@ -185,43 +183,6 @@ TEST_P(HeadBatchTest, DraftsAreThoseAlone) {
     }
     EXPECT_EQ(different.size(), some);
   }
-}
-
-// The path of the likeliest tokens is the chain, and goes as far as the alternatives leave room.
-TEST_P(HeadBatchTest, TreesAreThoseAlone) {
-  AddTexts();
-  int forks = 0;
-  for (int most = 1; most <= kMost; ++most) {
-    std::vector<DraftTree> trees(kTexts);
-    std::vector<DraftAsk> asks;
-    for (std::size_t i = 0; i < kTexts; ++i) {
-      asks.push_back({.drafter = drafters_[i].get(),
-                      .most = most,
-                      .branches = 1 + static_cast<int>(i) % 4,
-                      .tree = &trees[i]});
-    }
-    drafters_.front()->batch()->Propose(asks);
-    for (std::size_t i = 0; i < kTexts; ++i) {
-      ASSERT_TRUE(asks[i].status.ok()) << asks[i].status.message();
-      const DraftTree together = trees[i];
-      DraftTree alone;
-      ASSERT_TRUE(drafters_[i]->ProposeTree(most, asks[i].branches, alone).ok());
-      ASSERT_EQ(together.tokens, alone.tokens);
-      ASSERT_EQ(together.parents, alone.parents);
-      ASSERT_LE(together.size(), static_cast<std::size_t>(most));
-      for (std::int32_t parent = -1; parent < static_cast<std::int32_t>(together.size());
-           ++parent) {
-        const auto children = std::count(together.parents.begin(), together.parents.end(), parent);
-        ASSERT_LE(children, asks[i].branches);
-        forks += children > 1 ? 1 : 0;
-      }
-      alone.KeepFirstPath();
-      const Tokens chain = Alone(i, most);
-      ASSERT_LE(alone.size(), chain.size());
-      ASSERT_TRUE(std::equal(alone.tokens.begin(), alone.tokens.end(), chain.begin()));
-    }
-  }
-  EXPECT_GT(forks, 20);
 }
 
 // More texts than a pass has rows for.

@@ -11,7 +11,6 @@
 #include <utility>
 #include <vector>
 
-#include "engine/drafts/draft_alternatives.h"
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
 #include "engine/prefixes/sequence_states.h"
@@ -42,14 +41,10 @@ class HeadDrafter final : public Drafter {
     return Status::Ok();
   }
   Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    DraftTree tree;
-    KVCACHE_RETURN_IF_ERROR(ProposeTree(most, 1, tree));
-    drafts.insert(drafts.end(), tree.tokens.begin(), tree.tokens.end());
-    return Status::Ok();
-  }
-  Status ProposeTree(int most, int branches, DraftTree& tree) override {
-    DraftAsk ask{.drafter = this, .most = most, .branches = branches, .tree = &tree};
+    proposed_.clear();
+    DraftAsk ask{.drafter = this, .most = most, .drafts = &proposed_};
     batch_.Propose({&ask, 1});
+    drafts.insert(drafts.end(), proposed_.begin(), proposed_.end());
     return std::move(ask.status);
   }
   BatchDrafter* batch() override { return &batch_; }
@@ -64,6 +59,7 @@ class HeadDrafter final : public Drafter {
   SequenceId sequence_{};
   Position length_ = 0;  // of the text
   std::int32_t last_ = -1;
+  std::vector<std::int32_t> proposed_;  // scratch
 };
 
 // A pass has a row of each text that wants a further draft.
@@ -82,16 +78,10 @@ class HeadBatch final : public BatchDrafter {
  private:
   struct Row {
     const HeadDrafter* text = nullptr;
-    DraftTree* tree = nullptr;
+    std::vector<std::int32_t>* drafts = nullptr;
     std::size_t most = 0;  // drafts
-    int branches = 1;
-    // The head goes on after the likeliest tokens only:
-    Position drafted = 0;    // of them
-    std::int32_t last = -1;  // the draft that is the last of them; -1: there is none
 
-    std::int32_t token() const {
-      return last < 0 ? text->last() : tree->tokens[static_cast<std::size_t>(last)];
-    }
+    std::int32_t token() const { return drafts->empty() ? text->last() : drafts->back(); }
   };
 
   // Proposes for all of them, at most Model::kMostDraftRows, or fails.
@@ -100,7 +90,7 @@ class HeadBatch final : public BatchDrafter {
   // Drafts a token of each row. Rows that want no more leave.
   Status RunPass();
   Status StartPass();
-  // Adds the likeliest token of a row's logits, and alternatives. Returns whether another may follow.
+  // Adds the likeliest token of a row's logits. Returns whether another may follow.
   bool AddDraft(std::size_t index);
 
   Engine& engine_;
@@ -126,7 +116,7 @@ void HeadBatch::Propose(std::span<DraftAsk> asks) {
   for (DraftAsk& ask : asks) {
     ask.status = asks.size() > 1 ? ProposeTogether({&ask, 1}) : status;
     if (ask.status.code() != StatusCode::kCacheFull) continue;
-    ask.tree->Clear();  // without room there are no drafts
+    ask.drafts->clear();  // without room there are no drafts
     ask.status = Status::Ok();
   }
 }
@@ -173,16 +163,13 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
   if (states_.size() < asks.size() * hidden_size_) states_.resize(asks.size() * hidden_size_);
   if (logits_.size() < asks.size() * logits_size_) logits_.resize(asks.size() * logits_size_);
   for (const DraftAsk& ask : asks) {
-    ask.tree->Clear();
+    ask.drafts->clear();
     const auto& text = static_cast<const HeadDrafter&>(*ask.drafter);
     const int most = std::min(ask.most, engine_.context() - text.at() - 1);
     const float* const state = engine_.states()->Find(text.sequence(), text.at() - 1);
     if (most < 1 || state == nullptr) continue;
     std::copy_n(state, hidden_size_, states_.data() + rows_.size() * hidden_size_);
-    rows_.push_back({.text = &text,
-                     .tree = ask.tree,
-                     .most = static_cast<std::size_t>(most),
-                     .branches = ask.branches});
+    rows_.push_back({.text = &text, .drafts = ask.drafts, .most = static_cast<std::size_t>(most)});
     lengths_.push_back({text.sequence(), text.at()});
   }
 }
@@ -191,14 +178,14 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
 // before it.
 Status HeadBatch::StartPass() {
   const bool reads = engine_.model().head_reads_cache();
-  const bool same = tokens_.size() == rows_.size() && rows_.front().drafted > 0;
+  const bool same = tokens_.size() == rows_.size() && !rows_.front().drafts->empty();
   tokens_.clear();
   positions_.clear();
   sequences_.clear();
   lengths_.clear();
   for (const Row& row : rows_) {
     tokens_.push_back(row.token());
-    positions_.push_back(row.text->at() + (reads ? 0 : row.drafted));
+    positions_.push_back(row.text->at() + (reads ? 0 : static_cast<Position>(row.drafts->size())));
     sequences_.push_back(row.text->sequence());
     lengths_.push_back({row.text->sequence(), row.text->at()});
   }
@@ -232,12 +219,9 @@ bool HeadBatch::AddDraft(std::size_t index) {
   Row& row = rows_[index];
   const std::span logits(logits_.data() + index * logits_size_, logits_size_);
   const std::size_t best = LikeliestLogit(logits);
-  const std::int32_t parent = row.last;
-  row.last = row.tree->Add(
-      parent, head_tokens_.empty() ? static_cast<std::int32_t>(best) : head_tokens_[best]);
-  ++row.drafted;
-  AddAlternatives(logits, head_tokens_, best, parent, row.branches, row.most, *row.tree);
-  return row.tree->size() < row.most && !engine_.IsEndOfGeneration(row.token());
+  row.drafts->push_back(head_tokens_.empty() ? static_cast<std::int32_t>(best)
+                                             : head_tokens_[best]);
+  return row.drafts->size() < row.most && !engine_.IsEndOfGeneration(row.token());
 }
 
 }  // namespace

@@ -17,6 +17,7 @@
 #include "engine/prefixes/sequence_states.h"
 #include "kvcache/transaction.h"
 #include "kvcache_engine/generate.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 #include "support/scripted_drafter.h"
 
@@ -116,8 +117,8 @@ class HeadDrafterTest : public ::testing::TestWithParam<Kind> {
   }
 
   GenerateResult Run(const GenerateRequest& request) {
-    Session session(*engine_, SequenceId{0});
-    auto result = Generate(session, *engine_, request);
+    const auto scheduler = std::move(*Scheduler::Make(*engine_, {}));
+    auto result = Generate(*scheduler, request);
     EXPECT_TRUE(result.ok()) << result.status().message();
     EXPECT_TRUE(result->speculation.error.ok()) << result->speculation.error.message();
     return *std::move(result);
@@ -177,14 +178,14 @@ TEST_P(HeadDrafterTest, DraftsDoNotDependOnTheWayOfTheText) {
     for (int round = 0; rounds.tokens().size() < text.size(); ++round) {
       const std::size_t at = rounds.tokens().size();
       const std::size_t right = std::min<std::size_t>(text.size() - at - 1, round % 4);
-      DraftTree drafts;
+      Tokens drafts;
       for (std::size_t i = 0; i < right + 3; ++i) {
-        drafts.Add(static_cast<std::int32_t>(i) - 1, i < right ? text[at + 1 + i] : 7);
+        drafts.push_back(i < right ? text[at + 1 + i] : 7);
       }
       ASSERT_TRUE(rounds
                       .Verify(text[at], drafts,
                               [&](std::span<const float>) {
-                                return Result<std::int32_t>(static_cast<std::int32_t>(right) - 1);
+                                return Result<Position>(static_cast<Position>(right));
                               })
                       .ok());
       ASSERT_EQ(rounds.tokens().size(), at + 1 + right);

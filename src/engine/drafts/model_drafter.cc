@@ -10,7 +10,6 @@
 
 #include "base/seconds_since.h"
 #include "base/strings.h"
-#include "engine/drafts/draft_alternatives.h"
 #include "engine/drafts/draft_model.h"
 #include "engine/engine_impl.h"
 #include "engine/request/likeliest_logit.h"
@@ -46,23 +45,12 @@ class ModelDrafter : public Drafter {
     });
   }
   Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    return WithMemory([&] {
-      DraftTree tree;
-      KVCACHE_RETURN_IF_ERROR(ProposeTree(most, 1, tree));
-      drafts.insert(drafts.end(), tree.tokens.begin(), tree.tokens.end());
-      return Status::Ok();
-    });
-  }
-  Status ProposeTree(int most, int branches, DraftTree& tree) override {
     std::size_t may_read = kAnyNumber;
-    return ProposeWithin(may_read, most, branches, tree);
+    return ProposeWithin(may_read, most, drafts);
   }
   // Reads at most `may_read` tokens more than a round adds, and takes them off.
-  Status ProposeWithin(std::size_t& may_read, int most, int branches, DraftTree& tree) {
-    return WithMemory([&] {
-      tree.Clear();
-      return Draft(may_read, most, branches, tree);
-    });
+  Status ProposeWithin(std::size_t& may_read, int most, std::vector<std::int32_t>& drafts) {
+    return WithMemory([&] { return Draft(may_read, most, drafts); });
   }
 
  private:
@@ -75,26 +63,19 @@ class ModelDrafter : public Drafter {
     }
   }
 
-  Status Draft(std::size_t& may_read, int most, int branches, DraftTree& tree) {
+  Status Draft(std::size_t& may_read, int most, std::vector<std::int32_t>& drafts) {
     most = std::min(most, engine_.context() - static_cast<int>(text_.size()));
     if (most < 1) return Status::Ok();
     Session& session = *sessions_[index_].session;
     KVCACHE_ASSIGN_OR_RETURN(const bool all, ReadText(may_read));
     if (!all) return Status::Ok();
-    std::int32_t at = -1;
-    while (static_cast<int>(tree.size()) < most) {
+    while (true) {
       KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
-      const std::size_t likeliest = LikeliestLogit(logits);
-      const auto best = static_cast<std::int32_t>(likeliest);
-      const std::int32_t next = tree.Add(at, best);
-      AddAlternatives(logits, {}, likeliest, at, branches, static_cast<std::size_t>(most), tree);
-      if (engine_.IsEndOfGeneration(best)) break;
-      if (static_cast<int>(tree.size()) < most) {
-        KVCACHE_RETURN_IF_ERROR(session.Append({&best, 1}));
-      }
-      at = next;
+      const auto best = static_cast<std::int32_t>(LikeliestLogit(logits));
+      drafts.push_back(best);
+      if (--most == 0 || engine_.IsEndOfGeneration(best)) return Status::Ok();
+      KVCACHE_RETURN_IF_ERROR(session.Append({&best, 1}));
     }
-    return Status::Ok();
   }
 
   // Goes back over drafts that were wrong, and evaluates what is new, at least the last token. Returns
@@ -145,9 +126,11 @@ class SharedModelDrafter final : public ModelDrafter {
                      std::uint64_t salt)
       : ModelDrafter(engine, sessions, salt), model_(model) {}
 
-  Status ProposeTree(int most, int branches, DraftTree& tree) override {
-    DraftAsk ask{.drafter = this, .most = most, .branches = branches, .tree = &tree};
+  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+    std::vector<std::int32_t> proposed;
+    DraftAsk ask{.drafter = this, .most = most, .drafts = &proposed};
     model_.Propose({&ask, 1});
+    drafts.insert(drafts.end(), proposed.begin(), proposed.end());
     return std::move(ask.status);
   }
   BatchDrafter* batch() override { return &model_; }
@@ -232,11 +215,12 @@ void DraftModel::Propose(std::span<DraftAsk> asks) {
   for (DraftAsk& ask : asks) {
     const Clock::time_point start = Clock::now();
     const std::size_t before = may_read;
-    ask.status = static_cast<ModelDrafter&>(*ask.drafter)
-                     .ProposeWithin(may_read, ask.most, ask.branches, *ask.tree);
-    if (!ask.status.ok() || ask.tree->empty() || may_read < before) continue;
+    ask.drafts->clear();
+    ask.status =
+        static_cast<ModelDrafter&>(*ask.drafter).ProposeWithin(may_read, ask.most, *ask.drafts);
+    if (!ask.status.ok() || ask.drafts->empty() || may_read < before) continue;
     const double seconds = SecondsSince(start);
-    seconds_ = UsualTime(seconds_, seconds / static_cast<double>(ask.tree->size()));
+    seconds_ = UsualTime(seconds_, seconds / static_cast<double>(ask.drafts->size()));
   }
 }
 

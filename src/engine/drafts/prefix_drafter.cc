@@ -17,7 +17,7 @@ class PrefixDrafter final : public Drafter {
  public:
   PrefixDrafter(const PrefixCache& prefixes, std::uint64_t salt, const DraftRates& rates)
       : prefixes_(prefixes), salt_(salt) {
-    depth().rates() = rates;
+    this->rates() = rates;
   }
 
   Status Begin(std::span<const std::int32_t> text) override {

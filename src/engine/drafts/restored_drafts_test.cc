@@ -12,11 +12,11 @@
 
 #include "engine/engine_impl.h"
 #include "engine/prefixes/sequence_states.h"
-#include "engine/prefixes/session_prefixes.h"
 #include "engine/prefixes/token_keys.h"
 #include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 #include "store/snapshot_description.h"
 #include "store/store_testing.h"
@@ -70,17 +70,22 @@ Bytes HeadBytes(Engine& engine, SequenceId sequence, Position length) {
   return bytes;
 }
 
-Seen Look(Engine& engine, const Session& session) {
+// Looks at a sequence that has evaluated `text`.
+Seen Look(Engine& engine, SequenceId sequence, std::span<const std::int32_t> text) {
   Seen seen;
-  const std::span<const float> last = session.LastState();
+  const auto length = static_cast<Position>(text.size());
+  const std::span<const float> last = LastState(engine, sequence, length);
   seen.last.assign(last.begin(), last.end());
-  seen.head = HeadBytes(engine, session.sequence(), session.position());
+  seen.head = HeadBytes(engine, sequence, length);
   const auto drafter = *MakeHeadDrafter(engine);
-  drafter->SetSequence(session.sequence());
+  drafter->SetSequence(sequence);
   const std::int32_t next[] = {9};
-  EXPECT_TRUE(drafter->Begin(Joined(session.tokens(), next)).ok());
+  EXPECT_TRUE(drafter->Begin(Joined(text, next)).ok());
   EXPECT_TRUE(drafter->Propose(5, seen.drafts).ok());
   return seen;
+}
+Seen Look(Engine& engine, const Session& session) {
+  return Look(engine, session.sequence(), session.tokens());
 }
 
 class RestoredDraftsTest : public ::testing::TestWithParam<Kind> {
@@ -136,53 +141,51 @@ class RestoredDraftsTest : public ::testing::TestWithParam<Kind> {
     return seen;
   }
 
-  // Evaluates a text as a request does. Returns how much of it came from where it was kept.
-  static SessionReuse Evaluate(Session& session, SessionPrefixes& prefixes, const Tokens& text) {
-    auto reuse = prefixes.Begin(text, {});
-    EXPECT_TRUE(reuse.ok()) << reuse.status().message();
-    const auto held = static_cast<std::size_t>(session.position());
-    const Status status =
-        session.Append(std::span(text).subspan(held), [&](Position, std::int32_t) {
-          prefixes.Evaluated();
-          return Status::Ok();
-        });
-    EXPECT_TRUE(status.ok()) << status.message();
-    prefixes.End();
-    return *std::move(reuse);
+  // Evaluates a text as a request does.
+  struct Evaluated {
+    ReuseReport reuse{};
+    Seen seen{};
+    Row logits{};
+  };
+  static Evaluated Evaluate(Scheduler& scheduler, const Tokens& text) {
+    Evaluated evaluated;
+    Engine& engine = scheduler.engine();
+    ScheduledRequest request{.prompt = text, .max_tokens = 0};
+    request.on_logits = [&](Position length, std::span<const float> logits) {
+      EXPECT_EQ(length, std::ssize(text));
+      evaluated.logits.assign(logits.begin(), logits.end());
+      if (engine.has_draft_head()) evaluated.seen = Look(engine, SequenceId{0}, text);
+    };
+    request.on_done = [&](const RequestResult& result) { evaluated.reuse = result.reuse; };
+    EXPECT_TRUE(scheduler.Submit(std::move(request)).ok());
+    while (*scheduler.Step()) {
+    }
+    return evaluated;
+  }
+  static Evaluated Evaluate(Engine& engine, const Tokens& text) {
+    return Evaluate(**Scheduler::Make(engine, {.one_at_a_time = true}), text);
   }
 
-  // Restores the beginning of `text` that a session finds, evaluates the rest, and compares both with the
-  // same text at once.
-  void ExpectExact(Engine& engine, const Tokens& text, Position resumed) {
-    Session session(engine, SequenceId{0});
-    const auto prefixes = std::move(*SessionPrefixes::Make(engine, session, 0));
-    ExpectExact(engine, session, *prefixes, text, resumed);
-  }
-  void ExpectExact(Engine& engine, Session& session, SessionPrefixes& prefixes, const Tokens& text,
-                   Position resumed) {
-    const auto reuse = prefixes.Begin(text, {});
-    ASSERT_TRUE(reuse.ok()) << reuse.status().message();
-    ASSERT_EQ(reuse->problem, "");
-    ASSERT_EQ(session.position(), resumed);
-    const auto at = static_cast<std::size_t>(resumed);
-    EXPECT_EQ(Look(engine, session), AtOnce(std::span(text).first(at)));
-    ASSERT_TRUE(session.Append(std::span(text).subspan(at)).ok());
-    EXPECT_EQ(Look(engine, session), AtOnce(text));
-    prefixes.End();
+  // Restores the beginning of `text` that is found, evaluates the rest, and compares the whole with the same text at
+  // once.
+  void ExpectExact(Scheduler& scheduler, const Tokens& text, Position restored) {
+    const Evaluated evaluated = Evaluate(scheduler, text);
+    EXPECT_EQ(evaluated.reuse.store_problem, "");
+    EXPECT_EQ(evaluated.reuse.restored, restored);
+    EXPECT_EQ(evaluated.seen, AtOnce(text));
   }
 
   std::string path_;
   std::unique_ptr<testing::AssistantPair> pair_;
 };
 
-TEST_P(RestoredDraftsTest, FromThePrefixesOfASession) {
+TEST_P(RestoredDraftsTest, FromPrefixes) {
   const auto engine = Open();
-  Session session(*engine, SequenceId{0});
-  const auto prefixes = std::move(*SessionPrefixes::Make(*engine, session, 4096));
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {.one_at_a_time = true}));
   const Tokens text = SomeTokens(201);  // its last pass has one token
-  Evaluate(session, *prefixes, text);
-  Evaluate(session, *prefixes, SomeTokens(40, 90));
-  ExpectExact(*engine, session, *prefixes, Joined(text, SomeTokens(30, 5)), 201);
+  (void)Evaluate(*scheduler, text);
+  (void)Evaluate(*scheduler, SomeTokens(40, 90));
+  ExpectExact(*scheduler, Joined(text, SomeTokens(30, 5)), 201);
 }
 
 TEST_P(RestoredDraftsTest, FromASnapshotAndItsState) {
@@ -228,23 +231,6 @@ TEST_P(RestoredDraftsTest, FromAForkAndATruncation) {
   EXPECT_EQ(Look(*engine, session), AtOnce(Joined(kept, more)));
 }
 
-// Of a tree, the state of the draft that stays is kept, and not that of its siblings.
-TEST_P(RestoredDraftsTest, BehindATreeOfDrafts) {
-  const auto engine = Open();
-  const Tokens text = SomeTokens(50);
-  Session session(*engine, SequenceId{0});
-  ASSERT_TRUE(session.Append(std::span(text).first(47)).ok());
-  DraftTree drafts;
-  drafts.Add(drafts.Add(-1, 7), 8);
-  const std::int32_t first = drafts.Add(-1, text[48]);
-  drafts.Add(first, 6);
-  const std::int32_t second = drafts.Add(first, text[49]);
-  drafts.Add(first, 5);
-  const auto accept = [&](std::span<const float>) { return Result<std::int32_t>(second); };
-  ASSERT_TRUE(session.Verify(text[47], drafts, accept).ok());
-  EXPECT_EQ(Look(*engine, session), AtOnce(text));
-}
-
 TEST_P(RestoredDraftsTest, FromStores) {
   const TestDirectory directory;
   const Tokens text = SomeTokens(600);
@@ -253,16 +239,16 @@ TEST_P(RestoredDraftsTest, FromStores) {
     if (on_disk) store = std::move(*OpenDiskStore({.directory = directory.path()}));
     {
       const auto engine = Open(store);
-      Session session(*engine, SequenceId{0});
-      const auto prefixes = std::move(*SessionPrefixes::Make(*engine, session, 0));
-      EXPECT_EQ(Evaluate(session, *prefixes, text).stored, 0);
+      EXPECT_EQ(Evaluate(*engine, text).reuse.stored, 0);
       EXPECT_EQ(engine->FlushStore(), "");
     }
     const auto engine = Open(store);
     const bool divisible = IsDivisible(engine->info().memory);
-    ExpectExact(*engine, Joined(text, SomeTokens(40, 5)), divisible ? 592 : 600);
+    // Each scheduler has prefixes of its own.
+    const auto make = [&] { return std::move(*Scheduler::Make(*engine, {.one_at_a_time = true})); };
+    ExpectExact(*make(), Joined(text, SomeTokens(40, 5)), divisible ? 592 : 600);
     // The end of a chunk is inside of a pass.
-    ExpectExact(*engine, Joined(std::span(text).first(512), SomeTokens(40, 6)), 512);
+    ExpectExact(*make(), Joined(std::span(text).first(512), SomeTokens(40, 6)), 512);
   }
 }
 
@@ -274,9 +260,7 @@ TEST_P(RestoredDraftsTest, StoresOfEnginesWithAndWithoutTheHead) {
   for (const bool head_writes : {false, true}) {
     const std::shared_ptr<Store> store = std::move(*MakeMemoryStore());
     const auto writer = Open(store, head_writes);
-    Session session(*writer, SequenceId{0});
-    const auto prefixes = std::move(*SessionPrefixes::Make(*writer, session, 0));
-    Evaluate(session, *prefixes, text);
+    (void)Evaluate(*writer, text);
     EXPECT_EQ(writer->FlushStore(), "");
     int states = 0;
     int with_last = 0;
@@ -293,19 +277,16 @@ TEST_P(RestoredDraftsTest, StoresOfEnginesWithAndWithoutTheHead) {
     EXPECT_GT(states, 0);
     EXPECT_EQ(with_last > 0, head_writes);
     const auto reader = Open(store, !head_writes);
-    Session other(*reader, SequenceId{0});
-    const auto found = std::move(*SessionPrefixes::Make(*reader, other, 0));
-    const SessionReuse reuse = Evaluate(other, *found, longer);
-    EXPECT_EQ(reuse.stored, IsAssistant() ? 300 : 0);
+    const Evaluated found = Evaluate(*reader, longer);
+    EXPECT_EQ(found.reuse.stored, IsAssistant() ? 300 : 0);
     if (IsAssistant()) {
-      EXPECT_EQ(reuse.problem, "");
+      EXPECT_EQ(found.reuse.store_problem, "");
     }
     const auto all = Open();
     Session at_once(*all, SequenceId{0});
     ASSERT_TRUE(at_once.Append(longer).ok());
     const auto expected = *at_once.LastLogits();
-    const auto logits = *other.LastLogits();
-    EXPECT_EQ(Row(logits.begin(), logits.end()), Row(expected.begin(), expected.end()));
+    EXPECT_EQ(found.logits, Row(expected.begin(), expected.end()));
   }
 }
 

@@ -23,6 +23,7 @@
 #include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/head_drafter.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 
 namespace kvcache::trimmed_head_test {
@@ -187,8 +188,8 @@ class TrimmedHead : public ::testing::TestWithParam<DType> {
     request.sampling = {.temperature = temperature, .seed = 4};
     request.drafter = drafter;
     request.draft_tokens = depth;
-    Session session(engine, SequenceId{0});
-    auto result = Generate(session, engine, request);
+    const auto scheduler = std::move(*Scheduler::Make(engine, {}));
+    auto result = Generate(*scheduler, request);
     EXPECT_TRUE(result.ok()) << result.status().message();
     EXPECT_TRUE(result->speculation.error.ok()) << result->speculation.error.message();
     return *std::move(result);

@@ -40,36 +40,6 @@ Status PrefixStore::RestoreOutput(SequenceId sequence, const Snapshot& output) {
   return restored;
 }
 
-TextReuse PrefixStore::LoadOutput(SequenceId sequence, std::span<const std::int32_t> text) {
-  const auto start = std::chrono::steady_clock::now();
-  TextReuse reuse;
-  const auto size = static_cast<Position>(text.size());
-  const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, 0));
-    bool is_wrong = false;
-    const auto read = [&](std::size_t, std::span<const std::byte> payload,
-                          StoreTier tier) -> Status {
-      auto output = ImportOutput(payload, text.size());
-      is_wrong = !output.ok() && output.status().code() != StatusCode::kOutOfMemory;
-      if (!output.ok()) return std::move(output).TakeStatus();
-      KVCACHE_RETURN_IF_ERROR(RestoreOutput(sequence, **output));
-      reuse.stored = reuse.tiers[static_cast<std::size_t>(tier)] = size;
-      return Status::Ok();
-    };
-    Status loaded = store_->GetEach(std::span(&id, 1), read);
-    if (is_wrong) (void)store_->Remove(id).ok();
-    return loaded;
-  });
-  if (status.code() == StatusCode::kNotFound) {
-    reuse.problem = WhyMissed(text, 0);
-  } else if (!status.ok()) {
-    reuse.problem = status.message();
-  }
-  reuse.store_ms =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  return reuse;
-}
-
 Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id,
                                 int most_wait_ms) {
   EncoderCache& encoder = *engine_.cache().Encoder();
@@ -81,21 +51,12 @@ Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const O
   return Queue(id, std::move(bytes), most_wait_ms);
 }
 
-// It was not found, or could not be read: one of several stores may have it, and others not.
-void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text) {
-  const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, 0));
-    return WriteOutput(sequence, text.size(), id, kMostWaitMs);
-  });
-  (void)status.ok();  // what was not stored is encoded again
-}
-
 void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text,
                              std::uint64_t salt, Known& known) {
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->OutputId(text, salt));
     if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
-    KVCACHE_RETURN_IF_ERROR(WriteOutput(sequence, text.size(), id, 0));
+    KVCACHE_RETURN_IF_ERROR(WriteOutput(sequence, text.size(), id, known.max_wait_ms));
     known.ids.push_back(id);
     return Status::Ok();
   });

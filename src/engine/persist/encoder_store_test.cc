@@ -24,25 +24,23 @@ class EncoderStoreTest : public EncoderStoreFixture {
  protected:
   struct Read {
     std::vector<std::vector<float>> logits;  // after the first token, and after each answer's token
-    TextReuse reuse;
+    ReuseReport reuse;
   };
-  // Reads a text, and then the tokens of an answer one by one.
+  // Answers a text with a few tokens.
   static Read Evaluate(Engine& engine, const Tokens& text) {
     Read read;
-    Session session(engine, SequenceId{0});
-    const auto add = [&] {
-      const auto logits = session.LastLogits();
-      ASSERT_TRUE(logits.ok()) << logits.status().message();
-      read.logits.emplace_back(logits->begin(), logits->end());
+    auto scheduler = Scheduler::Make(engine, {.one_at_a_time = true});
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status().message();
+    ScheduledRequest request{.prompt = text, .sampling = {.temperature = 0.0f}, .max_tokens = 4};
+    request.on_logits = [&](Position, std::span<const float> logits) {
+      read.logits.emplace_back(logits.begin(), logits.end());
     };
-    const Status encoded = session.Encode(text);
-    EXPECT_TRUE(encoded.ok()) << encoded.message();
-    read.reuse = session.text_reuse();
-    EXPECT_EQ(session.position(), 1);
-    add();
-    for (const std::int32_t token : {300, 20, 31, 5}) {
-      EXPECT_TRUE(session.Append(std::span(&token, 1)).ok());
-      add();
+    request.on_done = [&](const RequestResult& result) {
+      EXPECT_TRUE(result.status.ok()) << result.status.message();
+      read.reuse = result.reuse;
+    };
+    EXPECT_TRUE((*scheduler)->Submit(std::move(request)).ok());
+    while (*(*scheduler)->Step()) {
     }
     (void)engine.FlushStore();
     return read;
@@ -59,14 +57,14 @@ class EncoderStoreTest : public EncoderStoreFixture {
           << "after " << i + 1 << " tokens";
     }
   }
-  static void ExpectStored(const TextReuse& reuse, const Tokens& text, StoreTier tier) {
+  static void ExpectStored(const ReuseReport& reuse, const Tokens& text, StoreTier tier) {
     const auto size = static_cast<Position>(text.size());
     TokensByTier tiers{};
     tiers[static_cast<std::size_t>(tier)] = size;
     EXPECT_EQ(reuse.stored, size);
     EXPECT_EQ(reuse.tiers, tiers);
     EXPECT_GT(reuse.store_ms, 0.0);
-    EXPECT_EQ(reuse.problem, "");
+    EXPECT_EQ(reuse.store_problem, "");
   }
   static ObjectId IdOf(Engine& engine, const Tokens& text) {
     return *engine.prefix_store()->keys().OutputId(text, 0);
@@ -81,7 +79,7 @@ TEST_P(EncoderStoreTest, GivesTheBitsOfAnEncoding) {
       const Read cold = Cold(text);
       const Read first = Evaluate(*Open(is_disk ? Disk() : memory), text);
       EXPECT_EQ(first.reuse.stored, 0);
-      EXPECT_EQ(first.reuse.problem, "");
+      EXPECT_EQ(first.reuse.store_problem, "");
       ExpectSame(first, cold);
       // A process that has encoded nothing yet.
       const Read second = Evaluate(*Open(is_disk ? Disk() : memory), text);
@@ -112,7 +110,7 @@ TEST_P(EncoderStoreTest, OtherSettingsOfTheEngineTakeTheSameOutput) {
   EXPECT_EQ(engine->cache().snapshots()->SnapshotBytes(), 0);
 }
 
-TEST_P(EncoderStoreTest, OneSessionReadsSeveralTexts) {
+TEST_P(EncoderStoreTest, OneEngineReadsSeveralTexts) {
   const Tokens texts[] = {Text(40), Text(41), Text(39), Text(40, 4)};
   const auto engine = Open(Disk());
   for (const Tokens& text : texts) {
@@ -121,13 +119,10 @@ TEST_P(EncoderStoreTest, OneSessionReadsSeveralTexts) {
     ExpectSame(read, Cold(text));
   }
   EXPECT_EQ(Outputs(*engine), 4);
-  Session session(*engine, SequenceId{0});
   for (const Tokens& text : texts) {
-    ASSERT_TRUE(session.Encode(text).ok());
-    ExpectStored(session.text_reuse(), text, StoreTier::kDisk);
-    const auto logits = *session.LastLogits();
-    EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), Cold(text).logits.front());
-    ASSERT_TRUE(session.Truncate(0).ok());
+    const Read read = Evaluate(*engine, text);
+    ExpectStored(read.reuse, text, StoreTier::kDisk);
+    ExpectSame(read, Cold(text));
   }
   EXPECT_EQ(Outputs(*engine), 4);
 }
@@ -139,8 +134,9 @@ TEST_P(EncoderStoreTest, AnswersAreTheSame) {
   request.sampling = {.temperature = 1.0f, .seed = 7};
   const auto answer = [&](std::shared_ptr<Store> store) {
     const auto engine = Open(std::move(store));
-    Session session(*engine, SequenceId{0});
-    auto result = Generate(session, *engine, request);
+    auto scheduler = Scheduler::Make(*engine, {.one_at_a_time = true});
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status().message();
+    auto result = Generate(**scheduler, request);
     EXPECT_TRUE(result.ok()) << result.status().message();
     (void)engine->FlushStore();
     return std::move(*result);
@@ -149,13 +145,13 @@ TEST_P(EncoderStoreTest, AnswersAreTheSame) {
   const GenerateResult first = answer(Disk());
   EXPECT_EQ(first.tokens, cold.tokens);
   EXPECT_EQ(first.computed_tokens, 50);
-  EXPECT_EQ(first.text_reuse.stored, 0);
+  EXPECT_EQ(first.reuse.stored, 0);
   const GenerateResult second = answer(Disk());
   EXPECT_EQ(second.tokens, cold.tokens);
   EXPECT_EQ(second.text, cold.text);
   EXPECT_EQ(second.prompt_tokens, 50);
   EXPECT_EQ(second.computed_tokens, 0);
-  ExpectStored(second.text_reuse, request.prompt, StoreTier::kDisk);
+  ExpectStored(second.reuse, request.prompt, StoreTier::kDisk);
 }
 
 TEST_P(EncoderStoreTest, AChatReportsWhatTheStoreGave) {
@@ -175,15 +171,15 @@ TEST_P(EncoderStoreTest, AChatReportsWhatTheStoreGave) {
     return std::move(*turn);
   };
   const ChatTurn first = answer();
-  EXPECT_EQ(first.stored, 0);
-  EXPECT_EQ(first.result.prompt_tokens, first.prompt_tokens);
+  EXPECT_EQ(first.result.reuse.stored, 0);
+  EXPECT_EQ(first.result.computed_tokens, first.result.prompt_tokens);
   const ChatTurn second = answer();
   EXPECT_EQ(second.result.tokens, first.result.tokens);
-  EXPECT_EQ(second.prompt_tokens, first.prompt_tokens);
-  EXPECT_EQ(second.stored, first.prompt_tokens);
-  EXPECT_EQ(second.kept, second.stored);
-  EXPECT_EQ(second.reuse.matched, second.stored);
-  EXPECT_EQ(second.result.prompt_tokens, 0) << "those that were not kept";
+  EXPECT_EQ(second.result.prompt_tokens, first.result.prompt_tokens);
+  EXPECT_EQ(second.result.reuse.stored, first.result.prompt_tokens);
+  EXPECT_EQ(second.result.reuse.restored, second.result.reuse.stored);
+  EXPECT_EQ(second.result.reuse.matched, second.result.reuse.stored);
+  EXPECT_EQ(second.result.computed_tokens, 0) << "those that were not kept";
 }
 
 TEST_P(EncoderStoreTest, ASaltAndAPrefixHaveOtherNames) {
@@ -206,17 +202,17 @@ TEST_P(EncoderStoreTest, AnotherModelOrTypeMisses) {
   (void)Evaluate(*Open(Disk()), text);
   const Read other_model = Evaluate(*Open(MakeModel(6), Options(), Disk()), text);
   EXPECT_EQ(other_model.reuse.stored, 0);
-  EXPECT_EQ(other_model.reuse.problem,
+  EXPECT_EQ(other_model.reuse.store_problem,
             "it has the text under another fingerprint: the model's file (weights, tokenizer or "
             "settings) differs");
   EngineOptions options = Options();
   options.k_type = options.k_type == DType::kF32 ? DType::kF16 : DType::kF32;
   const Read other_type = Evaluate(*Open(path_, options, Disk()), text);
   EXPECT_EQ(other_type.reuse.stored, 0);
-  EXPECT_NE(other_type.reuse.problem.find("the types of keys and values"), std::string::npos)
-      << other_type.reuse.problem;
+  EXPECT_NE(other_type.reuse.store_problem.find("the types of keys and values"), std::string::npos)
+      << other_type.reuse.store_problem;
   const Read other_text = Evaluate(*Open(MakeModel(7), Options(), Disk()), Text(61));
-  EXPECT_EQ(other_text.reuse.problem, "") << "nobody has this text";
+  EXPECT_EQ(other_text.reuse.store_problem, "") << "nobody has this text";
   ExpectStored(Evaluate(*Open(Disk()), text).reuse, text, StoreTier::kDisk);
 }
 
@@ -233,7 +229,7 @@ TEST_P(EncoderStoreTest, NoFaultReachesASession) {
       broken->is_broken = true;
       const Read read = Evaluate(*engine, text);
       EXPECT_EQ(read.reuse.stored, 0) << static_cast<int>(fault);
-      EXPECT_NE(read.reuse.problem, "");
+      EXPECT_NE(read.reuse.store_problem, "");
       ExpectSame(read, cold);
       // What was refused is gone, and was stored again.
       broken->is_broken = false;
@@ -258,7 +254,7 @@ TEST_P(EncoderStoreTest, ADamagedObjectIsAMiss) {
     ASSERT_TRUE(memory->Put(id, std::span(whole).first(size)).ok());
     const Read read = Evaluate(*engine, text);
     EXPECT_EQ(read.reuse.stored, 0);
-    EXPECT_NE(read.reuse.problem, "");
+    EXPECT_NE(read.reuse.store_problem, "");
     ExpectSame(read, cold);
   }
   EXPECT_EQ(*ReadObject(*memory, id), whole) << "it was stored again";
@@ -283,7 +279,7 @@ TEST_P(EncoderStoreTest, AnotherOutputUnderTheNameIsRefused) {
     EXPECT_EQ(read.reuse.stored, 0);
     const char* const why = is_longer ? "the snapshot's output has 31 tokens; must have 30"
                                       : "the snapshot is of a cache";  // another one
-    EXPECT_NE(read.reuse.problem.find(why), std::string::npos) << read.reuse.problem;
+    EXPECT_NE(read.reuse.store_problem.find(why), std::string::npos) << read.reuse.store_problem;
     ExpectSame(read, cold);
     ExpectStored(Evaluate(*engine, text).reuse, text, StoreTier::kMemory);
   }
@@ -322,7 +318,7 @@ TEST_P(EncoderStoreTest, AnEncodingGoesToEachStore) {
   };
   const Read first = Evaluate(*Open(both()), text);
   EXPECT_EQ(first.reuse.stored, 0);
-  EXPECT_NE(first.reuse.problem, "");
+  EXPECT_NE(first.reuse.store_problem, "");
   ExpectSame(first, cold);
   const Read second = Evaluate(*Open(both()), text);
   ExpectStored(second.reuse, text, StoreTier::kDisk);
@@ -338,52 +334,53 @@ TEST_P(EncoderStoreTest, AFailedRestoreLeavesNothing) {
   auto backend = std::make_unique<testing::FailingBackend>(*MakeCpuBackend({.threads = 1}));
   testing::FailingBackend* const failing = backend.get();
   const auto engine = Open(path_, Options(), memory, std::move(backend));
-  int failed = 0;
+  const GenerateRequest request{.prompt = text, .max_tokens = 4, .sampling = {.temperature = 0.0f}};
+  const Tokens expected = [&] {
+    const auto other = Open(nullptr);
+    return Generate(**Scheduler::Make(*other, {}), request)->tokens;
+  }();
+  int failed = 0;  // passes that fail once are tried again
   int refused = 0;
   for (int n = 1; n < 400; ++n) {
-    {
-      Session session(*engine, SequenceId{0});
-      failing->FailNth(n);
-      const Status encoded = session.Encode(text);
-      const bool is_injected = !failing->failure_pending();
-      failing->FailNth(0);
-      failed += encoded.ok() ? 0 : 1;
-      refused += session.text_reuse().problem.empty() ? 0 : 1;
-      EXPECT_EQ(session.position(), encoded.ok() ? 1 : 0);
-      if (encoded.ok()) {
-        const auto logits = *session.LastLogits();
-        EXPECT_EQ(std::vector<float>(logits.begin(), logits.end()), cold.logits.front());
-      }
-      if (!is_injected) break;
+    failing->FailNth(n);
+    const auto scheduler = std::move(*Scheduler::Make(*engine, {.one_at_a_time = true}));
+    const auto result = Generate(*scheduler, request);
+    const bool is_injected = !failing->failure_pending();
+    failing->FailNth(0);
+    failed += result.ok() ? 0 : 1;
+    refused += result.ok() && !result->reuse.store_problem.empty() ? 1 : 0;
+    if (result.ok()) {
+      EXPECT_EQ(result->tokens, expected);
     }
+    if (!is_injected) break;
     EXPECT_FALSE(engine->cache().Encoder()->EncoderCached(SequenceId{0}));
     (void)engine->FlushStore();
     const Read read = Evaluate(*engine, text);
     ExpectSame(read, cold);
   }
-  EXPECT_GT(failed, 0);
+  EXPECT_EQ(failed, 0);
   EXPECT_GT(refused, 0);
 }
 
 TEST_P(EncoderStoreTest, AnInterruptAndATextThatDoesNotFitLeaveNothing) {
   const Tokens text = Text(30);
   const auto engine = Open(Disk());
-  Session session(*engine, SequenceId{0});
   const std::atomic<bool> interrupt{true};
-  EXPECT_EQ(session.Encode(text, &interrupt).code(), StatusCode::kCancelled);
-  EXPECT_EQ(session.position(), 0);
-  ASSERT_TRUE(session.Encode(text).ok());
-  EXPECT_EQ(session.text_reuse().stored, 0);
-  (void)engine->FlushStore();
-  ASSERT_TRUE(session.Truncate(0).ok());
-  EXPECT_EQ(session.Encode(text, &interrupt).code(), StatusCode::kCancelled);
-  EXPECT_EQ(session.position(), 0);
+  const auto generate = [&](Tokens prompt, const std::atomic<bool>* stop) {
+    const auto scheduler = std::move(*Scheduler::Make(*engine, {.one_at_a_time = true}));
+    auto result =
+        Generate(*scheduler, {.prompt = std::move(prompt), .max_tokens = 1, .interrupt = stop});
+    (void)engine->FlushStore();
+    return result;
+  };
+  EXPECT_EQ(generate(text, &interrupt)->stop, StopReason::kInterrupted);
   EXPECT_FALSE(engine->cache().Encoder()->EncoderCached(SequenceId{0}));
-  EXPECT_EQ(session.Encode(Text(kContext + 1)).code(), StatusCode::kCacheFull);
-  EXPECT_EQ(session.Encode({}).message(), "the text to encode has no tokens");
-  EXPECT_EQ(session.text_reuse().stored, 0);
-  ASSERT_TRUE(session.Encode(text).ok());
-  ExpectStored(session.text_reuse(), text, StoreTier::kDisk);
+  EXPECT_EQ(generate(text, nullptr)->reuse.stored, 0);
+  EXPECT_EQ(generate(text, &interrupt)->computed_tokens, 0);
+  EXPECT_FALSE(engine->cache().Encoder()->EncoderCached(SequenceId{0}));
+  EXPECT_EQ(generate(Text(kContext + 1), nullptr).status().code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(generate({}, nullptr).status().message(), "the prompt is empty");
+  ExpectStored(generate(text, nullptr)->reuse, text, StoreTier::kDisk);
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, EncoderStoreTest, ::testing::ValuesIn(EncoderCases()),

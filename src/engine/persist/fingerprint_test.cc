@@ -11,8 +11,8 @@
 #include "engine/engine_impl.h"
 #include "engine/persist/fingerprint_list.h"
 #include "engine/persist/prefix_store.h"
-#include "engine/prefixes/session_prefixes.h"
-#include "kvcache_engine/session.h"
+#include "kvcache_engine/generate.h"
+#include "kvcache_engine/scheduler.h"
 #include "make_model/make_model.h"
 
 namespace kvcache::fingerprint_test {
@@ -62,16 +62,12 @@ class FingerprintTest : public ::testing::Test {
     EXPECT_TRUE(engine.ok()) << engine.status().message();
     if (!engine.ok()) return {};
     EXPECT_TRUE((*engine)->UseStore(store_).ok());
-    Session session(**engine, SequenceId{0});
-    const auto prefixes = std::move(*SessionPrefixes::Make(**engine, session, 0));
-    const std::vector<std::int32_t> tokens = Prompt();
-    const auto reuse = prefixes->Begin(tokens, {});
-    EXPECT_TRUE(reuse.ok()) << reuse.status().message();
-    const auto done = static_cast<std::size_t>(session.position());
-    EXPECT_TRUE(session.Append(std::span(tokens).subspan(done)).ok());
-    prefixes->End();
+    auto scheduler = Scheduler::Make(**engine, {.one_at_a_time = true});
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status().message();
+    const auto result = Generate(**scheduler, {.prompt = Prompt(), .max_tokens = 0});
+    EXPECT_TRUE(result.ok()) << result.status().message();
     EXPECT_EQ((*engine)->FlushStore(), "");
-    return {reuse->stored, reuse->problem};
+    return {result->reuse.stored, result->reuse.store_problem};
   }
 
   const std::shared_ptr<Store> store_ = std::move(*MakeMemoryStore());

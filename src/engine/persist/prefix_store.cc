@@ -54,101 +54,12 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
     KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
-    KVCACHE_ASSIGN_OR_RETURN(made->saved_, made->keys_->Nothing(0));
     KVCACHE_ASSIGN_OR_RETURN(made->fingerprints_, ReadFingerprints(*made->store_));
     made->fingerprint_text_ = text;
     return made;
   } catch (const std::exception& error) {
     return Status(StatusCode::kInternal, error.what());
   }
-}
-
-bool PrefixStore::Has(const ObjectId& id) {
-  if (writer_.Holds(id)) return true;
-  const auto has = store_->Contains(id);
-  return has.ok() && *has;
-}
-
-Status PrefixStore::LoadObjects(Session& session, std::span<const StoredPiece> pieces,
-                                std::span<const std::int32_t> tokens, TokensByTier& tiers) {
-  std::vector<ObjectId> ids;
-  for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
-  const ObjectId* wrong = nullptr;
-  Status status = store_->GetEach(
-      ids, [&](std::size_t index, std::span<const std::byte> payload, StoreTier tier) -> Status {
-        auto state = Read(payload);
-        if (!state.ok() && state.status().code() != StatusCode::kOutOfMemory) wrong = &ids[index];
-        if (!state.ok()) return std::move(state).TakeStatus();
-        const Position before = session.position();
-        const auto most = static_cast<Position>(tokens.size()) - 1;
-        const auto target = static_cast<std::size_t>(std::min(pieces[index].end, most));
-        KVCACHE_RETURN_IF_ERROR(
-            session.Restore(state->snapshot.get(), tokens.first(target), state->last));
-        tiers[static_cast<std::size_t>(tier)] += session.position() - before;
-        return Status::Ok();
-      });
-  if (wrong != nullptr) (void)store_->Remove(*wrong).ok();
-  return status;
-}
-
-Status PrefixStore::LoadPieces(Session& session, std::span<const std::int32_t> tokens,
-                               TokensByTier& tiers) {
-  KVCACHE_ASSIGN_OR_RETURN(const StoredPiece nothing, keys_->Nothing(0));
-  Status status;  // of a store that does not answer; others may
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredPiece> pieces,
-                           keys_->Divide(tokens, kLeastPiece, nothing, [&](const ObjectId& id) {
-                             const auto has = store_->Contains(id);
-                             if (!has.ok() && status.ok()) status = has.status();
-                             return has.ok() && *has;
-                           }));
-  if (pieces.empty()) return status;
-  const auto most = static_cast<Position>(tokens.size()) - 1;
-  if (std::min(pieces.back().end, most) >= session.position() + kLeastPiece) {
-    const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
-      return piece.end > session.position();
-    });
-    Status loaded = LoadObjects(session, std::span(missing, pieces.end()), tokens, tiers);
-    if (!loaded.ok()) status = std::move(loaded);
-  }
-  // The first piece of a chain is of use to most prompts, and goes last.
-  std::vector<ObjectId> used;
-  for (auto piece = pieces.rbegin(); piece != pieces.rend(); ++piece) used.push_back(piece->id);
-  store_->Touch(used);
-  return status;
-}
-
-Status PrefixStore::LoadState(Session& session, std::span<const std::int32_t> tokens,
-                              TokensByTier& tiers) {
-  Status first;
-  const Status status = ForEachState(
-      *store_, *keys_, tokens, 0, session.position() + kLeastPiece,
-      static_cast<Position>(tokens.size()) - 1, [&](const StoredPiece& state) -> Result<bool> {
-        Status loaded = LoadObjects(session, std::span(&state, 1), tokens, tiers);
-        if (loaded.ok()) {
-          store_->Touch(std::span(&state.id, 1));
-          return false;
-        }
-        if (first.ok() && loaded.code() != StatusCode::kNotFound) first = std::move(loaded);
-        return true;
-      });
-  return status.ok() ? first : status;
-}
-
-PrefixStore::Loaded PrefixStore::Load(Session& session, std::span<const std::int32_t> tokens) {
-  const auto start = std::chrono::steady_clock::now();
-  const Position before = session.position();
-  Loaded loaded;
-  const Status status = WithoutExceptions([&] {
-    return is_divisible_ ? LoadPieces(session, tokens, loaded.tiers)
-                         : LoadState(session, tokens, loaded.tiers);
-  });
-  if (!status.ok()) loaded.problem = status.message();
-  if (status.ok() && session.position() == 0) loaded.problem = WhyMissed(tokens, 0);
-  loaded.tokens = std::max<Position>(0, session.position() - before);
-  loaded.ms =
-      std::chrono::duration<double, std::milli>(std::chrono::steady_clock::now() - start).count();
-  if (auto nothing = keys_->Nothing(0); nothing.ok()) saved_ = *nothing;
-  return loaded;
 }
 
 Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
@@ -194,32 +105,10 @@ Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, in
   return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, most_wait_ms);
 }
 
-void PrefixStore::Save(const Session& session, Extent extent) {
-  if (!is_divisible_ || session.unshifted() != session.position()) return;
-  const Status status = WithoutExceptions([&]() -> Status {
-    const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
-    KVCACHE_ASSIGN_OR_RETURN(
-        const std::vector<StoredPiece> pieces,
-        keys_->Divide(session.tokens(), least, saved_, [](const ObjectId&) { return true; }));
-    std::vector<ObjectId> known;
-    for (const StoredPiece& piece : pieces) {
-      if (Has(piece.id)) {
-        known.insert(known.begin(), piece.id);
-      } else {
-        KVCACHE_RETURN_IF_ERROR(
-            WritePiece(session.sequence(), piece, extent == Extent::kAll ? kMostWaitMs : 0));
-      }
-      if (piece.end - piece.begin == kChunk) saved_ = piece;
-    }
-    store_->Touch(known);
-    return Status::Ok();
-  });
-  (void)status.ok();  // what was not stored is computed again
-}
-
 void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens,
                              Extent extent, Known& known) {
   const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+  const int wait_ms = extent == Extent::kAll ? known.max_wait_ms : 0;
   const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
   if (!is_divisible_ || !has_piece) return;
   const Status status = WithoutExceptions([&]() -> Status {
@@ -229,7 +118,7 @@ void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> 
     for (const StoredPiece& piece : pieces) {
       const bool is_known =
           std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();
-      if (!is_known) KVCACHE_RETURN_IF_ERROR(WritePiece(sequence, piece, 0));
+      if (!is_known) KVCACHE_RETURN_IF_ERROR(WritePiece(sequence, piece, wait_ms));
       if (piece.end - piece.begin == kChunk) {
         known.last = piece;
       } else if (!is_known) {
@@ -250,22 +139,6 @@ Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> ch
 }
 
 void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
-                            std::span<const std::int32_t> tokens) {
-  if (is_divisible_ || tokens.size() < kLeastPiece) return;
-  const Status status = WithoutExceptions([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, 0));
-    KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
-    if (Has(id)) {
-      store_->Touch(std::span(&id, 1));
-    } else {
-      KVCACHE_RETURN_IF_ERROR(Write(state, last, id, kMostWaitMs));
-    }
-    return List({id, 0, static_cast<Position>(tokens.size())}, chain);
-  });
-  (void)status.ok();
-}
-
-void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
                             std::span<const std::int32_t> tokens, std::uint64_t salt,
                             Known& known) {
   if (is_divisible_ || tokens.size() < kLeastPiece) return;
@@ -273,7 +146,7 @@ void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));
     if (std::find(known.ids.begin(), known.ids.end(), id) != known.ids.end()) return Status::Ok();
-    KVCACHE_RETURN_IF_ERROR(Write(state, last, id, 0));
+    KVCACHE_RETURN_IF_ERROR(Write(state, last, id, known.max_wait_ms));
     known.ids.push_back(id);
     return List({id, 0, static_cast<Position>(tokens.size())}, chain);
   });

@@ -34,28 +34,10 @@ class PrefixStore {
   // kOutOfMemory.
   static Result<std::unique_ptr<PrefixStore>> Make(Engine& engine, std::shared_ptr<Store> store);
 
-  // What came from the store, and how long that took.
-  struct Loaded {
-    Position tokens = 0;
-    TokensByTier tiers{};  // of these, by the tier that they came from
-    double ms = 0.0;
-    std::string problem;  // why a stored prefix was not used; empty if there is none
-  };
-  // Extends the session to the longest stored prefix of `tokens`, and at most to all but the last token.
-  // REQUIRES: the session holds a prefix of `tokens`.
-  Loaded Load(Session& session, std::span<const std::int32_t> tokens);
-
   enum class Extent : std::uint8_t {
-    kWholeChunks,  // chunks of 512 tokens; does not wait for room in the queue
+    kWholeChunks,  // chunks of 512 tokens
     kAll,
   };
-  // Stores what the session holds and the store does not. Does nothing for a model with windows or
-  // recurrent states, or with a session that was shifted.
-  void Save(const Session& session, Extent extent);
-  // Stores a state of [0, tokens.size()) of a model with windows or recurrent states; does nothing for
-  // another model. `last` is the final state of the last token (sequence_states.h), or empty.
-  void SaveState(const Snapshot& state, std::span<const float> last,
-                 std::span<const std::int32_t> tokens);
   // Returns whether a state after `length` tokens of a prompt is worth its bytes. `restore_points` are
   // the prompt's, ascending.
   bool IsStateWorthStoring(Position length, Position prompt,
@@ -65,25 +47,28 @@ class PrefixStore {
   struct Known {
     StoredPiece last;             // the last chunk of the text that the store has
     std::vector<ObjectId> ids{};  // others of the text
+    int max_wait_ms = 0;          // for room in the queue, except for whole chunks
   };
-  // As Save and SaveState for a sequence without a session. Asks the store nothing, and waits for nothing.
-  // What is queued becomes known.
+  // Stores pieces of a sequence that holds `tokens`, if the store does not have them. Does nothing for a model with
+  // windows or recurrent states. Asks the store nothing. What is queued becomes known.
   void SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens, Extent extent,
                   Known& known);
+  // Stores a state of [0, tokens.size()) of a model with windows or recurrent states; does nothing for
+  // another model. `last` is the final state of the last token (sequence_states.h), or empty. As SavePieces.
   void SaveState(const Snapshot& state, std::span<const float> last,
                  std::span<const std::int32_t> tokens, std::uint64_t salt, Known& known);
+
+  // Removes an object that is not what it should be, behind what is queued and before what will be.
+  void Discard(const ObjectId& id) {
+    (void)writer_.Do([id](Store& store) { return store.Remove(id); });
+  }
 
   // Reads an object. Errors: those of ReadStoredState (stored_state.h).
   Result<StoredState> Read(std::span<const std::byte> payload);
 
   // ---- Models with an encoder (encoder_outputs.cc): the output for a whole text is one object.
 
-  // Gives the empty sequence the output for `text`, without a salt, if the store has it. Only the decoder's
-  // first token is left to be evaluated then.
-  TextReuse LoadOutput(SequenceId sequence, std::span<const std::int32_t> text);
-  // Stores the output for `text` that the sequence has: the store did not give it.
-  void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text);
-  // As SaveOutput with a salt. Asks the store nothing, and waits for nothing.
+  // Stores the output for `text` that the sequence has. As SavePieces.
   void SaveOutput(SequenceId sequence, std::span<const std::int32_t> text, std::uint64_t salt,
                   Known& known);
   // Returns the output in a payload. Errors: kOutOfMemory; any other if it is not that of a text of
@@ -111,18 +96,9 @@ class PrefixStore {
   std::string WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt);
 
  private:
-  static constexpr int kMostWaitMs =
-      2000;  // for room in the queue, when a prompt or answer is complete
-
   PrefixStore(Engine& engine, std::shared_ptr<Store> store);
 
-  bool Has(const ObjectId& id);
   void Announce();
-  Status LoadPieces(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
-  Status LoadState(Session& session, std::span<const std::int32_t> tokens, TokensByTier& tiers);
-  // Restores pieces one after the other, the last one perhaps in part.
-  Status LoadObjects(Session& session, std::span<const StoredPiece> pieces,
-                     std::span<const std::int32_t> tokens, TokensByTier& tiers);
   Status Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
                int most_wait_ms);
   Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int most_wait_ms);
@@ -140,7 +116,6 @@ class PrefixStore {
   std::vector<KvShape> output_shapes_;  // [layers] of an encoder's output
   bool is_announced_ = false;           // the store has the fingerprint's text
   bool states_are_small_ = true;        // a state's size does not depend on its tokens
-  StoredPiece saved_;                   // the last chunk of the session that the store has
   WriteBehind writer_;
 };
 

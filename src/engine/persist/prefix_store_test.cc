@@ -13,8 +13,9 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
-#include "engine/prefixes/session_prefixes.h"
 #include "engine/prefixes/token_keys.h"
+#include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
 #include "store/store_testing.h"
 
@@ -94,25 +95,23 @@ class PrefixStoreTest : public ::testing::TestWithParam<Case> {
   // Evaluates a prompt as a request does.
   static Run Evaluate(Engine& engine, const std::vector<std::int32_t>& tokens) {
     Run run;
-    Session session(engine, SequenceId{0});
-    auto prefixes = std::move(*SessionPrefixes::Make(engine, session, 0));
-    const auto reuse = prefixes->Begin(tokens, {});
-    EXPECT_TRUE(reuse.ok()) << reuse.status().message();
-    run.stored = reuse->stored;
-    run.problem = reuse->problem;
-    EXPECT_EQ(session.position(), reuse->resumed);
-    run.computed = static_cast<Position>(tokens.size()) - session.position();
-    const Status status =
-        session.Append(std::span(tokens).subspan(static_cast<std::size_t>(session.position())),
-                       [&](Position, std::int32_t) {
-                         prefixes->Evaluated();
-                         return Status::Ok();
-                       });
-    EXPECT_TRUE(status.ok()) << status.message();
-    const auto logits = session.LastLogits();
-    EXPECT_TRUE(logits.ok());
-    run.logits.assign(logits->begin(), logits->end());
-    prefixes->End();
+    auto scheduler = Scheduler::Make(engine, {.one_at_a_time = true});
+    EXPECT_TRUE(scheduler.ok()) << scheduler.status().message();
+    ScheduledRequest request{.prompt = tokens, .max_tokens = 0};
+    request.on_logits = [&](Position length, std::span<const float> logits) {
+      EXPECT_EQ(length, static_cast<Position>(tokens.size()));
+      run.logits.assign(logits.begin(), logits.end());
+    };
+    request.on_done = [&](const RequestResult& result) {
+      EXPECT_TRUE(result.status.ok()) << result.status.message();
+      run.stored = result.reuse.stored;
+      run.problem = result.reuse.store_problem;
+      run.computed = result.reuse.computed;
+      EXPECT_EQ(result.reuse.restored + run.computed, static_cast<Position>(tokens.size()));
+    };
+    EXPECT_TRUE((*scheduler)->Submit(std::move(request)).ok());
+    while (*(*scheduler)->Step()) {
+    }
     (void)engine.FlushStore();
     return run;
   }

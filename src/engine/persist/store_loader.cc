@@ -84,16 +84,6 @@ void StoreLoader::Cancel(StoreLoad& load) {
   work_.notify_all();
 }
 
-void StoreLoader::Discard(const ObjectId& id) {
-  try {
-    const std::lock_guard lock(mutex_);
-    discarded_.push_back(id);
-    work_.notify_all();
-  } catch (const std::bad_alloc&) {
-    // It is refused again the next time.
-  }
-}
-
 bool StoreLoader::IsCancelled(const StoreLoad& load) const {
   const std::lock_guard lock(mutex_);
   return stop_ || load.is_cancelled;
@@ -118,21 +108,12 @@ void StoreLoader::WaitForProgress(std::chrono::milliseconds time) {
 void StoreLoader::Run() {
   std::unique_lock lock(mutex_);
   for (;;) {
-    work_.wait(lock, [this] { return stop_ || !queue_.empty() || !discarded_.empty(); });
+    work_.wait(lock, [this] { return stop_ || !queue_.empty(); });
     if (stop_) return;
-    const std::vector<ObjectId> discarded = std::exchange(discarded_, {});
-    std::shared_ptr<StoreLoad> load;
-    if (!queue_.empty()) {
-      load = std::move(queue_.front());
-      queue_.pop_front();
-    }
+    const std::shared_ptr<StoreLoad> load = std::move(queue_.front());
+    queue_.pop_front();
     lock.unlock();
-    try {
-      for (const ObjectId& id : discarded) (void)prefixes_.store().Remove(id).ok();
-    } catch (const std::exception&) {
-      // It is refused again the next time.
-    }
-    if (load != nullptr) Serve(*load);
+    Serve(*load);
     lock.lock();
     if (load != nullptr) load->is_served = true;
     has_news_ = true;

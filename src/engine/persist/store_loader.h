@@ -64,8 +64,6 @@ class StoreLoader {
   std::optional<Fetched> Take(StoreLoad& load);
   // Drops what is left of the load.
   void Cancel(StoreLoad& load);
-  // Removes an object that is not what it should be, later.
-  void Discard(const ObjectId& id);
   // Returns whether everything was taken, and nothing more comes.
   bool IsEnded(const StoreLoad& load) const;
 
@@ -100,7 +98,6 @@ class StoreLoader {
   std::condition_variable work_;      // for the loader's thread
   std::condition_variable progress_;  // for the engine's thread
   std::deque<std::shared_ptr<StoreLoad>> queue_;
-  std::vector<ObjectId> discarded_;
   std::int64_t waiting_bytes_ = 0;  // fetched and not taken
   double loads_per_s_ = 0.0;        // tokens, of the loader's thread; 0: unknown
   double waited_s_ = 0.0;           // for room, in the load that is served

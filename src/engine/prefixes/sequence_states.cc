@@ -18,7 +18,6 @@ SequenceStates::SequenceStates(int sequences, int hidden_size, int max_batch)
   const auto rows = static_cast<std::size_t>(sequences) * static_cast<std::size_t>(rows_of_each_);
   rows_.resize(rows * static_cast<std::size_t>(hidden_size));
   positions_.resize(rows, kNoPosition);
-  batch_indices_.resize(rows, -1);
   for (std::int32_t i = 0; i < sequences; ++i) {
     const std::int32_t first = i * rows_of_each_;
     latest_.push_back({.begin = first, .size = kKept});
@@ -73,7 +72,6 @@ PreviousStates SequenceStates::Before(const EngineBatch& batch) {
 
 // The sequence may have gone back before the pass: what it had from there on is of another text.
 Status SequenceStates::Keep(const EngineBatch& batch, Model& model) {
-  std::fill(batch_indices_.begin(), batch_indices_.end(), -1);
   std::fill(last_.begin(), last_.end(), 0);  // 1: the pass has tokens of the sequence
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
     const SequenceId sequence = batch.sequences[i];
@@ -126,26 +124,11 @@ Status SequenceStates::Write(Ring& ring, std::span<const std::int32_t> wanted,
         wanted.first(count), rows_.data() + static_cast<std::int64_t>(row) * hidden_size_));
     for (std::size_t i = 0; i < count; ++i) {
       positions_[row + i] = batch.positions[static_cast<std::size_t>(wanted[i])];
-      batch_indices_[row + i] = wanted[i];
     }
     ring.next = (ring.next + static_cast<int>(count)) % ring.size;
     wanted = wanted.subspan(count);
   }
   return Status::Ok();
-}
-
-void SequenceStates::Accept(std::span<const std::int32_t> last,
-                            std::span<const std::int32_t> parents) {
-  for (std::size_t row = 0; row < batch_indices_.size(); ++row) {
-    if (batch_indices_[row] < 0) continue;
-    bool stays = false;
-    for (std::int32_t at : last) {
-      for (; at >= 0 && !stays; at = parents[static_cast<std::size_t>(at)]) {
-        stays = at == batch_indices_[row];
-      }
-    }
-    if (!stays) positions_[row] = kNoPosition;
-  }
 }
 
 void SequenceStates::Forget(SequenceId sequence) {
@@ -169,7 +152,6 @@ void SequenceStates::Copy(SequenceId from, SequenceId to) {
   const auto source = static_cast<std::ptrdiff_t>(FirstOf(from));
   const auto target = static_cast<std::ptrdiff_t>(FirstOf(to));
   std::copy_n(positions_.begin() + source, rows_of_each_, positions_.begin() + target);
-  std::fill_n(batch_indices_.begin() + target, rows_of_each_, -1);
   std::copy_n(rows_.begin() + source * hidden_size_, rows_of_each_ * hidden_size_,
               rows_.begin() + target * hidden_size_);
   latest_[static_cast<std::size_t>(Index(to))].next =

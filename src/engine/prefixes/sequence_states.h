@@ -29,8 +29,6 @@ class SequenceStates {
   // Keeps the states of the pass's last tokens, and of earlier ones as far as there is room. Errors: the
   // backend's.
   Status Keep(const EngineBatch& batch, Model& model);
-  // Says that of the last pass, one of trees, only these rows and those that they follow stay.
-  void Accept(std::span<const std::int32_t> last, std::span<const std::int32_t> parents);
   // Says that the sequence has another text.
   void Forget(SequenceId sequence);
   // Says that the sequence has another text of `length` tokens. `last` is the state of its last token; empty
@@ -73,15 +71,14 @@ class SequenceStates {
                Model& model);
 
   std::int64_t hidden_size_;
-  std::int32_t rows_of_each_;                // of a sequence: kKept, and those of chunks' ends
-  std::vector<float> rows_;                  // [hidden_size, rows_of_each_, sequences]
-  std::vector<Position> positions_;          // [rows_of_each_, sequences]; -1: not in use
-  std::vector<std::int32_t> batch_indices_;  // [rows_of_each_, sequences] in the last pass; -1
-  std::vector<Ring> latest_;                 // [sequences]
-  std::vector<Ring> marked_;                 // [sequences]
-  std::vector<std::int32_t> last_;           // [sequences] scratch: the last row in the batch
-  std::vector<std::int32_t> of_token_;       // [max_batch]
-  std::vector<std::int32_t> wanted_;         // scratch of Keep: batch indices
+  std::int32_t rows_of_each_;           // of a sequence: kKept, and those of chunks' ends
+  std::vector<float> rows_;             // [hidden_size, rows_of_each_, sequences]
+  std::vector<Position> positions_;     // [rows_of_each_, sequences]; -1: not in use
+  std::vector<Ring> latest_;            // [sequences]
+  std::vector<Ring> marked_;            // [sequences]
+  std::vector<std::int32_t> last_;      // [sequences] scratch: the last row in the batch
+  std::vector<std::int32_t> of_token_;  // [max_batch]
+  std::vector<std::int32_t> wanted_;    // scratch of Keep: batch indices
 };
 
 // Returns the final state of the last of the sequence's first `length` tokens. It is empty if it is not known,

@@ -142,25 +142,6 @@ TEST_P(EncoderSchedulerStoreTest, TextsComeBackAfterARestart) {
   }
 }
 
-// A session and a scheduler write and read the same objects.
-TEST_P(EncoderSchedulerStoreTest, SessionsShareTheOutputs) {
-  const Tokens text = Text(90);
-  const auto engine = Open(Disk());
-  Session session(*engine, SequenceId{0});
-  ASSERT_TRUE(session.Encode(text).ok());
-  EXPECT_EQ(engine->FlushStore(), "");
-  Restart();
-  const Asked& asked = Ask(text, 4);
-  RunAndFlush();
-  ExpectReport(asked, 90);
-  ExpectExact(asked);
-  Ask(Text(91), 4);
-  RunAndFlush();
-  ASSERT_TRUE(session.Truncate(0).ok());
-  ASSERT_TRUE(session.Encode(Text(91)).ok());
-  EXPECT_EQ(session.text_reuse().stored, 91);
-}
-
 TEST_P(EncoderSchedulerStoreTest, ATextIsStoredOnce) {
   const auto counted = std::make_shared<FaultyStore>(Disk(), Fault::kErrors);
   Restart(counted);

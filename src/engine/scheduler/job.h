@@ -3,6 +3,7 @@
 // Thread safety: the engine's thread.
 #pragma once
 
+#include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
@@ -22,10 +23,10 @@ struct JobDrafts {
   int fixed = -1;                      // drafts of every round; -1: as many as pay
   DraftRates* rates = nullptr;  // of all drafters of the scheduler's own kind; null: another kind
   bool begun = false;
-  std::size_t told = 0;     // tokens of the request that the drafter knows
-  std::int32_t shifts = 0;  // of the context, when the drafter learned of them
-  int wanted = 0;           // drafts for the next pass
-  DraftTree tree{};         // a chain, proposed for the next pass
+  std::size_t told = 0;                  // tokens of the request that the drafter knows
+  std::int32_t shifts = 0;               // of the context, when the drafter learned of them
+  int wanted = 0;                        // drafts for the next pass
+  std::vector<std::int32_t> proposed{};  // for the next pass
 };
 
 // What a request has to do with the engine's store.
@@ -67,6 +68,14 @@ struct Job {
 
   // Returns the tokens that are not evaluated.
   Position pending() const { return static_cast<Position>(tokens.size()) - length; }
+  // Returns whether its last token was drawn and only has to be evaluated.
+  bool is_complete() const {
+    return request.evaluates_last && request.max_tokens > 0 &&
+           result.tokens.size() >= static_cast<std::size_t>(request.max_tokens);
+  }
+  bool is_interrupted() const {
+    return request.interrupt != nullptr && request.interrupt->load(std::memory_order_relaxed);
+  }
   // A shifted context is no prefix of any text: its keys are rotated.
   bool shifted() const { return result.shifts > 0; }
 };

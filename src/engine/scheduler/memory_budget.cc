@@ -64,7 +64,8 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
       governor_(
           options.budget_bytes, ShareOfFreeMemory(engine, options),
           options.available_memory ? options.available_memory
-                                   : [] { return kvcache::AvailableMemory(); }) {
+                                   : [] { return kvcache::AvailableMemory(); }),
+      spills_(options.one_at_a_time) {
   growing_.reserve(static_cast<std::size_t>(std::max(engine.options().max_sequences, 1)));
   if (engine.options().releases_memory) governor_.SetLeast(Scheduler::LeastBudget(engine));
 }
@@ -98,7 +99,7 @@ std::int64_t MemoryBudget::Growth(std::int64_t cells, std::span<const PassRows> 
 }
 
 bool MemoryBudget::HasRoom(std::int64_t cells, std::span<const PassRows> rows) {
-  if (engine_.cache().memory()->FreeCells() < cells) return false;
+  if (!spills_ && engine_.cache().memory()->FreeCells() < cells) return false;
   if (!governor_.limits()) return true;
   const std::int64_t held = HeldBytes();
   const std::int64_t budget = governor_.Budget(held, MemoryGovernor::Clock::now());

@@ -42,6 +42,7 @@ class MemoryBudget {
   PassRunner& runner_;
   const std::int64_t bytes_per_token_;
   MemoryGovernor governor_;
+  const bool spills_;                    // the cache makes room in the pool
   std::vector<SequenceLength> growing_;  // scratch
 };
 

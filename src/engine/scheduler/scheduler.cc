@@ -8,7 +8,6 @@
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
 #include "engine/scheduler/scheduler_impl.h"
 
 namespace kvcache {
@@ -27,20 +26,6 @@ std::optional<SequenceId> FreeSequence(const Engine& engine, std::span<const Job
     if (!taken) return SequenceId{i};
   }
   return std::nullopt;
-}
-
-// Says where the tokens of a prompt come from, once its request has restored what memory had.
-void ReportReuse(Job& job, PrefixPlan& plan, Position planned) {
-  ReuseReport& reuse = job.result.reuse;
-  reuse.matched = plan.matched;
-  reuse.restored = job.length;
-  reuse.computed = reuse.prompt - job.length;
-  reuse.missed = std::move(plan.missed);
-  reuse.difference = plan.difference;
-  const Position not_restored = planned - job.length;
-  if (not_restored > 0) {
-    reuse.missed.insert(reuse.missed.begin(), {not_restored, MissReason::kRestoreFailed});
-  }
 }
 
 }  // namespace
@@ -75,11 +60,13 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options)
       prefixes_(engine, options_),
       runner_(engine, options_.clock, stats_.pass_seconds),
       memory_(engine, options_, prefixes_.states(), runner_),
-      loads_(engine, prefixes_, memory_, stats_),
+      loads_(engine, options_, prefixes_, memory_, stats_),
       composer_(engine, StepTokens(engine, options), options.step_ms / 1000.0),
       sampler_(engine, options_.clock, stats_.sampling_seconds),
       proposals_(engine, options_, prefixes_),
-      round_(engine) {
+      starter_(engine, prefixes_, loads_, proposals_, stats_),
+      round_(engine),
+      results_(engine, prefixes_, runner_, sampler_) {
   const auto sequences = static_cast<std::size_t>(std::max(engine.options().max_sequences, 1));
   pass_.Reserve(static_cast<std::size_t>(engine.max_batch()), sequences);
   live_.reserve(sequences);
@@ -161,67 +148,16 @@ void SchedulerImpl::Admit() {
       ++i;
       continue;
     }
-    if (!Start(queue_.Take(i), *sequence)) return;
+    JobPtr job = queue_.Take(i);
+    const bool is_first = !job->started;
+    prefixes_.ShareLive(*job, live_);
+    if (const Status started = starter_.Start(*job, *sequence); !started.ok()) {
+      return Finish(*job, StopReason::kInterrupted, started);
+    }
+    live_.push_back(std::move(job));
+    const Job& added = *live_.back();
+    if (is_first && added.request.on_started) added.request.on_started(added.result.reuse);
   }
-}
-
-bool SchedulerImpl::Start(JobPtr job, SequenceId sequence) {
-  if (engine_.has_encoder()) return StartWithEncoder(std::move(job), sequence);
-  prefixes_.ShareLive(*job, live_);
-  auto plan = prefixes_.Begin(*job);
-  if (!plan.ok()) {
-    Finish(*job, StopReason::kInterrupted, plan.status());
-    return false;
-  }
-  job->sequence = sequence;
-  if (engine_.states() != nullptr) engine_.states()->Forget(sequence);
-  job->in_prompt = true;
-  job->length = 0;
-  proposals_.GiveDrafter(*job);
-  const Position planned = plan->resumed;
-  Restore(*job, *plan);
-  const bool first = !std::exchange(job->started, true);
-  if (first) {
-    ReportReuse(*job, *plan, planned);
-  } else {
-    job->result.reuse.recomputed += std::max<Position>(0, job->pending() - 1);
-  }
-  AddStarted(std::move(job), first);
-  return true;
-}
-
-// The output of an encoder depends on all of the text, so there are no prefixes: the store has the output of exactly
-// this text, or nothing.
-bool SchedulerImpl::StartWithEncoder(JobPtr job, SequenceId sequence) {
-  job->sequence = sequence;
-  job->in_prompt = true;
-  job->length = 0;
-  loads_.BeginText(*job);
-  ReuseReport& reuse = job->result.reuse;
-  const bool first = !std::exchange(job->started, true);
-  if (first) {
-    reuse.computed = reuse.prompt;
-  } else {
-    reuse.recomputed += reuse.prompt + job->pending() - 1;
-  }
-  AddStarted(std::move(job), first);
-  return true;
-}
-
-void SchedulerImpl::AddStarted(JobPtr job, bool is_first) {
-  live_.push_back(std::move(job));
-  const Job& added = *live_.back();
-  if (is_first && added.request.on_started) added.request.on_started(added.result.reuse);
-}
-
-void SchedulerImpl::Restore(Job& job, PrefixPlan& plan) {
-  const Clock::time_point start = Clock::now();
-  if (plan.resumed > 0) {
-    prefixes_.Restore(job, plan);
-    stats_.restored_tokens += job.length;
-    job.result.reuse.restore_ms += MillisecondsSince(start);
-  }
-  loads_.Begin(job, std::move(plan.captures));
 }
 
 JobPtr SchedulerImpl::LeaveSequence(std::size_t index) {
@@ -241,6 +177,7 @@ void SchedulerImpl::Finish(Job& job, StopReason stop, Status status) {
 }
 
 void SchedulerImpl::FinishAt(std::size_t index, StopReason stop, Status status) {
+  live_[index]->result.evaluated = live_[index]->length;
   const JobPtr job = LeaveSequence(index);
   starved_ = false;
   Finish(*job, stop, std::move(status));

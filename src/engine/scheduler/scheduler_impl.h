@@ -14,12 +14,14 @@
 
 #include "engine/scheduler/job.h"
 #include "engine/scheduler/job_prefixes.h"
+#include "engine/scheduler/job_starter.h"
 #include "engine/scheduler/memory_budget.h"
 #include "engine/scheduler/pass/composed_pass.h"
 #include "engine/scheduler/pass/draft_proposals.h"
 #include "engine/scheduler/pass/draft_round.h"
 #include "engine/scheduler/pass/job_sampler.h"
 #include "engine/scheduler/pass/pass_composer.h"
+#include "engine/scheduler/pass/pass_results.h"
 #include "engine/scheduler/pass/pass_runner.h"
 #include "engine/scheduler/request_queue.h"
 #include "engine/scheduler/store_loads.h"
@@ -31,8 +33,6 @@ class SchedulerImpl final : public Scheduler {
  public:
   SchedulerImpl(Engine& engine, const SchedulerOptions& options);
   ~SchedulerImpl() override;
-  SchedulerImpl(const SchedulerImpl&) = delete;
-  SchedulerImpl& operator=(const SchedulerImpl&) = delete;
   // Makes the prefix cache. Errors: its.
   Status Open();
 
@@ -48,6 +48,7 @@ class SchedulerImpl final : public Scheduler {
                             std::uint64_t salt) const override {
     return prefixes_.Probe(prompt, salt, live_);
   }
+  Engine& engine() override { return engine_; }
   PrefixCache& prefixes() override { return prefixes_.cache(); }
   const PrefixCache& prefixes() const override { return prefixes_.cache(); }
   std::vector<RequestState> Requests() const override;
@@ -62,11 +63,6 @@ class SchedulerImpl final : public Scheduler {
   void EndCancelled(std::span<const RequestId> cancelled);
   // Gives waiting requests sequences, as far as there are any.
   void Admit();
-  // Gives the request a sequence and what is known of its tokens. Returns false if there is no memory.
-  bool Start(JobPtr job, SequenceId sequence);
-  bool StartWithEncoder(JobPtr job, SequenceId sequence);
-  void Restore(Job& job, PrefixPlan& plan);
-  void AddStarted(JobPtr job, bool is_first);
   // Keeps what the request evaluated as a prefix, and gives its sequence back.
   JobPtr LeaveSequence(std::size_t index);
   void Finish(Job& job, StopReason stop, Status status = Status::Ok());
@@ -75,6 +71,8 @@ class SchedulerImpl final : public Scheduler {
 
   // ---- One pass (scheduler_step.cc).
   void RunStep();
+  // Ends requests whose prompts are interrupted.
+  void EndInterrupted();
   // Shifts full contexts, or ends their requests.
   void MakeContexts();
   // Runs the composed pass.
@@ -83,10 +81,6 @@ class SchedulerImpl final : public Scheduler {
   void PassFailed(const Status& status);
   void LearnFromPass();
   void AfterPass();
-  // Takes what the pass made of a request. Returns whether the request stays.
-  bool AfterRows(std::size_t index, const PassRows& of);
-  bool AfterDrafts(std::size_t index, const PassRows& of);
-  bool DrawNext(std::size_t index, const PassRows& of);
 
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks requests. Returns whether anything is left in it.
@@ -115,7 +109,9 @@ class SchedulerImpl final : public Scheduler {
   ComposedPass pass_;
   JobSampler sampler_;
   DraftProposals proposals_;
+  JobStarter starter_;
   DraftRound round_;
+  PassResults results_;
   std::vector<JobPtr> live_;  // in order of their start
   bool starved_ = false;      // a request was parked since the last one left
   mutable std::mutex published_mutex_;

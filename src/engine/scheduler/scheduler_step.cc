@@ -4,7 +4,6 @@
 
 #include "engine/engine_impl.h"
 #include "engine/scheduler/context_shift.h"
-#include "engine/scheduler/job_saves.h"
 #include "engine/scheduler/pass/step_clock.h"
 #include "engine/scheduler/scheduler_impl.h"
 
@@ -37,6 +36,7 @@ void SchedulerImpl::RunStep() {
   Prefetch(live_);
   EndCancelled(queue_.Update(live_.size()));
   Admit();
+  EndInterrupted();
   MakeContexts();
   loads_.Advance(live_);
   DraftProposals::Drop(live_);
@@ -47,6 +47,12 @@ void SchedulerImpl::RunStep() {
   stats_.most_held_bytes = std::max(stats_.most_held_bytes, memory_.HeldBytes());
   KeepToBudget();
   stats_.held_bytes = memory_.HeldBytes();
+}
+
+void SchedulerImpl::EndInterrupted() {
+  for (std::size_t i = live_.size(); i-- > 0;) {
+    if (live_[i]->in_prompt && live_[i]->is_interrupted()) FinishAt(i, StopReason::kInterrupted);
+  }
 }
 
 void SchedulerImpl::MakeContexts() {
@@ -66,6 +72,11 @@ void SchedulerImpl::RunPass() {
   round_.Begin(pass_);
   Status status = runner_.Run(pass_);
   if (!status.ok() && round_.GiveUp(status, pass_)) status = runner_.Run(pass_);
+  // Prefixes that were to go to host memory find no room there.
+  while (status.code() == StatusCode::kCacheFull && options_.one_at_a_time &&
+         prefixes_.cache().Evict(std::ssize(pass_.tokens)) >= 0) {
+    status = runner_.Run(pass_);
+  }
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += std::ssize(pass_.tokens);
@@ -94,52 +105,12 @@ void SchedulerImpl::AfterPass() {
   Prefetch(live_);
   std::size_t index = 0;
   for (const PassRows& of : pass_.rows) {
-    if (of.tokens == 0 || AfterRows(index, of)) ++index;
+    if (of.tokens == 0 || results_.Take(of)) {
+      ++index;
+    } else {
+      FinishAt(index, of.job->result.stop, of.job->result.status);
+    }
   }
-}
-
-bool SchedulerImpl::AfterRows(std::size_t index, const PassRows& of) {
-  Job& job = *of.job;
-  job.length += of.drafted > 0 ? of.kept : of.tokens;
-  if (job.length > job.furthest) {
-    job.furthest = job.length;
-    job.failures = 0;
-  }
-  if (of.drafted > 0) return AfterDrafts(index, of);
-  if (of.samples) return DrawNext(index, of);
-  prefixes_.TakeCaptures(job);
-  return true;
-}
-
-bool SchedulerImpl::AfterDrafts(std::size_t index, const PassRows& of) {
-  Job& job = *of.job;
-  if (job.can_keep) {
-    prefixes_.TakeCaptures(job);
-    if (prefixes_.IsKeepDue(job) && of.kept > 0) prefixes_.Keep(job);
-  }
-  if (!of.continues) {
-    FinishAt(index, job.result.stop, job.result.status);
-    return false;
-  }
-  job.in_prompt = job.pending() > 1;
-  return true;
-}
-
-bool SchedulerImpl::DrawNext(std::size_t index, const PassRows& of) {
-  Job& job = *of.job;
-  const std::span<const float> logits = runner_.Logits(of);
-  if (const Status finite = runner_.Check(logits, job.length); !finite.ok()) {
-    job.can_keep = false;
-    FinishAt(index, StopReason::kInterrupted, finite);
-    return false;
-  }
-  prefixes_.TakeCaptures(job);
-  const bool prompt_ends = std::exchange(job.in_prompt, false);
-  if (prompt_ends) SaveOutput(engine_, job);
-  if (prompt_ends || prefixes_.IsKeepDue(job)) prefixes_.Keep(job);
-  if (sampler_.Sample(job, job.length, logits).goes_on) return true;
-  FinishAt(index, job.result.stop, job.result.status);
-  return false;
 }
 
 // A request tries again, from what the prefixes still have, and fails the second time at the same place.
@@ -151,7 +122,9 @@ void SchedulerImpl::PassFailed(const Status& status) {
     const auto kept = cache.PrepareRestore(job.sequence, job.length);
     job.length = kept.ok() ? std::min(*kept, job.length) : 0;
     if (!cache.Remove(job.sequence, job.length, kEndOfSequence).ok()) job.length = 0;
-    if (++job.failures >= kMaxFailures || job.shifted()) {
+    if (status.code() == StatusCode::kCancelled && job.is_interrupted()) {
+      FinishAt(i, StopReason::kInterrupted);
+    } else if (++job.failures >= kMaxFailures || job.shifted()) {
       FinishAt(i, StopReason::kInterrupted, status);
     } else {
       Requeue(i);

@@ -18,12 +18,18 @@ using Clock = std::chrono::steady_clock;
 constexpr std::int64_t kMaxBytesPerStep = std::int64_t{64} << 20;
 // How long a step waits for a store if there is nothing else to do.
 constexpr std::chrono::milliseconds kMaxWait{5};
+// How long a request that is alone waits for room in the store's queue.
+constexpr int kMaxWaitAloneMs = 2000;
 
 }  // namespace
 
-StoreLoads::StoreLoads(Engine& engine, JobPrefixes& prefixes, MemoryBudget& memory,
-                       SchedulerStats& stats)
-    : engine_(engine), prefixes_(prefixes), memory_(memory), stats_(stats) {
+StoreLoads::StoreLoads(Engine& engine, const SchedulerOptions& options, JobPrefixes& prefixes,
+                       MemoryBudget& memory, SchedulerStats& stats)
+    : engine_(engine),
+      max_wait_ms_(options.one_at_a_time ? kMaxWaitAloneMs : 0),
+      prefixes_(prefixes),
+      memory_(memory),
+      stats_(stats) {
   if (PrefixStore* const store = engine.prefix_store(); store != nullptr) {
     loader_ = std::make_unique<StoreLoader>(*store);
   }
@@ -66,6 +72,9 @@ bool StoreLoads::HoldsTwice(const Job& job) const {
 }
 
 void StoreLoads::Start(Job& job, Position most) {
+  if (auto nothing = engine_.prefix_store()->keys().Nothing(job.request.salt); nothing.ok()) {
+    job.store.known.last = *nothing;
+  }
   job.store.load = loader_->Begin({.tokens = job.tokens,
                                    .salt = job.request.salt,
                                    .from = job.length,
@@ -124,6 +133,7 @@ void StoreLoads::Advance(Job& job, std::int64_t& bytes) {
   if (loader_->IsEnded(*job.store.load)) {
     StoreLoader::Report report = loader_->TakeReport(*job.store.load);
     job.store.known = std::move(report.known);
+    job.store.known.max_wait_ms = max_wait_ms_;
     job.store.saves = true;
     End(job, std::move(report.problem));
   } else if (IsLate(job)) {
@@ -154,13 +164,23 @@ bool StoreLoads::Apply(Job& job, const StoreLoader::Fetched& fetched) {
   }
   AddStored(job, target - job.length, fetched.tier);
   job.length = target;
+  if (fetched.piece.end - fetched.piece.begin == PrefixStore::kChunk) {
+    job.store.known.last = fetched.piece;
+  }
   return true;
+}
+
+// What is computed in the place of an object that is wrong is stored again.
+void StoreLoads::Replace(Job& job, const StoreLoader::Fetched& fetched) {
+  engine_.prefix_store()->Discard(fetched.piece.id);
+  job.store.known.max_wait_ms = max_wait_ms_;
+  job.store.saves = true;
 }
 
 void StoreLoads::GiveUp(Job& job, const StoreLoader::Fetched& fetched, const Status& status) {
   const bool is_wrong =
       status.code() != StatusCode::kOutOfMemory && status.code() != StatusCode::kCacheFull;
-  if (is_wrong) loader_->Discard(fetched.piece.id);
+  if (is_wrong) Replace(job, fetched);
   Cache& cache = engine_.cache();
   if (!cache.CanResume(job.sequence, job.length)) {
     (void)cache.Remove(job.sequence, 0, kEndOfSequence).ok();  // never fails
@@ -205,7 +225,7 @@ void StoreLoads::ApplyOutput(Job& job, const StoreLoader::Fetched& fetched) {
     AddStored(job, job.result.reuse.prompt, fetched.tier);
   }
   const bool is_wrong = !output.ok() && status.code() != StatusCode::kOutOfMemory;
-  if (is_wrong) loader_->Discard(fetched.piece.id);
+  if (is_wrong) Replace(job, fetched);
   Cancel(job);
   End(job, std::string(status.message()));  // empty if it was restored
 }

@@ -20,7 +20,8 @@ namespace kvcache {
 class StoreLoads {
  public:
   // The arguments must outlive it. Throws std::bad_alloc.
-  StoreLoads(Engine& engine, JobPrefixes& prefixes, MemoryBudget& memory, SchedulerStats& stats);
+  StoreLoads(Engine& engine, const SchedulerOptions& options, JobPrefixes& prefixes,
+             MemoryBudget& memory, SchedulerStats& stats);
 
   // Begins to load what the store has beyond the request's tokens. Schedules the captures, now or afterwards.
   void Begin(Job& job, std::vector<Position> captures);
@@ -47,6 +48,8 @@ class StoreLoads {
   // Restores a piece. Returns false if it cannot: the load has ended then.
   bool Apply(Job& job, const StoreLoader::Fetched& fetched);
   Status ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, Position target);
+  // Removes an object that is wrong from the store.
+  void Replace(Job& job, const StoreLoader::Fetched& fetched);
   // Gives up a load whose piece was not restored.
   void GiveUp(Job& job, const StoreLoader::Fetched& fetched, const Status& status);
   // Restores the output of the request's text, if it can, and ends the load: nothing else comes.
@@ -61,6 +64,7 @@ class StoreLoads {
   void End(Job& job, std::string problem);
 
   Engine& engine_;
+  const int max_wait_ms_;  // for room in the store's queue
   JobPrefixes& prefixes_;
   MemoryBudget& memory_;
   SchedulerStats& stats_;

@@ -10,17 +10,6 @@
 namespace kvcache::server {
 namespace {
 
-// Returns whether decoding drops a space in front of `token` after `before`, a special token.
-bool DropsSpace(const Tokenizer& tokenizer, std::int32_t before, std::int32_t token) {
-  if (!tokenizer.vocabulary().Has(before)) return false;
-  const TokenKind kind = tokenizer.vocabulary().kind(before);
-  if (kind == TokenKind::kNormal || kind == TokenKind::kByte) return false;
-  const std::int32_t both[] = {before, token};
-  const auto stripped = tokenizer.Decode(both);
-  const auto kept = tokenizer.Decode(both, {.leading_space = LeadingSpace::kKeep});
-  return stripped.ok() && kept.ok() && stripped->size() < kept->size();
-}
-
 // Returns the logarithm of the sum of the logits' exponentials.
 double LogSum(std::span<const float> logits) {
   const float most = *std::max_element(logits.begin(), logits.end());
@@ -45,8 +34,9 @@ TextWriter::TextWriter(const Tokenizer& tokenizer, TextRequest request)
       on_text_(std::move(request.on_text)),
       on_done_(std::move(request.on_done)),
       model_stops_(request.prompt.stops),
-      stops_(Joined(std::move(request.stop), model_stops_)),
-      before_(request.prompt.chat ? request.prompt.tokens.back() : -1) {}
+      text_(tokenizer, Joined(std::move(request.stop), model_stops_)) {
+  if (request.prompt.chat) text_.ContinueAfter(request.prompt.tokens.back());
+}
 
 void TextWriter::Started(const ReuseReport& reuse) {
   try {
@@ -88,15 +78,9 @@ void TextWriter::Finish(const RequestResult& result, PromptDifference difference
 bool TextWriter::Take(std::int32_t token) {
   if (!logits_.empty()) on_logprob_(LogprobOf(token));
   if (on_token_) on_token_(token);
-  std::string piece;
-  tokenizer_.AppendPiece(token, &piece);
-  const bool drops = ++generated_ == 1 && before_ >= 0 && piece.starts_with(' ') &&
-                     DropsSpace(tokenizer_, before_, token);
-  if (drops) piece.erase(0, 1);
-  std::string whole;
-  characters_.Push(piece, &whole);
-  Emit(stops_.Push(whole));
-  return !stops_.stopped() && !refused_;
+  ++generated_;
+  Emit(text_.Push(token));
+  return !text_.stopped() && !refused_;
 }
 
 TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
@@ -125,16 +109,11 @@ TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
 
 void TextWriter::Deliver(const RequestResult& result, PromptDifference difference, Status status) {
   if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
-  if (!stops_.stopped() && !refused_ && status.ok()) {
-    std::string whole;
-    characters_.Flush(&whole);
-    Emit(stops_.Push(whole));
-    Emit(stops_.Flush());
-  }
-  const bool stopped = stops_.stopped() || refused_;
+  if (!refused_ && status.ok()) Emit(text_.Finish());
+  const bool stopped = text_.stopped() || refused_;
   on_done_({.status = std::move(status),
             .stop = stopped ? StopReason::kStopString : result.stop,
-            .stop_string = IsOfModel(stops_.found()) ? std::string() : stops_.found(),
+            .stop_string = IsOfModel(text_.found()) ? std::string() : text_.found(),
             .generated = generated_,
             .reuse = result.reuse,
             .difference = std::move(difference),

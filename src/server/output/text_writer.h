@@ -10,10 +10,9 @@
 #include <string_view>
 #include <vector>
 
-#include "engine/request/stop_strings.h"
+#include "engine/request/text_stream.h"
 #include "server/models/text_service.h"
 #include "tokenizer/tokenizer.h"
-#include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache::server {
 
@@ -47,9 +46,7 @@ class TextWriter {
   std::function<bool(std::string_view)> on_text_;
   std::function<void(const TextResult&)> on_done_;
   std::vector<std::string> model_stops_;
-  StopStrings stops_;
-  Utf8Stream characters_;
-  std::int32_t before_;
+  TextStream text_;
   std::int32_t generated_ = 0;
   bool failed_ = false;
   bool refused_ = false;  // the reader wants no more

@@ -26,7 +26,7 @@ void ComposedPass::Clear(std::span<const JobPtr> live) {
 void ComposedPass::Add(PassRows& of, Position count) {
   const Job& job = *of.job;
   of.tokens = count;
-  of.samples = count == job.pending();
+  of.samples = count == job.pending() && !job.is_complete();
   for (Position i = 0; i < count; ++i) {
     tokens.push_back(job.tokens[static_cast<std::size_t>(job.length + i)]);
     positions.push_back(job.length + i);
@@ -39,12 +39,12 @@ void ComposedPass::AddDrafts(PassRows& of) {
   const Job& job = *of.job;
   if (job.drafts == nullptr) return;
   Position at = job.length + of.tokens;
-  for (const std::int32_t draft : job.drafts->tree.tokens) {
+  for (const std::int32_t draft : job.drafts->proposed) {
     tokens.push_back(draft);
     positions.push_back(at++);
     sequences.push_back(job.sequence);
   }
-  of.drafted = static_cast<Position>(job.drafts->tree.size());
+  of.drafted = static_cast<Position>(job.drafts->proposed.size());
   of.tokens += of.drafted;
 }
 
@@ -52,7 +52,7 @@ void ComposedPass::AddDrafts(PassRows& of) {
 void ComposedPass::RemoveDrafts() {
   RemoveTokens();
   for (PassRows& of : rows) {
-    if (of.job->drafts != nullptr) of.job->drafts->tree.Clear();
+    if (of.job->drafts != nullptr) of.job->drafts->proposed.clear();
     if (of.tokens > 0) Add(of, of.tokens - std::exchange(of.drafted, 0));
   }
 }

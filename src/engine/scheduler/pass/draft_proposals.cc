@@ -16,12 +16,9 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr int kOneMore = 20;        // passes between two with one draft more than seems best
-constexpr int kWithoutDrafts = 64;  // passes between two without drafts, whose time changes as well
-
 // The request continues without its drafter, which has failed.
 void LoseDrafter(Job& job, Status status) {
-  job.drafts->tree.Clear();
+  job.drafts->proposed.clear();
   job.drafts->drafter.reset();
   job.result.speculation.error = std::move(status);
 }
@@ -46,7 +43,7 @@ void DraftProposals::GiveDrafter(Job& job) {
         std::make_unique<JobDrafts>(JobDrafts{.fixed = job.request.draft_tokens, .rates = &rates_});
     if (head || model != nullptr) {
       drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter(job.request.salt);
-      drafts->drafter->depth().rates() = rates_;
+      drafts->drafter->rates() = rates_;
     } else {
       drafts->drafter = MakePrefixDrafter(prefixes_.cache(), job.request.salt, rates_);
     }
@@ -108,13 +105,12 @@ void DraftProposals::Propose(std::span<const JobPtr> live, const PassComposer& c
 
 void DraftProposals::Plan(std::span<const JobPtr> live, int tokens, int decodes, int left) {
   shares_.clear();
-  const bool measures = costs_.known() && ++passes_with_drafts_ % kWithoutDrafts != 0;
   for (const JobPtr& job : live) {
     const Position most = MaxDrafts(*job);
     DraftShare share;
     if (most > 0) {
       Drafter& drafter = *job->drafts->drafter;
-      share = {.rates = &drafter.depth().rates(), .batch = drafter.batch(), .most = most};
+      share = {.rates = &drafter.rates(), .batch = drafter.batch(), .most = most};
       if (job->drafts->fixed > 0) {
         const int drafts = std::min({job->drafts->fixed, static_cast<int>(most), left});
         left -= drafts;
@@ -125,17 +121,9 @@ void DraftProposals::Plan(std::span<const JobPtr> live, int tokens, int decodes,
     }
     shares_.push_back(share);
   }
-  if (!measures) return;
-  plan_.Share(shares_, tokens, decodes, left, costs_);
-  for (const DraftShare& share : shares_) left -= share.drafts;
-  // Now and then one more, so that a rate or a cost that was measured badly is measured again.
-  const bool one_more = passes_with_drafts_ % kOneMore == 0;
+  plan_.Share(shares_, tokens, decodes, left);
   for (std::size_t i = 0; i < shares_.size(); ++i) {
-    const DraftShare& share = shares_[i];
-    if (share.most < 1) continue;
-    const bool more = one_more && share.drafts > 0 && share.drafts < share.most && left > 0;
-    left -= more ? 1 : 0;
-    live[i]->drafts->wanted = share.drafts + (more ? 1 : 0);
+    if (shares_[i].most > 0) live[i]->drafts->wanted = shares_[i].drafts;
   }
 }
 
@@ -156,8 +144,8 @@ void DraftProposals::AskAll(std::span<const JobPtr> live) {
     if (!asks_.empty()) Ask(batch);
     for (std::size_t i = 0; i < asks_.size(); ++i) TakeDrafts(*asking_[i], asks_[i]);
     if (batch != nullptr || asks_.empty() || first->drafts->drafter == nullptr) continue;
-    first->drafts->drafter->depth().rates().CountProposal(
-        static_cast<int>(first->drafts->tree.size()), SecondsSince(start));
+    first->drafts->drafter->rates().CountProposal(static_cast<int>(first->drafts->proposed.size()),
+                                                  SecondsSince(start));
   }
 }
 
@@ -171,7 +159,8 @@ void DraftProposals::AddAsk(Job& job) {
   }
   if (!status.ok()) return LoseDrafter(job, std::move(status));
   asking_.push_back(&job);
-  asks_.push_back({.drafter = job.drafts->drafter.get(), .most = most, .tree = &job.drafts->tree});
+  asks_.push_back(
+      {.drafter = job.drafts->drafter.get(), .most = most, .drafts = &job.drafts->proposed});
 }
 
 Status DraftProposals::Tell(Job& job) {
@@ -192,7 +181,7 @@ void DraftProposals::Ask(BatchDrafter* batch) {
   try {
     if (batch != nullptr) return batch->Propose(asks_);
     DraftAsk& ask = asks_.front();
-    ask.status = ask.drafter->ProposeTree(ask.most, ask.branches, *ask.tree);
+    ask.status = ask.drafter->Propose(ask.most, *ask.drafts);
   } catch (const std::bad_alloc&) {
     for (DraftAsk& ask : asks_) ask.status = NoMemory();
   }
@@ -200,20 +189,29 @@ void DraftProposals::Ask(BatchDrafter* batch) {
 
 void DraftProposals::TakeDrafts(Job& job, DraftAsk& ask) const {
   if (!ask.status.ok()) return LoseDrafter(job, std::move(ask.status));
-  ask.tree->KeepValid(static_cast<std::size_t>(ask.most), engine_.info().embedding_rows);
+  std::vector<std::int32_t>& drafts = *ask.drafts;
+  const std::int32_t tokens = engine_.info().embedding_rows;
+  const auto most = std::min(drafts.size(), static_cast<std::size_t>(ask.most));
+  const auto wrong =
+      std::find_if(drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(most),
+                   [&](std::int32_t token) { return token < 0 || token >= tokens; });
+  drafts.erase(wrong, drafts.end());
 }
 
 void DraftProposals::Drop(std::span<const JobPtr> live) {
   for (const JobPtr& job : live) {
     if (job->drafts == nullptr) continue;
-    job->drafts->tree.Clear();
+    job->drafts->proposed.clear();
     job->drafts->wanted = 0;
   }
 }
 
 void DraftProposals::CountPass(int tokens, int prompt_tokens, double seconds) {
-  if (prompt_tokens == 0 || prompt_tokens == tokens) costs_.Count(tokens, seconds);
-  plan_.CountPass(seconds);
+  if (prompt_tokens == 0 || prompt_tokens == tokens) {
+    plan_.CountPass(tokens, seconds);
+  } else {
+    plan_.CountTime(seconds);
+  }
 }
 
 }  // namespace kvcache

@@ -11,7 +11,6 @@
 #include "engine/scheduler/job_prefixes.h"
 #include "engine/scheduler/pass/pass_composer.h"
 #include "speculation/draft_plan.h"
-#include "speculation/pass_costs.h"
 
 namespace kvcache {
 
@@ -49,8 +48,6 @@ class DraftProposals {
   Engine& engine_;
   const SchedulerOptions& options_;
   JobPrefixes& prefixes_;
-  int passes_with_drafts_ = 0;
-  PassCosts costs_;
   DraftRates rates_;  // of the scheduler's own drafters
   DraftPlan plan_;
   std::vector<DraftShare> shares_;  // [live]

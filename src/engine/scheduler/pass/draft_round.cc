@@ -16,8 +16,8 @@ void VerifyRows(PassRows& of, const PassRunner& runner, JobSampler& sampler, con
   Job& job = *of.job;
   JobDrafts& drafts = *job.drafts;
   of.kept = 0;
-  const Verdict verdict = JudgeDrafts(drafts.tree, [&](std::int32_t draft) -> DrawnToken {
-    const std::span<const float> logits = runner.Logits(of, draft);
+  const Verdict verdict = JudgeDrafts(drafts.proposed, [&](std::size_t row) -> DrawnToken {
+    const std::span<const float> logits = runner.Logits(of, row);
     Status finite = CheckLogits(engine, logits, job.length + of.kept + 1);
     if (!finite.ok()) {
       job.can_keep = false;
@@ -29,13 +29,13 @@ void VerifyRows(PassRows& of, const PassRunner& runner, JobSampler& sampler, con
     return sampler.Sample(job, job.length + of.kept, logits);
   });
   of.continues = verdict.goes_on;
-  const auto drafted = static_cast<int>(drafts.tree.size());
+  const auto drafted = static_cast<int>(drafts.proposed.size());
   SpeculationReport& report = job.result.speculation;
   report.drafted += drafted;
   report.accepted += verdict.accepted;
   ++report.rounds;
   const int right = std::max<Position>(of.kept - 1, 0);
-  drafts.drafter->depth().rates().Count(drafted, right);
+  drafts.drafter->rates().Count(drafted, right);
   if (drafts.rates != nullptr) drafts.rates->Count(drafted, right);
 }
 

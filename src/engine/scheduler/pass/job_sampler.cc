@@ -31,7 +31,7 @@ DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> 
     drawn.goes_on = false;
     return drawn;
   }
-  drawn.goes_on = !is_full();
+  drawn.goes_on = !is_full() || job.is_complete();
   return drawn;
 }
 

@@ -9,6 +9,20 @@
 #include "engine/scheduler/pass/step_clock.h"
 
 namespace kvcache {
+namespace {
+
+// Returns what ends the pass in the middle: a request that is alone in it, in its prompt. Null: nothing does.
+const std::atomic<bool>* Interrupt(const ComposedPass& pass) {
+  const PassRows* only = nullptr;
+  for (const PassRows& of : pass.rows) {
+    if (of.tokens == 0) continue;
+    if (only != nullptr) return nullptr;
+    only = &of;
+  }
+  return only != nullptr && only->job->in_prompt ? only->job->request.interrupt : nullptr;
+}
+
+}  // namespace
 
 PassRunner::PassRunner(Engine& engine, const std::function<double()>& clock, double& sum)
     : engine_(engine), clock_(clock), sum_(sum) {
@@ -19,11 +33,14 @@ Status PassRunner::Run(ComposedPass& pass) {
   seconds_ = 0.0;
   const AddSeconds time(clock_, sum_);
   const AddSeconds last(clock_, seconds_);
+  const std::atomic<bool>* const interrupt = Interrupt(pass);
   KVCACHE_RETURN_IF_ERROR(
       pass.encoding != nullptr
-          ? engine_.Encode(pass.encoding->request.prompt, pass.encoding->sequence)
-          : engine_.Forward(
-                {.tokens = pass.tokens, .positions = pass.positions, .sequences = pass.sequences}));
+          ? engine_.Encode(pass.encoding->request.prompt, pass.encoding->sequence, interrupt)
+          : engine_.Forward({.tokens = pass.tokens,
+                             .positions = pass.positions,
+                             .sequences = pass.sequences,
+                             .interrupt = interrupt}));
   KVCACHE_RETURN_IF_ERROR(ReserveLogits(pass));
   return rows_.empty() ? Status::Ok() : engine_.Logits(rows_, logits_.data());
 }
@@ -51,10 +68,9 @@ Status PassRunner::ReserveLogits(ComposedPass& pass) {
   }
 }
 
-std::span<const float> PassRunner::Logits(const PassRows& of, std::int32_t draft) const {
+std::span<const float> PassRunner::Logits(const PassRows& of, std::size_t row) const {
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
-  const std::size_t row = of.logits_row + static_cast<std::size_t>(draft + 1);
-  return std::span(logits_).subspan(row * vocabulary, vocabulary);
+  return std::span(logits_).subspan((of.logits_row + row) * vocabulary, vocabulary);
 }
 
 Status PassRunner::Check(std::span<const float> logits, Position length) const {

@@ -20,8 +20,8 @@ class PassRunner {
 
   // Runs the pass, and computes the logits of its rows that are drawn from. Errors: the engine's; kOutOfMemory.
   Status Run(ComposedPass& pass);
-  // Returns the logits of a request's last token in the pass, or of the draft `draft` behind that.
-  std::span<const float> Logits(const PassRows& of, std::int32_t draft = -1) const;
+  // Returns the logits of a request's last token in the pass (0), or of a draft behind that (1, 2, …).
+  std::span<const float> Logits(const PassRows& of, std::size_t row = 0) const;
   // Returns kCorrupt if logits after `length` tokens are no numbers.
   Status Check(std::span<const float> logits, Position length) const;
 

@@ -1,4 +1,5 @@
-#include "kvcache/draft_depth.h"
+// How many drafts a text gets that is alone.
+#include "speculation/draft_plan.h"
 
 #include <gtest/gtest.h>
 
@@ -6,12 +7,31 @@
 #include <cmath>
 #include <random>
 #include <utility>
+#include <vector>
 
-namespace kvcache::draft_depth_test {
+namespace kvcache::lone_draft_plan_test {
 namespace {
 
+// A text alone, whose drafter takes no time of its own.
+class LonePlan {
+ public:
+  int Next() {
+    std::vector<DraftShare> shares = {{.rates = &rates_, .most = DraftRates::kMost}};
+    plan_.Share(shares, 1, 1, DraftRates::kMost);
+    return shares.front().drafts;
+  }
+  void Count(int drafted, int accepted, double seconds) {
+    rates_.Count(drafted, accepted);
+    plan_.CountPass(1 + drafted, seconds);
+  }
+
+ private:
+  DraftPlan plan_;
+  DraftRates rates_;
+};
+
 // Runs rounds with these costs and this acceptance of each draft. Returns the mean of the last depths.
-double Settle(DraftDepth& depth, double pass, double draft, double acceptance, int rounds = 2000) {
+double Settle(LonePlan& depth, double pass, double draft, double acceptance, int rounds = 2000) {
   std::mt19937 random(1);
   double sum = 0.0;
   int counted = 0;
@@ -31,35 +51,35 @@ double Settle(DraftDepth& depth, double pass, double draft, double acceptance, i
   return sum / counted;
 }
 
-TEST(DraftDepth, CheapDraftsThatAreRightAreMany) {
-  DraftDepth depth;
+TEST(DraftPlanOfOneText, CheapDraftsThatAreRightAreMany) {
+  LonePlan depth;
   EXPECT_GT(Settle(depth, 1.0, 0.02, 0.95), 9.0);
 }
 
-TEST(DraftDepth, DraftsThatAreWrongEnd) {
-  DraftDepth depth;
+TEST(DraftPlanOfOneText, DraftsThatAreWrongEnd) {
+  LonePlan depth;
   EXPECT_LT(Settle(depth, 1.0, 0.2, 0.05), 0.2);
 }
 
-TEST(DraftDepth, DraftsThatCostAsMuchAsAPassEnd) {
-  DraftDepth depth;
+TEST(DraftPlanOfOneText, DraftsThatCostAsMuchAsAPassEnd) {
+  LonePlan depth;
   EXPECT_LT(Settle(depth, 1.0, 1.0, 0.8), 0.2);
 }
 
 // With a rate of 0.7 and a tenth of a pass for a draft the best is 3: 2.53 tokens for 1.3 passes.
-TEST(DraftDepth, IsBetweenWhereDraftsAreHalfRight) {
-  DraftDepth depth;
+TEST(DraftPlanOfOneText, IsBetweenWhereDraftsAreHalfRight) {
+  LonePlan depth;
   const double mean = Settle(depth, 1.0, 0.1, 0.7);
   EXPECT_GT(mean, 1.5);
   EXPECT_LT(mean, 5.5);
 }
 
-// A machine with these costs, a text whose drafts are right so often, and what DraftDepth makes of both.
+// A machine with these costs, a text whose drafts are right so often, and what the plan makes of both.
 struct Bench {
   double draft = 0.0;  // seconds; a pass takes 1
   double acceptance = 0.0;
   std::mt19937 random;
-  DraftDepth depth{};
+  LonePlan depth{};
 
   double Uniform() { return static_cast<double>(random() % 10'000) / 10'000; }
   // Returns tokens per second. `slower`: how much longer a pass takes with and without drafts.
@@ -81,7 +101,7 @@ struct Bench {
   double Best() const {
     double best = 1.0;
     double tokens = 1.0;
-    for (int drafted = 1; drafted <= DraftDepth::kMost; ++drafted) {
+    for (int drafted = 1; drafted <= DraftRates::kMost; ++drafted) {
       tokens += std::pow(acceptance, drafted);
       best = std::max(best, tokens / (1.0 + draft * drafted));
     }
@@ -93,7 +113,7 @@ constexpr std::pair<double, double> kCostsAndAcceptances[] = {
     {0.02, 0.95}, {0.1, 0.7}, {0.05, 0.85}, {0.2, 0.6}, {0.2, 0.05}, {1.0, 0.8}, {0.01, 0.98}};
 
 // Nothing that happens in a slow minute, and no smaller number that pays, keeps the best number from being found.
-TEST(DraftDepth, IsNearTheBestForEverySeed) {
+TEST(DraftPlanOfOneText, IsNearTheBestForEverySeed) {
   const auto usual = [](int) { return 1.0; };
   for (const auto& [draft, acceptance] : kCostsAndAcceptances) {
     for (unsigned seed = 0; seed < 40; ++seed) {
@@ -113,11 +133,11 @@ TEST(DraftDepth, IsNearTheBestForEverySeed) {
   }
 }
 
-TEST(DraftDepth, NoticesThatDraftsPayAgain) {
-  DraftDepth depth;
+TEST(DraftPlanOfOneText, NoticesThatDraftsPayAgain) {
+  LonePlan depth;
   EXPECT_LT(Settle(depth, 1.0, 0.1, 0.0), 0.2);
   EXPECT_GT(Settle(depth, 1.0, 0.02, 0.95, 6000), 5.0);
 }
 
 }  // namespace
-}  // namespace kvcache::draft_depth_test
+}  // namespace kvcache::lone_draft_plan_test
