@@ -155,10 +155,9 @@ class Requests {
   };
   Tokens Text(int count, int seed) const {
     std::mt19937 random(static_cast<unsigned>(seed));
-    const auto most = static_cast<unsigned>(engine_.vocabulary_size() - 3);
+    const auto max = static_cast<unsigned>(engine_.vocabulary_size() - 3);
     Tokens tokens;
-    for (int i = 0; i < count; ++i)
-      tokens.push_back(static_cast<std::int32_t>(3 + random() % most));
+    for (int i = 0; i < count; ++i) tokens.push_back(static_cast<std::int32_t>(3 + random() % max));
     return tokens;
   }
   void Submit(ScheduledRequest request) { (void)Require(scheduler_->Submit(std::move(request))); }

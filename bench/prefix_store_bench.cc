@@ -95,7 +95,7 @@ class Bench {
     (void)engine->FlushStore();
     const auto keys = engine->prefix_store()->keys();
     for (const StoredPiece& piece :
-         Require(keys.Divide(tokens_, PrefixKeys::kLeastPiece, Require(keys.Nothing(0)),
+         Require(keys.Divide(tokens_, PrefixKeys::kMinPiece, Require(keys.Nothing(0)),
                              [](const ObjectId&) { return true; }))) {
       ids_.push_back(piece.id);
     }

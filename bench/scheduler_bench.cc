@@ -52,15 +52,15 @@ double Median(std::vector<double> values) {
 class Text {
  public:
   explicit Text(const Engine& engine, unsigned seed)
-      : most_(engine.vocabulary_size()), random_(seed) {}
+      : max_(engine.vocabulary_size()), random_(seed) {}
   void Add(Tokens& tokens, int count) {
     for (int i = 0; i < count; ++i) {
-      tokens.push_back(static_cast<std::int32_t>(3 + random_() % static_cast<unsigned>(most_ - 3)));
+      tokens.push_back(static_cast<std::int32_t>(3 + random_() % static_cast<unsigned>(max_ - 3)));
     }
   }
 
  private:
-  int most_;
+  int max_;
   std::mt19937 random_;
 };
 
@@ -84,17 +84,16 @@ class Slots {
   Answer Ask(const Tokens& prompt, int answer_tokens) {
     const auto start = Clock::now();
     Slot* best = nullptr;
-    Position most = 0;
+    Position max = 0;
     for (Slot& slot : slots_) {
       const Position same = Shared(*slot.session, prompt);
-      const bool better =
-          best == nullptr || same > most || (same == most && slot.used < best->used);
+      const bool better = best == nullptr || same > max || (same == max && slot.used < best->used);
       if (better) best = &slot;
-      most = std::max(most, same);
+      max = std::max(max, same);
     }
     best->used = ++clock_;
     Session& session = *best->session;
-    const Position kept = std::min(most, static_cast<Position>(prompt.size()) - 1);
+    const Position kept = std::min(max, static_cast<Position>(prompt.size()) - 1);
     Require(session.Truncate(kept));
     Require(session.Append(std::span(prompt).subspan(session.tokens().size())));
     Answer answer;

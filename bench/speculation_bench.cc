@@ -59,8 +59,8 @@ class AloneDrafter final : public Drafter {
   void SetSequence(SequenceId sequence) override { drafter_->SetSequence(sequence); }
   Status Begin(std::span<const std::int32_t> text) override { return drafter_->Begin(text); }
   Status Add(std::int32_t token) override { return drafter_->Add(token); }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    return drafter_->Propose(most, drafts);
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
+    return drafter_->Propose(max, drafts);
   }
 
  private:

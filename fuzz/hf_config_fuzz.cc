@@ -171,8 +171,8 @@ void FuzzConfig(std::size_t number, const json& changes) {
 }  // namespace kvcache
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t size,
-                                               std::size_t most, unsigned seed) {
-  return kvcache::MutateJson(bytes, size, most, seed, 1, kvcache::kKeys);
+                                               std::size_t max, unsigned seed) {
+  return kvcache::MutateJson(bytes, size, max, seed, 1, kvcache::kKeys);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {

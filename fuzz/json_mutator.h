@@ -13,7 +13,7 @@
 #include <vector>
 
 // Of libFuzzer: changes bytes.
-extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* bytes, std::size_t size, std::size_t most);
+extern "C" std::size_t LLVMFuzzerMutate(std::uint8_t* bytes, std::size_t size, std::size_t max);
 
 namespace kvcache {
 
@@ -41,13 +41,13 @@ class JsonMutator {
   }
 
  private:
-  static constexpr std::size_t kMostPlaces = 2000;
+  static constexpr std::size_t kMaxPlaces = 2000;
 
   std::size_t Draw(std::size_t count) { return random_() % count; }
 
   static void Collect(nlohmann::json& value, std::vector<nlohmann::json*>* places) {
     places->push_back(&value);
-    if (!value.is_structured() || places->size() > kMostPlaces) return;
+    if (!value.is_structured() || places->size() > kMaxPlaces) return;
     for (nlohmann::json& inner : value) Collect(inner, places);
   }
 
@@ -123,18 +123,18 @@ class JsonMutator {
 };
 
 // A custom mutator for inputs that are `prefix` bytes and a JSON document. Half of the changes are of bytes.
-inline std::size_t MutateJson(std::uint8_t* bytes, std::size_t size, std::size_t most,
+inline std::size_t MutateJson(std::uint8_t* bytes, std::size_t size, std::size_t max,
                               std::uint32_t seed, std::size_t prefix,
                               std::span<const std::string_view> keys) {
-  if (seed % 2 == 0 || size <= prefix) return LLVMFuzzerMutate(bytes, size, most);
+  if (seed % 2 == 0 || size <= prefix) return LLVMFuzzerMutate(bytes, size, max);
   const std::string_view text(reinterpret_cast<const char*>(bytes) + prefix, size - prefix);
   nlohmann::json document = nlohmann::json::parse(text, nullptr, false);
-  if (document.is_discarded()) return LLVMFuzzerMutate(bytes, size, most);
+  if (document.is_discarded()) return LLVMFuzzerMutate(bytes, size, max);
   JsonMutator mutator(seed / 2, keys);
   for (std::uint32_t i = 0; i <= seed / 2 % 3; ++i) mutator.Change(document);
   const std::string changed =
       document.dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
-  if (prefix + changed.size() > most) return size;
+  if (prefix + changed.size() > max) return size;
   std::memcpy(bytes + prefix, changed.data(), changed.size());
   return prefix + changed.size();
 }

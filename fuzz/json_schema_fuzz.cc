@@ -24,7 +24,7 @@ void Walk(Grammar grammar, std::string_view choices) {
     GrammarAutomaton::State next = GrammarAutomaton::kDead;
     for (int i = 0; i < 256 && next == GrammarAutomaton::kDead; ++i) {
       next = automaton.Next(state, static_cast<unsigned char>(choice + i));
-      Check(automaton.size() <= GrammarAutomaton::kMostStates);
+      Check(automaton.size() <= GrammarAutomaton::kMaxStates);
     }
     if (next == GrammarAutomaton::kDead && !automaton.full()) {
       // No text gets stuck.

@@ -134,7 +134,7 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   const std::string operations = TakeText(&input, TakeByte(&input) % 8);
   Servers servers(input);
   auto store = OpenRedisStoreOver(
-      {.url = "redis://cluster", .timeout_ms = 50, .most_pause_ms = 1},
+      {.url = "redis://cluster", .timeout_ms = 50, .max_pause_ms = 1},
       [&](const RedisAddress& /*address*/, const RedisUrl& url,
           RedisConnection::Deadline deadline) { return servers.Connect(url, deadline); });
   Check(store.ok());

@@ -62,8 +62,8 @@ void FuzzRequest(const Json& body) {
 }  // namespace kvcache::server
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t size,
-                                               std::size_t most, unsigned seed) {
-  return kvcache::MutateJson(bytes, size, most, seed, 0, kvcache::server::kKeys);
+                                               std::size_t max, unsigned seed) {
+  return kvcache::MutateJson(bytes, size, max, seed, 0, kvcache::server::kKeys);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {

@@ -269,8 +269,8 @@ void CheckAnswer(const std::string& answer, std::string_view body) {
 }  // namespace kvcache::server
 
 extern "C" std::size_t LLVMFuzzerCustomMutator(std::uint8_t* bytes, std::size_t size,
-                                               std::size_t most, unsigned seed) {
-  return kvcache::MutateJson(bytes, size, most, seed, 1, kvcache::server::kKeys);
+                                               std::size_t max, unsigned seed) {
+  return kvcache::MutateJson(bytes, size, max, seed, 1, kvcache::server::kKeys);
 }
 
 extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t size) {

@@ -253,7 +253,7 @@ void EditField(SnapshotHeader& header, std::string_view* input) {
 
 // Returns the size that the ranges and the layers of a header ask for; at most 1 MiB.
 std::size_t WantedPayload(SnapshotHeader& header) {
-  constexpr std::int64_t kMost = 1 << 20;
+  constexpr std::int64_t kMax = 1 << 20;
   std::int64_t cells = 0;
   if (!header.ranges.empty()) {
     cells = (std::int64_t{header.ranges.back().end} + 15) / 16 * 16 -
@@ -269,7 +269,7 @@ std::size_t WantedPayload(SnapshotHeader& header) {
   }
   if (cells < 0 || cells > 4096) return 0;
   return static_cast<std::size_t>(
-      std::clamp(LayOutOnHost(header.layers, cells, nullptr), std::int64_t{0}, kMost));
+      std::clamp(LayOutOnHost(header.layers, cells, nullptr), std::int64_t{0}, kMax));
 }
 
 void FixSum(Bytes& bytes, std::size_t header_bytes) {

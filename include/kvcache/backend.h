@@ -64,7 +64,7 @@ struct RouterOptions {
   int groups_used = 1;
   int group_best = 1;
   // Largest number of experts with a bias or groups.
-  static constexpr int kMostScored = 1024;
+  static constexpr int kMaxScored = 1024;
 };
 
 // The activation function between the matrices of a feed-forward block.

@@ -10,10 +10,10 @@ namespace kvcache {
 
 class DraftRates {
  public:
-  static constexpr int kMost = 16;  // drafts of a round
+  static constexpr int kMax = 16;  // drafts of a round
 
   // Returns how often the draft at `place` is right if all before it are. A place that was not measured
-  // is like the one before it. REQUIRES: 0 <= place < kMost.
+  // is like the one before it. REQUIRES: 0 <= place < kMax.
   double Of(int place) const;
   // Counts a round of which the first `accepted` drafts were right.
   void Count(int drafted, int accepted);
@@ -38,7 +38,7 @@ class DraftRates {
     int rounds = 0;  // that it was measured in
   };
 
-  std::array<Rate, kMost> rates_{};  // by place
+  std::array<Rate, kMax> rates_{};  // by place
   double seconds_ = 0.0;
   int pause_ = kFirstPause;
   int rounds_ = 0;  // without drafts, since the last with

@@ -23,7 +23,7 @@ class Drafter;
 // A drafter that is asked together with others.
 struct DraftAsk {
   Drafter* drafter = nullptr;
-  int most = 0;                                 // drafts
+  int max = 0;                                  // drafts
   std::vector<std::int32_t>* drafts = nullptr;  // becomes what its Propose would append
   Status status{};                              // becomes what its Propose would return
 };
@@ -49,7 +49,7 @@ class Drafter {
   // Says that `token` is the next one of the text.
   virtual Status Add(std::int32_t token) = 0;
   // Appends to `drafts` at most `most` tokens that may come next, or none.
-  virtual Status Propose(int most, std::vector<std::int32_t>& drafts) = 0;
+  virtual Status Propose(int max, std::vector<std::int32_t>& drafts) = 0;
 
   // Returns who proposes for this drafter and others at once; null: nobody does. Drafters of the same one may be
   // asked together, by its Propose.

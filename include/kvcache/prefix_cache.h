@@ -163,8 +163,8 @@ class PrefixCache {
   // Appends to `keys` at most `most` keys that followed the last keys of `text` in any prefix of this
   // salt, in one of them the newest. The last 12 or 6 keys are looked for, and at least `least`. The time
   // does not depend on the size of the trie. Errors: kOutOfMemory.
-  virtual Status FollowedBy(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
-                            std::size_t most, std::vector<PrefixKey>& keys) const = 0;
+  virtual Status FollowedBy(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt,
+                            std::size_t max, std::vector<PrefixKey>& keys) const = 0;
 
   // Lets go of about `tokens` tokens (at least one state), of what is worth least. Returns the number
   // of tokens that left the trie, or -1 if all that is left is in use or pinned. A state can be let go

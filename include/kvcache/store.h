@@ -123,7 +123,7 @@ class Store {
 inline constexpr std::int64_t kDefaultMemoryStoreBytes = std::int64_t{256} << 20;
 inline constexpr std::int64_t kDefaultDiskStoreBytes = std::int64_t{10} << 30;
 // The smallest budget of a disk store: its index needs pages of its own.
-inline constexpr std::int64_t kLeastDiskStoreBytes = std::int64_t{1} << 20;
+inline constexpr std::int64_t kMinDiskStoreBytes = std::int64_t{1} << 20;
 
 // A store in this process's memory. Its budget may change at any time.
 class MemoryStore : public Store {
@@ -152,7 +152,7 @@ struct DiskStoreOptions {
   std::int64_t budget_bytes = kDefaultDiskStoreBytes;
   // The longest wait for a lock that another process keeps, and for one that reads what no page is free without: that
   // process may be stopped. After a wait in vain there is none for a while that doubles from 1 to 30 seconds.
-  int most_wait_ms = 3000;
+  int max_wait_ms = 3000;
 };
 
 // Opens a store in a directory. Several processes may have it open at once, and several stores of one
@@ -160,7 +160,7 @@ struct DiskStoreOptions {
 // lost then. A file whose index is damaged is discarded, with all of its objects. A file that
 // was removed is made anew by the next write. If that fails, writes fail at once with the reason for a while
 // that doubles from 1 to 30 seconds; reads too, if LMDB gave the file up after an error of the disk.
-// Errors: kInvalidArgument for a budget below kLeastDiskStoreBytes, or for a directory that another user
+// Errors: kInvalidArgument for a budget below kMinDiskStoreBytes, or for a directory that another user
 // owns or can write to; kIo and kNotFound, in the operating system's words. All name the directory.
 Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options);
 
@@ -179,9 +179,9 @@ struct RedisStoreOptions {
   // redis://[[user]:password@]host[:port][/db], of a server or of any node of a cluster.
   std::string url;
   // No call takes longer, except that GetEach may take as long for each object. An operation that failed
-  // closes its connection, and calls fail at once for a while that doubles, up to `most_pause_ms`.
+  // closes its connection, and calls fail at once for a while that doubles, up to `max_pause_ms`.
   int timeout_ms = 1000;
-  int most_pause_ms = 2000;
+  int max_pause_ms = 2000;
   // An object that was not used for as long is removed by the server; 0: never.
   std::int64_t ttl_s = std::int64_t{7} * 24 * 3600;
 };

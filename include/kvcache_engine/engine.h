@@ -148,8 +148,8 @@ class Engine {
   // (SchedulerOptions::use_engine_drafts), which nobody else uses from now on. It needs as many sequences. Its
   // cache takes all of its memory at once, and WorkspaceBytes counts it. Errors: as MakeModelDrafter;
   // kInvalidArgument if it has fewer sequences, or if there is a draft model; kOutOfMemory, also if it takes more
-  // than `most_bytes` (0: any number). REQUIRES: no Scheduler has the engine yet.
-  Status UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes = 0);
+  // than `max_bytes` (0: any number). REQUIRES: no Scheduler has the engine yet.
+  Status UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t max_bytes = 0);
 
   // Keeps the prefixes of chats and the outputs of an encoder in `store` from now on, and takes them from
   // there. Objects are written behind; the end of the engine waits for the last one. The first time that a

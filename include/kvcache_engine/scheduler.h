@@ -49,9 +49,9 @@ struct SchedulerOptions {
   // Tokens of one step, at most max_batch() of the engine; 0: as many.
   int step_tokens = 0;
   // Milliseconds that the parts of prompts in a step add at most to what its requests that generate take by
-  // themselves, from 1 to kMostStepMs. At least 16 tokens of prompts are read, if the step has room for them.
+  // themselves, from 1 to kMaxStepMs. At least 16 tokens of prompts are read, if the step has room for them.
   int step_ms = 100;
-  static constexpr int kMostStepMs = 3'600'000;
+  static constexpr int kMaxStepMs = 3'600'000;
   // Tokens of a known prefix that are computed again at most, in models whose state cannot be cut.
   Position recompute_bound = 512;
   // Bytes that the cache may take for sequences, prefixes and states; 0: no limit but the pool. With
@@ -161,12 +161,12 @@ struct SchedulerStats {
   std::int64_t prompt_tokens = 0;     // of these, those of prompts that decoders read
   std::int64_t restored_tokens = 0;
   std::int64_t parked = 0;
-  std::int64_t held_bytes = 0;       // counted in the budget now
-  std::int64_t budget_bytes = 0;     // that held_bytes keeps to; 0: no limit but the pool
-  std::int64_t most_held_bytes = 0;  // the same after any pass
-  std::int64_t live = 0;             // requests with a sequence now
-  std::int64_t waiting = 0;          // requests without one
-  std::int64_t prefix_tokens = 0;    // as in PrefixStats
+  std::int64_t held_bytes = 0;      // counted in the budget now
+  std::int64_t budget_bytes = 0;    // that held_bytes keeps to; 0: no limit but the pool
+  std::int64_t max_held_bytes = 0;  // the same after any pass
+  std::int64_t live = 0;            // requests with a sequence now
+  std::int64_t waiting = 0;         // requests without one
+  std::int64_t prefix_tokens = 0;   // as in PrefixStats
   std::int64_t prefix_states = 0;
   std::int64_t evicted_tokens = 0;
   double pass_seconds = 0.0;      // in forward passes and their logits
@@ -180,7 +180,7 @@ class Scheduler {
   // cache without snapshots; kInvalidArgument for options out of range.
   static Result<std::unique_ptr<Scheduler>> Make(Engine& engine, const SchedulerOptions& options);
   // Returns the least budget with which a request may fill the context. REQUIRES: the engine has no tokens yet.
-  static std::int64_t LeastBudget(Engine& engine);
+  static std::int64_t MinBudget(Engine& engine);
   // Returns whether a scheduler of the engine can have this budget (SchedulerOptions::budget_bytes). Errors:
   // kInvalidArgument, with the numbers. REQUIRES: as above.
   static Status CheckBudget(Engine& engine, std::int64_t bytes);

@@ -30,20 +30,20 @@ std::size_t CharacterLength(std::string_view text) {
     return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
   };
   const unsigned first = byte(0);
-  const auto follows = [&](std::size_t i, unsigned least = 0x80, unsigned most = 0xbf) {
-    return byte(i) >= least && byte(i) <= most;
+  const auto follows = [&](std::size_t i, unsigned min = 0x80, unsigned max = 0xbf) {
+    return byte(i) >= min && byte(i) <= max;
   };
   if (first < 0x80) return 1;
   if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
   if (first >= 0xe0 && first <= 0xef) {
-    const unsigned least = first == 0xe0 ? 0xa0 : 0x80;
-    const unsigned most = first == 0xed ? 0x9f : 0xbf;
-    return follows(1, least, most) && follows(2) ? 3 : 0;
+    const unsigned min = first == 0xe0 ? 0xa0 : 0x80;
+    const unsigned max = first == 0xed ? 0x9f : 0xbf;
+    return follows(1, min, max) && follows(2) ? 3 : 0;
   }
   if (first >= 0xf0 && first <= 0xf4) {
-    const unsigned least = first == 0xf0 ? 0x90 : 0x80;
-    const unsigned most = first == 0xf4 ? 0x8f : 0xbf;
-    return follows(1, least, most) && follows(2) && follows(3) ? 4 : 0;
+    const unsigned min = first == 0xf0 ? 0x90 : 0x80;
+    const unsigned max = first == 0xf4 ? 0x8f : 0xbf;
+    return follows(1, min, max) && follows(2) && follows(3) ? 4 : 0;
   }
   return 0;
 }

@@ -152,14 +152,14 @@ Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Posi
     return Invalid(StrCat("captures of sequence ", Index(id), " begin at ", begin,
                           "; must be at least its length, ", length));
   }
-  Position least = std::max(begin, length);
+  Position min = std::max(begin, length);
   for (const Position capture : lengths) {
-    if (capture < least || capture == kEndOfSequence) {
+    if (capture < min || capture == kEndOfSequence) {
       return Invalid(StrCat("a capture at length ", capture, " of sequence ", Index(id),
-                            "; must be at least ", least, ": captures ascend from ",
+                            "; must be at least ", min, ": captures ascend from ",
                             std::max(begin, length)));
     }
-    least = capture + 1;
+    min = capture + 1;
   }
   return Status::Ok();
 }

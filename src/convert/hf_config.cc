@@ -70,8 +70,7 @@ Status HfConfig::Refuse(std::string_view key, std::string_view rule) const {
       StrCat(place_, ": ", key, " is ", found == nullptr ? "missing" : Shown(*found), "; ", rule));
 }
 
-Result<std::int64_t> HfConfig::Int(std::string_view key, std::int64_t least,
-                                   std::int64_t most) const {
+Result<std::int64_t> HfConfig::Int(std::string_view key, std::int64_t min, std::int64_t max) const {
   KVCACHE_ASSIGN_OR_RETURN(const json* value, Require(key));
   // Some writers give whole numbers as floats.
   const bool whole = value->is_number_float() && std::abs(value->get<double>()) < 1e15 &&
@@ -81,15 +80,15 @@ Result<std::int64_t> HfConfig::Int(std::string_view key, std::int64_t least,
   if (whole || fits) {
     const std::int64_t number =
         whole ? static_cast<std::int64_t>(value->get<double>()) : value->get<std::int64_t>();
-    if (number >= least && number <= most) return number;
+    if (number >= min && number <= max) return number;
   }
-  return Wrong(key, StrCat("a whole number from ", least, " to ", most));
+  return Wrong(key, StrCat("a whole number from ", min, " to ", max));
 }
 
-Result<std::int64_t> HfConfig::IntOr(std::string_view key, std::int64_t otherwise,
-                                     std::int64_t least, std::int64_t most) const {
+Result<std::int64_t> HfConfig::IntOr(std::string_view key, std::int64_t otherwise, std::int64_t min,
+                                     std::int64_t max) const {
   if (!Has(key)) return otherwise;
-  return Int(key, least, most);
+  return Int(key, min, max);
 }
 
 Result<double> HfConfig::FloatOr(std::string_view key, double otherwise,
@@ -98,7 +97,7 @@ Result<double> HfConfig::FloatOr(std::string_view key, double otherwise,
   if (value == nullptr) return otherwise;
   if (value->is_number()) {
     const double number = value->get<double>();
-    if (number >= range.least && number <= range.most) return number;  // false for NaN
+    if (number >= range.min && number <= range.max) return number;  // false for NaN
   }
   return Wrong(key, range.rule);
 }

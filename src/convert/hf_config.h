@@ -23,7 +23,7 @@ class HfDirectory;
 
 // The numbers that a key may have.
 struct HfRange {
-  double least, most;
+  double min, max;
   std::string_view rule;  // ends "must be "
 };
 // Outside of these bounds a number would be 0 or infinite as an f32, or its square root or reciprocal.
@@ -43,9 +43,9 @@ class HfConfig {
 
   // Returns the value of a key. Errors: kNotFound: it is missing; kCorrupt: it has another type or
   // is out of range. The ...Or calls return `otherwise` for a missing key.
-  Result<std::int64_t> Int(std::string_view key, std::int64_t least, std::int64_t most) const;
-  Result<std::int64_t> IntOr(std::string_view key, std::int64_t otherwise, std::int64_t least,
-                             std::int64_t most) const;
+  Result<std::int64_t> Int(std::string_view key, std::int64_t min, std::int64_t max) const;
+  Result<std::int64_t> IntOr(std::string_view key, std::int64_t otherwise, std::int64_t min,
+                             std::int64_t max) const;
   Result<double> FloatOr(std::string_view key, double otherwise, const HfRange& range) const;
   Result<bool> BoolOr(std::string_view key, bool otherwise) const;
   Result<std::string> StringOr(std::string_view key, std::string_view otherwise) const;

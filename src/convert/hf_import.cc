@@ -14,9 +14,9 @@ constexpr std::int64_t kMaxContext = std::int64_t{1} << 28;
 constexpr HfRange kEpsilon{0.0, 0.5, "a number from 0 to 0.5"};
 
 Result<std::int64_t> Size(const HfConfig& config, std::string_view key, std::int64_t otherwise,
-                          std::int64_t most) {
-  if (otherwise > 0) return config.IntOr(key, otherwise, 1, most);
-  return config.Int(key, 1, most);
+                          std::int64_t max) {
+  if (otherwise > 0) return config.IntOr(key, otherwise, 1, max);
+  return config.Int(key, 1, max);
 }
 
 // `otherwise`: that of the class; 0: the hidden size, divided among the heads.

@@ -61,12 +61,12 @@ std::uint32_t FileTypeOf(const std::vector<TensorPlan>& plans) {
   for (const TensorPlan& plan : plans) {
     if (plan.dims.size() > 1) values[plan.type] += plan.elements();
   }
-  GgmlType most = GgmlType::kF32;
+  GgmlType max = GgmlType::kF32;
   for (const auto& [type, count] : values) {
-    if (count > values[most]) most = type;
+    if (count > values[max]) max = type;
   }
-  if (most == GgmlType::kBF16) return 32;
-  return most == GgmlType::kF16 ? 1 : 0;
+  if (max == GgmlType::kBF16) return 32;
+  return max == GgmlType::kF16 ? 1 : 0;
 }
 
 Status CheckPlain(const HfConfig& config) {

@@ -47,7 +47,7 @@ Status Engine::Impl::LoadHead(const std::string& path) {
 namespace {
 
 // The metadata of a cell takes memory whether the cell is used or not.
-constexpr std::int64_t kMostPoolTokens = std::int64_t{1} << 22;
+constexpr std::int64_t kMaxPoolTokens = std::int64_t{1} << 22;
 
 Status CheckOptions(const EngineOptions& options) {
   if (options.context < 0) {
@@ -92,7 +92,7 @@ int TokensOfPool(const EngineOptions& options, std::span<const LayerMemory> laye
   const std::int64_t tokens =
       std::max<std::int64_t>(*bytes - FixedBytes(options, layers), 0) / token;
   return static_cast<int>(
-      std::max<std::int64_t>(std::min(tokens, kMostPoolTokens), options.context));
+      std::max<std::int64_t>(std::min(tokens, kMaxPoolTokens), options.context));
 }
 
 Status CheckImages(const EngineBatch& batch) {
@@ -202,7 +202,7 @@ std::int64_t Engine::WorkspaceBytes() const {
   if (model.has_head()) {
     const auto logits =
         model.head_tokens().empty() ? vocabulary_size() : std::ssize(model.head_tokens());
-    values += std::min<std::int64_t>(rows, Model::kMostDraftRows) * (logits + info().hidden_size);
+    values += std::min<std::int64_t>(rows, Model::kMaxDraftRows) * (logits + info().hidden_size);
   }
   return model.ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
          (impl_->draft_model ? impl_->draft_model->bytes() : 0) +
@@ -218,13 +218,13 @@ Status Engine::UseStore(std::shared_ptr<Store> store) {
   KVCACHE_ASSIGN_OR_RETURN(impl_->prefix_store, PrefixStore::Make(*this, std::move(store)));
   return Status::Ok();
 }
-Status Engine::UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t most_bytes) {
+Status Engine::UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t max_bytes) {
   if (impl_->draft_model != nullptr) {
     return {StatusCode::kInvalidArgument, "the engine has a draft model"};
   }
   try {
     KVCACHE_ASSIGN_OR_RETURN(impl_->draft_model,
-                             DraftModel::Make(std::move(draft), *this, most_bytes));
+                             DraftModel::Make(std::move(draft), *this, max_bytes));
     return Status::Ok();
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for the sequences of a draft model"};

@@ -35,9 +35,9 @@ std::int64_t MemoryPlan::PartOf(std::int64_t budget_bytes, std::int64_t models) 
   return budget_bytes == 0 ? 0 : std::max<std::int64_t>(1, budget_bytes / models);
 }
 
-std::int64_t MemoryPlan::DraftBytes(std::int64_t models, std::int64_t least) const {
+std::int64_t MemoryPlan::DraftBytes(std::int64_t models, std::int64_t min) const {
   const std::int64_t part = PartOf(PoolBytes(), models);
-  return std::max<std::int64_t>(1, std::min(part / 2, part - least));
+  return std::max<std::int64_t>(1, std::min(part / 2, part - min));
 }
 
 }  // namespace kvcache

@@ -45,7 +45,7 @@ class MemoryPlan {
   std::int64_t WeightBytes() const { return HalfOfFree(); }
   // Returns the bytes of the cache of a draft model, for one of so many models, which needs `least` bytes itself.
   // At least 1.
-  std::int64_t DraftBytes(std::int64_t models, std::int64_t least) const;
+  std::int64_t DraftBytes(std::int64_t models, std::int64_t min) const;
 
   // Returns the part of a budget that each of so many models has, at least 1; 0: there is no budget.
   static std::int64_t PartOf(std::int64_t budget_bytes, std::int64_t models);

@@ -26,11 +26,11 @@ constexpr std::pair<std::uint64_t, std::string_view> kFileTypes[] = {
 std::string MostFrequentType(const GgufFile& file) {
   std::map<std::string_view, std::int64_t> values;
   for (const GgufTensor& tensor : file.tensors()) values[tensor.type->name] += tensor.elements();
-  std::string_view most;
+  std::string_view max;
   for (const auto& [name, count] : values) {
-    if (most.empty() || count > values[most]) most = name;
+    if (max.empty() || count > values[max]) max = name;
   }
-  std::string text(most);
+  std::string text(max);
   for (char& c : text) c = c >= 'a' && c <= 'z' ? static_cast<char>(c - 32) : c;
   return text;
 }

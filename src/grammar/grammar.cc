@@ -115,7 +115,7 @@ GrammarSymbol GrammarBuilder::Language(std::shared_ptr<const ByteLanguage> langu
     const std::unique_ptr<ByteReader> reader = language->Reader();
     has_strings = reader->start() != ByteReader::kDead;
     work_ += 10 + reader->work();
-    gave_up_ = reader->full() || work_ > kMostWork;
+    gave_up_ = reader->full() || work_ > kMaxWork;
   }
   grammar_.languages.push_back(std::move(language));
   grammar_.costs.push_back(cost);
@@ -150,14 +150,13 @@ GrammarSymbol GrammarBuilder::Copy(const Grammar& grammar) {
   return rules[static_cast<std::size_t>(grammar.root)];
 }
 
-GrammarSequence GrammarBuilder::Repeat(GrammarSymbol symbol, std::int64_t least,
-                                       std::int64_t most) {
+GrammarSequence GrammarBuilder::Repeat(GrammarSymbol symbol, std::int64_t min, std::int64_t max) {
   GrammarSequence sequence;
-  for (std::int64_t i = 0; i < least && !too_large(); ++i) {
+  for (std::int64_t i = 0; i < min && !too_large(); ++i) {
     sequence.push_back(symbol);
     ++symbols_;
   }
-  if (most < 0) {
+  if (max < 0) {
     const auto [star, is_new] = stars_.try_emplace(symbol);
     if (is_new) {
       star->second = NewRule();
@@ -169,23 +168,22 @@ GrammarSequence GrammarBuilder::Repeat(GrammarSymbol symbol, std::int64_t least,
   }
   std::vector<GrammarSymbol>& chain = optionals_[symbol];
   if (chain.empty()) chain.push_back(AnyOf({{}}));
-  while (std::ssize(chain) <= most - least && !too_large()) {
+  while (std::ssize(chain) <= max - min && !too_large()) {
     chain.push_back(AnyOf({{}, {symbol, chain.back()}}));
   }
-  if (most > least && !too_large())
-    sequence.push_back(chain[static_cast<std::size_t>(most - least)]);
+  if (max > min && !too_large()) sequence.push_back(chain[static_cast<std::size_t>(max - min)]);
   return sequence;
 }
 
 Result<Grammar> GrammarBuilder::Finish(GrammarSymbol root) {
   if (too_large()) {
     return InvalidArgument(
-        StrCat("has more than ", kMostSymbols,
+        StrCat("has more than ", kMaxSymbols,
                " symbols when it is written out: give smaller lengths or lists"));
   }
   if (gave_up_) {
-    return InvalidArgument(StrCat("has patterns, lengths or numbers that take more than ",
-                                  kMostWork, " steps to look for a text or a number"));
+    return InvalidArgument(StrCat("has patterns, lengths or numbers that take more than ", kMaxWork,
+                                  " steps to look for a text or a number"));
   }
   grammar_.root = root.index;
   if (!Trim(grammar_, [this](std::size_t language) { return has_strings_[language] != 0; })) {

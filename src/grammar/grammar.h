@@ -47,9 +47,9 @@ std::optional<Grammar> WantedPart(const Grammar& grammar);
 class GrammarBuilder {
  public:
   // The most symbols of all rules together.
-  static constexpr std::size_t kMostSymbols = 200'000;
+  static constexpr std::size_t kMaxSymbols = 200'000;
   // The most work that it may take to find whether languages have strings, all together.
-  static constexpr std::size_t kMostWork = 20'000'000;
+  static constexpr std::size_t kMaxWork = 20'000'000;
 
   // Returns a rule without alternatives: it matches nothing.
   GrammarSymbol NewRule();
@@ -69,9 +69,9 @@ class GrammarBuilder {
   // Returns a rule for the texts of another grammar.
   GrammarSymbol Copy(const Grammar& grammar);
   // Returns `least` to `most` times a symbol; most < 0: any number.
-  GrammarSequence Repeat(GrammarSymbol symbol, std::int64_t least, std::int64_t most);
+  GrammarSequence Repeat(GrammarSymbol symbol, std::int64_t min, std::int64_t max);
 
-  bool too_large() const { return symbols_ > kMostSymbols; }
+  bool too_large() const { return symbols_ > kMaxSymbols; }
   // Returns the grammar of `root`, without alternatives that no text matches. Errors: kInvalidArgument if
   // no text matches at all, or the grammar or one of its languages is too large.
   Result<Grammar> Finish(GrammarSymbol root);

@@ -55,7 +55,7 @@ void GrammarAutomaton::Close(Place place) {
 void GrammarAutomaton::CloseLanguage(Place place) {
   found_.push_back(PlaceId(place));
   ByteReader& reader = *readers_[static_cast<std::size_t>(SymbolAt(place).index)];
-  full_ = full_ || reader.full() || found_.size() > kMostPlaces;
+  full_ = full_ || reader.full() || found_.size() > kMaxPlaces;
   if (!reader.Accepts(place.within)) return;
   ++place.index;
   place.within = 0;
@@ -65,7 +65,7 @@ void GrammarAutomaton::CloseLanguage(Place place) {
 void GrammarAutomaton::CloseRule(std::int32_t rule, std::int32_t parent) {
   if (full_ || !seen_.try_emplace({rule, parent}, true).second) return;
   // This bounds the depth of the recursion, too.
-  full_ = seen_.size() > kMostRules || found_.size() > kMostPlaces;
+  full_ = seen_.size() > kMaxRules || found_.size() > kMaxPlaces;
   const auto count = grammar_->rules[static_cast<std::size_t>(rule)].size();
   for (std::size_t i = 0; i < count; ++i) Close({rule, static_cast<std::int32_t>(i), 0, parent});
 }
@@ -79,7 +79,7 @@ GrammarAutomaton::State GrammarAutomaton::Found() {
   if (full_ || (places.empty() && !accepts)) return kDead;
   const auto known = state_ids_.find({accepts, places});
   if (known != state_ids_.end()) return known->second;
-  if (states_.size() >= kMostStates) {
+  if (states_.size() >= kMaxStates) {
     full_ = true;
     return kDead;
   }

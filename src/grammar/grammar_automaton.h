@@ -23,9 +23,9 @@ class GrammarAutomaton {
   static constexpr State kDead = -1;
   // Beyond so many states, places in a state, or rules that follow from one byte, every step is dead, and
   // full() is true.
-  static constexpr std::size_t kMostStates = 32'768;
-  static constexpr std::size_t kMostPlaces = 2'048;
-  static constexpr std::size_t kMostRules = 8'192;
+  static constexpr std::size_t kMaxStates = 32'768;
+  static constexpr std::size_t kMaxPlaces = 2'048;
+  static constexpr std::size_t kMaxRules = 8'192;
 
   explicit GrammarAutomaton(std::shared_ptr<const Grammar> grammar);
   explicit GrammarAutomaton(Grammar grammar)

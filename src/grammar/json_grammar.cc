@@ -32,7 +32,7 @@ std::string KeyOf(const std::optional<NumberBound>& bound) {
 
 GrammarSequence JsonGrammar::TextOf(std::shared_ptr<const TextLanguage> language,
                                     std::size_t cost) {
-  std::vector<std::int64_t> key = {language->lengths().least, language->lengths().most};
+  std::vector<std::int64_t> key = {language->lengths().min, language->lengths().max};
   for (const TextLanguage::Part& part : language->parts()) {
     key.push_back(reinterpret_cast<std::intptr_t>(part.program.get()));
     key.push_back(part.negated ? 1 : 0);
@@ -76,7 +76,7 @@ GrammarSymbol JsonGrammar::Comma() {
 }
 
 GrammarSymbol JsonGrammar::NumberOf(const NumberRange& range) {
-  std::string key = StrCat(KeyOf(range.least), KeyOf(range.most));
+  std::string key = StrCat(KeyOf(range.min), KeyOf(range.max));
   if (range.unit) key += StrCat(range.unit->unit, "p", range.unit->places);
   if (range.fractions_only) key += "fractions";
   if (range.digits_only) key += "digits";

@@ -11,12 +11,12 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kMostDigits = 100;
+constexpr std::int64_t kMaxDigits = 100;
 constexpr std::int64_t kExponentDigits = 3;
 constexpr std::int32_t kDigitsOfDouble = 16;  // numbers that differ in these are different doubles
-constexpr std::int64_t kMostExponent = 999;
+constexpr std::int64_t kMaxExponent = 999;
 constexpr std::int64_t kFar = std::numeric_limits<std::int32_t>::max();
-constexpr std::size_t kMostStates = 200'000;
+constexpr std::size_t kMaxStates = 200'000;
 constexpr std::size_t kWorkOfState = 15;  // as places of a pattern
 constexpr std::size_t kWorkOfStep = 3;
 
@@ -40,8 +40,8 @@ struct Reading {
   Phase phase = Phase::kStart;
   bool negative = false;
   bool is_zero = true;         // so far
-  Order least = Order::kSame;  // beside the smaller bound of magnitudes
-  Order most = Order::kSame;   // beside the larger one
+  Order min = Order::kSame;    // beside the smaller bound of magnitudes
+  Order max = Order::kSame;    // beside the larger one
   std::int32_t matched = 0;    // digits that were compared, as far as one is kSame
   std::int32_t digits = 0;     // of the part that is read
   std::int32_t position = 0;   // the number is 0.D × 10^position
@@ -59,13 +59,13 @@ struct Reading {
 // Bounds of magnitudes, for one sign.
 struct Side {
   bool possible = true;  // for numbers other than zero
-  std::optional<NumberBound> least{};
-  std::optional<NumberBound> most{};
+  std::optional<NumberBound> min{};
+  std::optional<NumberBound> max{};
 };
 
 struct Interval {
-  std::int64_t first = -kMostExponent;
-  std::int64_t last = kMostExponent;
+  std::int64_t first = -kMaxExponent;
+  std::int64_t last = kMaxExponent;
   bool Has(std::int64_t value) const { return first <= value && value <= last; }
   bool empty() const { return first > last; }
 };
@@ -76,10 +76,10 @@ class NumberReader final : public ByteReader {
       : unit_(range.fractions_only ? DecimalUnit{} : range.unit),
         fractions_only_(range.fractions_only),
         digits_only_(range.digits_only) {
-    sides_[0] = {.least = range.least, .most = range.most};
-    sides_[1] = {.least = range.most, .most = range.least};
-    zero_ = !fractions_only_ && (!range.least || Permits(*range.least, -1)) &&
-            (!range.most || Permits(*range.most, 1));
+    sides_[0] = {.min = range.min, .max = range.max};
+    sides_[1] = {.min = range.max, .max = range.min};
+    zero_ = !fractions_only_ && (!range.min || Permits(*range.min, -1)) &&
+            (!range.max || Permits(*range.max, 1));
     for (Side& side : sides_) {
       Prepare(side, &side == &sides_[1]);
       if (fractions_only_) AtLeast(side, DecimalOf(std::numeric_limits<double>::denorm_min()));
@@ -106,20 +106,20 @@ class NumberReader final : public ByteReader {
 
   // Turns bounds of numbers into bounds of magnitudes.
   void Prepare(Side& side, bool negative) {
-    for (auto* const bound : {&side.least, &side.most}) {
+    for (auto* const bound : {&side.min, &side.max}) {
       if (*bound && !(*bound)->at.is_zero()) (*bound)->at.negative ^= negative;
     }
-    if (side.least && (side.least->at.negative || side.least->at.is_zero())) side.least.reset();
-    side.possible = !side.most || (!side.most->at.negative && !side.most->at.is_zero());
-    for (const auto* const bound : {&side.least, &side.most}) {
-      if (*bound) most_digits_ = std::max(most_digits_, std::abs((*bound)->at.exponent) + 20);
+    if (side.min && (side.min->at.negative || side.min->at.is_zero())) side.min.reset();
+    side.possible = !side.max || (!side.max->at.negative && !side.max->at.is_zero());
+    for (const auto* const bound : {&side.min, &side.max}) {
+      if (*bound) max_digits_ = std::max(max_digits_, std::abs((*bound)->at.exponent) + 20);
     }
   }
 
   static void AtLeast(Side& side, const Decimal& magnitude) {
-    NumberRange range{.least = side.least};
+    NumberRange range{.min = side.min};
     range.AtLeast({magnitude, false});
-    side.least = range.least;
+    side.min = range.min;
   }
 
   const Side& SideOf(const Reading& read) const { return sides_[read.negative ? 1 : 0]; }
@@ -138,23 +138,23 @@ class NumberReader final : public ByteReader {
     if (read.is_zero) return ZeroFits(read) ? allowed : Interval{1, 0};
     const Side& side = SideOf(read);
     if (!side.possible) return {1, 0};
-    if (side.least) {
-      const int sign = Sign(read.least, read, side.least->at);
-      const bool fits = sign > 0 || (sign == 0 && !side.least->exclusive);
-      const std::int64_t at = side.least->at.exponent - read.position;
+    if (side.min) {
+      const int sign = Sign(read.min, read, side.min->at);
+      const bool fits = sign > 0 || (sign == 0 && !side.min->exclusive);
+      const std::int64_t at = side.min->at.exponent - read.position;
       allowed.first = std::max(allowed.first, at + (fits ? 0 : 1));
     }
-    if (side.most) {
-      const int sign = Sign(read.most, read, side.most->at);
-      const bool fits = sign < 0 || (sign == 0 && !side.most->exclusive);
-      const std::int64_t at = side.most->at.exponent - read.position;
+    if (side.max) {
+      const int sign = Sign(read.max, read, side.max->at);
+      const bool fits = sign < 0 || (sign == 0 && !side.max->exclusive);
+      const std::int64_t at = side.max->at.exponent - read.position;
       allowed.last = std::min(allowed.last, at - (fits ? 0 : 1));
     }
     if (fractions_only_) {
       allowed.last = std::min<std::int64_t>(allowed.last, -read.zeros - 1);
       if (read.known == kDigitsOfDouble) {
-        const std::int64_t most_whole = read.known - read.run - 1;
-        allowed.last = std::min(allowed.last, most_whole - read.position);
+        const std::int64_t max_whole = read.known - read.run - 1;
+        allowed.last = std::min(allowed.last, max_whole - read.position);
       }
     } else if (unit_) {
       allowed.first = std::max<std::int64_t>(allowed.first, -read.zeros - unit_->places);
@@ -218,13 +218,13 @@ class NumberReader final : public ByteReader {
       case Phase::kPoint: next.phase = Phase::kFraction; break;
       default: break;
     }
-    if (++next.digits > most_digits_) return {};
+    if (++next.digits > max_digits_) return {};
     const bool is_whole = next.phase != Phase::kFraction;
     const bool is_first = read.is_zero && digit != 0;
     next.is_zero = read.is_zero && digit == 0;
     if (unit_) TakeIntoUnit(next, digit, is_whole);
     const Side& side = SideOf(read);
-    if (next.is_zero || (!side.least && !side.most && !unit_)) return next;
+    if (next.is_zero || (!side.min && !side.max && !unit_)) return next;
     if (is_whole) next.position = next.digits;
     if (!is_whole && is_first) next.position = 1 - next.digits;
     if (fractions_only_) CountRun(next, digit);
@@ -242,8 +242,8 @@ class NumberReader final : public ByteReader {
       if (digit != other) order = digit < other ? Order::kLess : Order::kGreater;
       if (order == Order::kSame) longest = std::max(longest, digits.size());
     };
-    match(next.least, side.least);
-    match(next.most, side.most);
+    match(next.min, side.min);
+    match(next.max, side.max);
     next.matched = std::min(next.matched + 1, static_cast<std::int32_t>(longest));
   }
 
@@ -309,22 +309,22 @@ class NumberReader final : public ByteReader {
     const Side& side = SideOf(read);
     if (read.is_zero) return ZeroFits(read) || side.possible;
     if (!side.possible) return false;
-    std::int64_t least = -kFar;
-    std::int64_t most = kFar;
-    if (unit_ && !fractions_only_) least = std::int64_t{read.position} - read.zeros - unit_->places;
-    if (side.least) {
-      const std::int64_t at = side.least->at.exponent;
-      least = std::max(least, read.least == Order::kLess ? at + 1 : at);
+    std::int64_t min = -kFar;
+    std::int64_t max = kFar;
+    if (unit_ && !fractions_only_) min = std::int64_t{read.position} - read.zeros - unit_->places;
+    if (side.min) {
+      const std::int64_t at = side.min->at.exponent;
+      min = std::max(min, read.min == Order::kLess ? at + 1 : at);
     }
-    if (side.most) {
-      const std::int64_t at = side.most->at.exponent;
-      most = read.most == Order::kGreater ? at - 1 : at;
+    if (side.max) {
+      const std::int64_t at = side.max->at.exponent;
+      max = read.max == Order::kGreater ? at - 1 : at;
     }
     if (HasRemainders() || digits_only_) {  // without an exponent
-      least = std::max<std::int64_t>(least, read.position);
-      if (read.phase != Phase::kWhole) most = std::min<std::int64_t>(most, read.position);
+      min = std::max<std::int64_t>(min, read.position);
+      if (read.phase != Phase::kWhole) max = std::min<std::int64_t>(max, read.position);
     }
-    return least <= most;
+    return min <= max;
   }
 
   State StateOf(const Reading& read) {
@@ -333,7 +333,7 @@ class NumberReader final : public ByteReader {
       work_ += kWorkOfState;
       states_.push_back(read);
       fates_.push_back(Fate::kUnknown);
-      full_ = full_ || states_.size() > kMostStates;
+      full_ = full_ || states_.size() > kMaxStates;
     }
     return known->second;
   }
@@ -389,7 +389,7 @@ class NumberReader final : public ByteReader {
   bool digits_only_ = false;
   Side sides_[2];
   bool zero_ = true;  // belongs to the range
-  std::int64_t most_digits_ = kMostDigits;
+  std::int64_t max_digits_ = kMaxDigits;
   std::vector<Reading> states_;
   std::vector<Fate> fates_;
   std::map<Reading, State> ids_;

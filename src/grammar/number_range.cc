@@ -25,10 +25,10 @@ int CompareMagnitudes(const Decimal& a, const Decimal& b) {
 
 // Returns number × 10^zeros; none: it is above 10^15.
 std::optional<std::int64_t> WithZeros(std::int64_t number, int zeros) {
-  constexpr std::int64_t kMost = 1'000'000'000'000'000;
+  constexpr std::int64_t kMax = 1'000'000'000'000'000;
   for (; zeros > 0; --zeros) {
     number *= 10;
-    if (number > kMost) return {};
+    if (number > kMax) return {};
   }
   return number;
 }
@@ -88,7 +88,7 @@ std::optional<DecimalUnit> UnitOf(const Decimal& number) {
   (void)std::from_chars(number.digits.data(), number.digits.data() + number.digits.size(),
                         unit.unit);
   unit.places = static_cast<int>(static_cast<std::int64_t>(number.digits.size()) - number.exponent);
-  if (unit.unit > DecimalUnit::kMostUnit || std::abs(unit.places) > 300) return {};
+  if (unit.unit > DecimalUnit::kMaxUnit || std::abs(unit.places) > 300) return {};
   return unit;
 }
 
@@ -104,7 +104,7 @@ std::optional<DecimalUnit> CommonMultiple(const DecimalUnit& a, const DecimalUni
     common.unit /= 10;
     --common.places;
   }
-  if (common.unit > DecimalUnit::kMostUnit) return {};
+  if (common.unit > DecimalUnit::kMaxUnit) return {};
   return common;
 }
 
@@ -112,11 +112,11 @@ std::optional<DecimalUnit> CommonMultiple(const DecimalUnit& a, const DecimalUni
 NumberRange NumberRange::ForDoubles() const {
   NumberRange range = *this;
   const bool has_fractions = !unit;
-  for (auto* const bound : {&range.least, &range.most}) {
+  for (auto* const bound : {&range.min, &range.max}) {
     if (!*bound || !(*bound)->exclusive || !has_fractions) continue;
     const long double at = DoubleOf((*bound)->at);
-    const double inward = bound == &range.least ? std::numeric_limits<double>::infinity()
-                                                : -std::numeric_limits<double>::infinity();
+    const double inward = bound == &range.min ? std::numeric_limits<double>::infinity()
+                                              : -std::numeric_limits<double>::infinity();
     const long double next = std::nextafter(static_cast<double>(at), inward);
     (*bound)->at = DecimalOfText(TextOf((at + next) / 2));
   }
@@ -127,10 +127,10 @@ NumberRange NumberRange::ForDoubles() const {
 }
 
 bool NumberRange::Has(const Decimal& number) const {
-  const int above = least ? Compare(number, least->at) : 1;
-  const int below = most ? Compare(number, most->at) : -1;
-  if (above < 0 || (above == 0 && least->exclusive)) return false;
-  if (below > 0 || (below == 0 && most->exclusive)) return false;
+  const int above = min ? Compare(number, min->at) : 1;
+  const int below = max ? Compare(number, max->at) : -1;
+  if (above < 0 || (above == 0 && min->exclusive)) return false;
+  if (below > 0 || (below == 0 && max->exclusive)) return false;
   // The number is a whole number of 10^-places, of which the last digit is not 0.
   const std::int64_t places = std::ssize(number.digits) - number.exponent;
   if (fractions_only) return !number.is_zero() && places > 0;
@@ -145,13 +145,13 @@ bool NumberRange::Has(const Decimal& number) const {
 }
 
 void NumberRange::AtLeast(const NumberBound& bound) {
-  const int order = least ? Compare(bound.at, least->at) : 1;
-  if (order > 0 || (order == 0 && bound.exclusive)) least = bound;
+  const int order = min ? Compare(bound.at, min->at) : 1;
+  if (order > 0 || (order == 0 && bound.exclusive)) min = bound;
 }
 
 void NumberRange::AtMost(const NumberBound& bound) {
-  const int order = most ? Compare(bound.at, most->at) : -1;
-  if (order < 0 || (order == 0 && bound.exclusive)) most = bound;
+  const int order = max ? Compare(bound.at, max->at) : -1;
+  if (order < 0 || (order == 0 && bound.exclusive)) max = bound;
 }
 
 }  // namespace kvcache

@@ -26,7 +26,7 @@ int Compare(const Decimal& a, const Decimal& b);
 
 // unit × 10^-places, which divides all numbers of a range. `unit` does not end with 0.
 struct DecimalUnit {
-  static constexpr std::int64_t kMostUnit = 10'000;
+  static constexpr std::int64_t kMaxUnit = 10'000;
   std::int64_t unit = 1;
   int places = 0;
   friend bool operator==(const DecimalUnit&, const DecimalUnit&) = default;
@@ -42,8 +42,8 @@ struct NumberBound {
 };
 
 struct NumberRange {
-  std::optional<NumberBound> least{};
-  std::optional<NumberBound> most{};
+  std::optional<NumberBound> min{};
+  std::optional<NumberBound> max{};
   std::optional<DecimalUnit> unit{};  // a whole number: {1, 0}
   bool fractions_only = false;        // without whole numbers. REQUIRES: no unit
   bool digits_only = false;           // without points and exponents

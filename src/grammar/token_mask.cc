@@ -90,7 +90,7 @@ void TokenMask::Walk(State state, std::span<const TokenTable::Entry> entries, Bi
 const TokenMask::Bits& TokenMask::MaskOf(State state) {
   const auto known = masks_.find(state);
   if (known != masks_.end()) return known->second;
-  if (masks_.size() >= kMostMasks) masks_.clear();
+  if (masks_.size() >= kMaxMasks) masks_.clear();
   Bits& bits = masks_[state];
   if (PlainStays(state)) {
     bits = table_->plain_bits();

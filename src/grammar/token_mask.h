@@ -79,9 +79,9 @@ class TokenMask {
 
  private:
   using State = GrammarAutomaton::State;
-  static constexpr std::size_t kMostMasks = 256;
+  static constexpr std::size_t kMaxMasks = 256;
   static constexpr std::size_t kManyStates =
-      GrammarAutomaton::kMostStates / 2;  // then those of the text before are forgotten
+      GrammarAutomaton::kMaxStates / 2;  // then those of the text before are forgotten
 
   using Bits = TokenTable::Bits;
 

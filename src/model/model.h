@@ -113,12 +113,12 @@ class Model {
   // Returns the token of each of the head's logits, or nothing if they are those of the vocabulary's tokens in
   // their order. REQUIRES: has_head().
   virtual std::span<const std::int32_t> head_tokens() const { return {}; }
-  // Runs the head alone. tokens [batch], kMostDraftRows at most, follow tokens with the final states
+  // Runs the head alone. tokens [batch], kMaxDraftRows at most, follow tokens with the final states
   // [hidden_size, batch]. Writes logits [vocabulary, batch], or [head_tokens().size(), batch] if the head has
   // tokens of its own, and the states [hidden_size, batch] that take their place for the next token.
   // REQUIRES: has_head(), and the StartForward of CacheOfLayer(cache, layers) has succeeded for these rows, or
   // BeginDrafts if head_reads_cache(). Logits of the last Forward remain.
-  static constexpr int kMostDraftRows = 16;
+  static constexpr int kMaxDraftRows = 16;
   virtual Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                        const float* states, Cache& cache, float* logits, float* next_states);
 

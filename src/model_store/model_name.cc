@@ -21,13 +21,13 @@ bool IsWordCharacter(char c) {
 
 // `others`: the characters besides letters, digits and '_' that may follow the first one.
 Status CheckPart(std::string_view name, std::string_view kind, std::string_view part,
-                 std::string_view others, std::size_t most) {
+                 std::string_view others, std::size_t max) {
   const auto error = [&](std::string_view rule) {
     return InvalidArgument(
         StrCat("model name ", Quoted(name), ": its ", kind, " ", Quoted(part), " ", rule));
   };
   if (part.empty()) return error("is empty");
-  if (part.size() > most) return error(StrCat("has more than ", most, " characters"));
+  if (part.size() > max) return error(StrCat("has more than ", max, " characters"));
   if (!IsWordCharacter(part.front())) return error("must begin with a letter, a digit or _");
   const bool valid = std::all_of(part.begin(), part.end(), [&](char c) {
     return IsWordCharacter(c) || others.find(c) != std::string_view::npos;

@@ -20,7 +20,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostRetries = 100;
+constexpr int kMaxRetries = 100;
 constexpr std::string_view kFolder = "folder ";
 
 // Returns whether the folder of that name is still the one that was opened.
@@ -43,7 +43,7 @@ Result<StoreLock> StoreLock::Take(const std::string& root) {
     // The holder before may have removed the folder that it had made.
     if (IsSameFolder(root, lock.fd_)) return lock;
     lock.folders_.clear();
-    if (tries == kMostRetries) return OsError("lock", root, ESTALE);
+    if (tries == kMaxRetries) return OsError("lock", root, ESTALE);
   }
 }
 

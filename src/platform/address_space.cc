@@ -10,8 +10,8 @@ namespace kvcache {
 
 std::optional<std::int64_t> AddressSpaceLeft() {
   rlimit limit{};
-  constexpr rlim_t kMost = rlim_t{1} << 62;
-  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur > kMost) return std::nullopt;
+  constexpr rlim_t kMax = rlim_t{1} << 62;
+  if (getrlimit(RLIMIT_AS, &limit) != 0 || limit.rlim_cur > kMax) return std::nullopt;
   std::ifstream statm("/proc/self/statm");
   std::int64_t pages = 0;
   statm >> pages;

@@ -17,7 +17,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostTries = 100;  // to find a name that nobody has
+constexpr int kMaxTries = 100;  // to find a name that nobody has
 
 std::string FolderOf(const std::string& path) {
   const std::string folder = std::filesystem::path(path).parent_path().string();
@@ -102,7 +102,7 @@ Status NewFile::Open(const OutputTarget& target) {
     fd_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
     if (fd_ >= 0) {
       temporary_ = std::move(name);
-    } else if (errno != EEXIST || tries == kMostTries) {
+    } else if (errno != EEXIST || tries == kMaxTries) {
       return OsError("create", path_, errno);
     }
   }
@@ -142,7 +142,7 @@ Status NewFile::Name() {
     std::string name = TemporaryName(target_);
     if (link(name)) {
       temporary_ = std::move(name);
-    } else if (errno != EEXIST || tries == kMostTries) {
+    } else if (errno != EEXIST || tries == kMaxTries) {
       return OsError("name", path_, errno);
     }
   }

@@ -11,7 +11,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostLinks = 40;  // as Linux has it
+constexpr int kMaxLinks = 40;  // as Linux has it
 
 }  // namespace
 
@@ -32,7 +32,7 @@ Result<OutputTarget> ResolveOutput(const std::string& path) {
       return target;  // whether its directory exists is found when the file is created
     }
     if (!S_ISLNK(info.st_mode)) break;
-    if (links == kMostLinks) return OsError("create", path, ELOOP);
+    if (links == kMaxLinks) return OsError("create", path, ELOOP);
     std::error_code error;
     const fs::path link = fs::read_symlink(target.path, error);
     if (error) return OsError("read the link", path, error.value());

@@ -67,14 +67,14 @@ std::optional<double> QuotaOfFolder(ControlGroupVersion version, const std::stri
 }
 
 std::optional<double> FindQuota(const std::string& root) {
-  std::optional<double> least;
+  std::optional<double> min;
   for (const ControlGroup& group : FindControlGroups("cpu", root)) {
     for (const std::string& folder : group.folders) {
       const std::optional<double> quota = QuotaOfFolder(group.version, folder);
-      if (quota && (!least || *quota < *least)) least = quota;
+      if (quota && (!min || *quota < *min)) min = quota;
     }
   }
-  return least;
+  return min;
 }
 
 int WithinQuota(int threads, const std::optional<double>& quota) {
@@ -96,8 +96,8 @@ std::vector<int> AllowedProcessors() {
   std::vector<int> allowed;
 #if defined(__linux__)
   // The call fails if the mask is smaller than the system's.
-  constexpr int kMostProcessors = 1 << 18;
-  for (int count = 1024; count <= kMostProcessors; count *= 4) {
+  constexpr int kMaxProcessors = 1 << 18;
+  for (int count = 1024; count <= kMaxProcessors; count *= 4) {
     cpu_set_t* const set = CPU_ALLOC(count);
     if (set == nullptr) return allowed;
     const std::size_t size = CPU_ALLOC_SIZE(count);

@@ -30,7 +30,7 @@ std::optional<std::int64_t> BytesIn(const std::string& path) {
   return file >> word ? BytesOf(word) : std::nullopt;
 }
 
-std::optional<std::int64_t> Least(std::optional<std::int64_t> a, std::optional<std::int64_t> b) {
+std::optional<std::int64_t> Min(std::optional<std::int64_t> a, std::optional<std::int64_t> b) {
   return a && b ? std::min(*a, *b) : a ? a : b;
 }
 
@@ -81,7 +81,7 @@ std::optional<std::int64_t> LeftInV2(const std::string& folder) {
   const Counts counts(folder + "/memory.stat");
   const std::int64_t files = counts.FindOr0("active_file") + counts.FindOr0("inactive_file");
   // Above memory.high the system slows the process down until it hardly runs.
-  const auto limit = Least(BytesIn(folder + "/memory.max"), BytesIn(folder + "/memory.high"));
+  const auto limit = Min(BytesIn(folder + "/memory.max"), BytesIn(folder + "/memory.high"));
   return Left(limit, BytesIn(folder + "/memory.current"), files);
 }
 
@@ -95,12 +95,12 @@ std::optional<std::int64_t> LeftInV1(const std::string& folder) {
   };
   const std::int64_t files = total("active_file") + total("inactive_file");
   const auto left = [&](const std::string& name, const std::string& hierarchical) {
-    const auto limit = Least(BytesIn(StrCat(folder, "/memory.", name, "limit_in_bytes")),
-                             counts.Find(hierarchical));
+    const auto limit =
+        Min(BytesIn(StrCat(folder, "/memory.", name, "limit_in_bytes")), counts.Find(hierarchical));
     return Left(limit, BytesIn(StrCat(folder, "/memory.", name, "usage_in_bytes")), files);
   };
   // The second is memory with swap; the limit may be the same.
-  return Least(left("", "hierarchical_memory_limit"), left("memsw.", "hierarchical_memsw_limit"));
+  return Min(left("", "hierarchical_memory_limit"), left("memsw.", "hierarchical_memsw_limit"));
 }
 
 // Before Linux 5.11, a group of version 1 may be set to count no groups inside of it.
@@ -109,24 +109,24 @@ bool CountsGroupsInside(const std::string& folder) {
 }
 
 std::optional<std::int64_t> LeftIn(const ControlGroup& group) {
-  std::optional<std::int64_t> least;
+  std::optional<std::int64_t> min;
   for (std::size_t i = 0; i < group.folders.size(); ++i) {
     const std::string& folder = group.folders[i];
     const bool v1 = group.version == ControlGroupVersion::kV1;
     if (v1 && i > 0 && !CountsGroupsInside(folder)) break;
-    least = Least(least, v1 ? LeftInV1(folder) : LeftInV2(folder));
+    min = Min(min, v1 ? LeftInV1(folder) : LeftInV2(folder));
   }
-  return least;
+  return min;
 }
 
 }  // namespace
 
 std::optional<std::int64_t> AvailableMemory(const std::string& root) {
-  std::optional<std::int64_t> least = SystemMemory(root);
+  std::optional<std::int64_t> min = SystemMemory(root);
   for (const ControlGroup& group : FindControlGroups("memory", root)) {
-    least = Least(least, LeftIn(group));
+    min = Min(min, LeftIn(group));
   }
-  return least;
+  return min;
 }
 
 }  // namespace kvcache

@@ -9,8 +9,8 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kFirstPlaces = std::size_t{1} << 10;
-constexpr std::size_t kMostPlaces = std::size_t{1} << 20;
-constexpr int kMostSteps = 64;  // from a node that is gone to one that is there
+constexpr std::size_t kMaxPlaces = std::size_t{1} << 20;
+constexpr int kMaxSteps = 64;  // from a node that is gone to one that is there
 
 std::uint64_t Mixed(PrefixKey key) {
   return MixHash(key ^ ProcessHashKey(), kHashOdd1);
@@ -37,7 +37,7 @@ std::uint64_t Continuations::Finish(std::uint64_t sum, std::size_t length, std::
 
 void Continuations::Added(PrefixNode& node, std::uint64_t root_salt) {
   try {
-    if (nodes_.size() >= most_nodes_) Clear();
+    if (nodes_.size() >= max_nodes_) Clear();
     nodes_[node.number] = {.node = &node};
     std::vector<PrefixKey> before;  // the last keys before the node, the last one first
     const PrefixNode* above = node.parent;
@@ -91,11 +91,11 @@ void Continuations::Clear() {
   used_ = 0;
   // Nodes that are there stay known: later keys may go on from them.
   std::erase_if(nodes_, [](const auto& entry) { return entry.second.node == nullptr; });
-  most_nodes_ = std::max(most_nodes_, 2 * nodes_.size());
+  max_nodes_ = std::max(max_nodes_, 2 * nodes_.size());
 }
 
 void Continuations::Insert(const Place& place) {
-  if (used_ * 2 >= places_.size() && places_.size() < kMostPlaces) Grow();
+  if (used_ * 2 >= places_.size() && places_.size() < kMaxPlaces) Grow();
   Put(place);
 }
 
@@ -122,7 +122,7 @@ void Continuations::Grow() {
 }
 
 PrefixNode* Continuations::NodeOf(std::uint64_t number) const {
-  for (int step = 0; step < kMostSteps; ++step) {
+  for (int step = 0; step < kMaxSteps; ++step) {
     const auto found = nodes_.find(number);
     if (found == nodes_.end()) return nullptr;
     if (found->second.node != nullptr) return found->second.node;
@@ -131,17 +131,17 @@ PrefixNode* Continuations::NodeOf(std::uint64_t number) const {
   return nullptr;
 }
 
-void Continuations::Find(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
-                         std::size_t most, std::vector<PrefixKey>& keys) const {
+void Continuations::Find(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt,
+                         std::size_t max, std::vector<PrefixKey>& keys) const {
   const std::size_t before = keys.size();
   for (const std::size_t length : kLengths) {
-    if (length < least || length > text.size() || places_.empty()) continue;
-    FindLast(text.last(length), salt, most, keys);
+    if (length < min || length > text.size() || places_.empty()) continue;
+    FindLast(text.last(length), salt, max, keys);
     if (keys.size() > before) return;
   }
 }
 
-void Continuations::FindLast(std::span<const PrefixKey> last, std::uint64_t salt, std::size_t most,
+void Continuations::FindLast(std::span<const PrefixKey> last, std::uint64_t salt, std::size_t max,
                              std::vector<PrefixKey>& keys) const {
   const std::size_t length = last.size();
   std::uint64_t sum = 0;
@@ -163,16 +163,16 @@ void Continuations::FindLast(std::span<const PrefixKey> last, std::uint64_t salt
   }
   at = place.length;
   Climb(node, at + 1);
-  while (most > 0) {
+  while (max > 0) {
     if (at == node->end) {
       node = node->first_child;  // the newest
       if (node == nullptr) return;
     }
     const auto rest = std::span(node->keys).subspan(static_cast<std::size_t>(at - node->begin()));
-    const auto some = rest.first(std::min(rest.size(), most));
+    const auto some = rest.first(std::min(rest.size(), max));
     keys.insert(keys.end(), some.begin(), some.end());
     at += static_cast<Position>(some.size());
-    most -= some.size();
+    max -= some.size();
   }
 }
 

@@ -30,8 +30,8 @@ class Continuations {
 
   // Appends to `keys` at most `most` keys that followed the last keys of `text`: the last 12 or 6, and at
   // least `least`. The time depends on `most` alone. Throws std::bad_alloc.
-  void Find(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
-            std::size_t most, std::vector<PrefixKey>& keys) const;
+  void Find(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt, std::size_t max,
+            std::vector<PrefixKey>& keys) const;
 
   std::int64_t bytes() const;
 
@@ -64,13 +64,13 @@ class Continuations {
   void Grow();
   void Clear();
   PrefixNode* NodeOf(std::uint64_t number) const;
-  void FindLast(std::span<const PrefixKey> last, std::uint64_t salt, std::size_t most,
+  void FindLast(std::span<const PrefixKey> last, std::uint64_t salt, std::size_t max,
                 std::vector<PrefixKey>& keys) const;
 
   std::vector<Place> places_;  // a power of two
   std::size_t used_ = 0;
   std::unordered_map<std::uint64_t, Known> nodes_;  // by number
-  std::size_t most_nodes_ = std::size_t{1} << 18;   // before those that are gone are forgotten
+  std::size_t max_nodes_ = std::size_t{1} << 18;    // before those that are gone are forgotten
 };
 
 }  // namespace kvcache

@@ -34,9 +34,9 @@ class ContinuationsTest : public ::testing::TestWithParam<bool> {
     ASSERT_TRUE(prefixes_->Extend(plan->request, length, PrefixState{++state_}).ok());
     prefixes_->Close(plan->request, now_);
   }
-  Keys After(const Keys& text, std::size_t most, std::uint64_t salt = 0, std::size_t least = 6) {
+  Keys After(const Keys& text, std::size_t max, std::uint64_t salt = 0, std::size_t min = 6) {
     Keys found;
-    EXPECT_TRUE(prefixes_->FollowedBy(text, least, salt, most, found).ok());
+    EXPECT_TRUE(prefixes_->FollowedBy(text, min, salt, max, found).ok());
     return found;
   }
   static Keys Range(PrefixKey first, PrefixKey end) {

@@ -130,11 +130,11 @@ TEST_F(Recognition, RequestsThatComeOnceDoNotPushOutConversations) {
     }
   }
   // The prompts' new tokens cannot be reused.
-  const std::size_t most = prompts - kQuestion * kTurns / 2;
-  RecordProperty("percent", static_cast<int>(100 * reused / most));
-  RecordProperty("percent_by_recency", static_cast<int>(100 * reused_by_recency / most));
-  EXPECT_LT(reused_by_recency, most * 7 / 10) << "there is nothing to recognise";
-  EXPECT_GT(reused, most * 95 / 100);
+  const std::size_t max = prompts - kQuestion * kTurns / 2;
+  RecordProperty("percent", static_cast<int>(100 * reused / max));
+  RecordProperty("percent_by_recency", static_cast<int>(100 * reused_by_recency / max));
+  EXPECT_LT(reused_by_recency, max * 7 / 10) << "there is nothing to recognise";
+  EXPECT_GT(reused, max * 95 / 100);
   EXPECT_EQ(cache_->CheckStructure(), "");
 }
 

@@ -21,7 +21,7 @@ Status NoMemory() {
 
 // Most prompts of a model begin with the same token, which says nothing of the text.
 constexpr Position kCommonStart = 1;
-constexpr std::size_t kMostMisses = 3;  // reasons of one prompt
+constexpr std::size_t kMaxMisses = 3;  // reasons of one prompt
 
 }  // namespace
 
@@ -135,7 +135,7 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
                           prompt.keys[static_cast<std::size_t>(place.length)]};
     }
   }
-  found.match.missed.reserve(kMostMisses);
+  found.match.missed.reserve(kMaxMisses);
   return found;
 }
 
@@ -282,11 +282,11 @@ Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixSta
   }
 }
 
-Status PrefixCacheImpl::FollowedBy(std::span<const PrefixKey> text, std::size_t least,
-                                   std::uint64_t salt, std::size_t most,
+Status PrefixCacheImpl::FollowedBy(std::span<const PrefixKey> text, std::size_t min,
+                                   std::uint64_t salt, std::size_t max,
                                    std::vector<PrefixKey>& keys) const {
   try {
-    continuations_.Find(text, least, salt, most, keys);
+    continuations_.Find(text, min, salt, max, keys);
     return Status::Ok();
   } catch (const std::bad_alloc&) {
     return NoMemory();

@@ -29,8 +29,8 @@ class PrefixCacheImpl final : public PrefixCache {
   Status Append(PrefixRequest request, std::span<const PrefixKey> keys) override;
   Status Extend(PrefixRequest request, Position length, PrefixState state) override;
   void Close(PrefixRequest request, double now) override;
-  Status FollowedBy(std::span<const PrefixKey> text, std::size_t least, std::uint64_t salt,
-                    std::size_t most, std::vector<PrefixKey>& keys) const override;
+  Status FollowedBy(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt,
+                    std::size_t max, std::vector<PrefixKey>& keys) const override;
   std::int64_t Evict(std::int64_t tokens) override;
   Position Pin(const PrefixPrompt& prompt, double until) override;
   void Visit(std::uint64_t salt,

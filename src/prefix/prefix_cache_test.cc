@@ -156,12 +156,12 @@ TEST_F(PrefixCacheTest, VisitShowsTheNodesOfASalt) {
     Position begin, end;
   };
   std::vector<Seen> seen;
-  const auto look = [&](std::uint64_t salt, std::size_t most) {
+  const auto look = [&](std::uint64_t salt, std::size_t max) {
     seen.clear();
     cache_->Visit(salt, [&](const PrefixNodeView& node) {
       seen.push_back({node.number, node.parent, Keys(node.keys.begin(), node.keys.end()),
                       node.begin, node.end});
-      return seen.size() < most;
+      return seen.size() < max;
     });
   };
   look(0, 100);

@@ -8,7 +8,7 @@
 namespace kvcache {
 namespace {
 
-constexpr Position kLeastLeft = 32;  // tokens of an edge that are worth a node
+constexpr Position kMinLeft = 32;  // tokens of an edge that are worth a node
 
 }  // namespace
 
@@ -33,7 +33,7 @@ std::int64_t PrefixCacheImpl::Evict(std::int64_t tokens) {
 std::int64_t PrefixCacheImpl::EvictLeaf(PrefixNode& leaf, std::int64_t tokens) {
   const auto size = static_cast<Position>(leaf.keys.size());
   const auto cut = static_cast<Position>(std::clamp<std::int64_t>(tokens, 1, size));
-  if (options_.divisible && size - cut >= kLeastLeft &&
+  if (options_.divisible && size - cut >= kMinLeft &&
       states_.Truncate(leaf.state, leaf.end - cut)) {
     trie_.ShortenLeaf(leaf, leaf.end - cut);
     evicted_ += cut;

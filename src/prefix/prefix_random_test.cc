@@ -47,8 +47,8 @@ class Table : public PrefixStates {
 };
 
 Position SharedLength(const Keys& a, const Keys& b) {
-  const std::size_t most = std::min(a.size(), b.size());
-  const auto end = a.begin() + static_cast<std::ptrdiff_t>(most);
+  const std::size_t max = std::min(a.size(), b.size());
+  const auto end = a.begin() + static_cast<std::ptrdiff_t>(max);
   return static_cast<Position>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
 }
 

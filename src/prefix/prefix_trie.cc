@@ -50,9 +50,9 @@ PrefixTrie::Place PrefixTrie::Match(PrefixNode& root, std::span<const PrefixKey>
     PrefixNode* const child = ChildOf(*place.node, keys[static_cast<std::size_t>(place.length)]);
     if (child == nullptr) break;
     const auto rest = keys.subspan(static_cast<std::size_t>(place.length));
-    const std::size_t most = std::min(rest.size(), child->keys.size());
+    const std::size_t max = std::min(rest.size(), child->keys.size());
     const auto differs = std::mismatch(
-        rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(most), child->keys.begin());
+        rest.begin(), rest.begin() + static_cast<std::ptrdiff_t>(max), child->keys.begin());
     const auto same = differs.first - rest.begin();
     place = {child, place.length + static_cast<Position>(same)};
     if (place.inside()) break;

@@ -100,7 +100,7 @@ bool ReturnPolicy::IsOffered(const PrefixNode& node) const {
   return EntryOf(node).listed();
 }
 
-void ReturnPolicy::FindLeast(Part part, Least& least) const {
+void ReturnPolicy::FindLeast(Part part, Min& min) const {
   const double now = history_.clock();
   for (int of_class = 0; of_class < kUseClasses; ++of_class) {
     const List& list = lists_[std::size_t{part} * kUseClasses + static_cast<std::size_t>(of_class)];
@@ -108,9 +108,9 @@ void ReturnPolicy::FindLeast(Part part, Least& least) const {
       Entry* const entry = *at;
       const int bucket = ReturnRates::BucketOf(now - entry->used);
       const double worth = shares_[part] * history_.rates().Worth(of_class, bucket);
-      const bool first = least.entry == nullptr || worth < least.worth ||
-                         (worth == least.worth && UsedBefore()(entry, least.entry));
-      if (first) least = {entry, worth};
+      const bool first = min.entry == nullptr || worth < min.worth ||
+                         (worth == min.worth && UsedBefore()(entry, min.entry));
+      if (first) min = {entry, worth};
       if (bucket == 0) break;
       at = list.upper_bound(now - ReturnRates::BucketBegin(bucket));
     }
@@ -120,11 +120,11 @@ void ReturnPolicy::FindLeast(Part part, Least& least) const {
 // States at restore points of the caller go last: the next prompt probably goes on from one.
 PrefixNode* ReturnPolicy::Next(std::int64_t tokens) {
   history_.SetHeld(tokens);
-  Least least;
-  FindLeast(kLeaf, least);
-  FindLeast(kInner, least);
-  if (least.entry == nullptr) FindLeast(kRestorePoint, least);
-  return least.entry == nullptr ? nullptr : least.entry->node;
+  Min min;
+  FindLeast(kLeaf, min);
+  FindLeast(kInner, min);
+  if (min.entry == nullptr) FindLeast(kRestorePoint, min);
+  return min.entry == nullptr ? nullptr : min.entry->node;
 }
 
 std::int64_t ReturnPolicy::BytesFor(std::int64_t nodes) const {

@@ -62,11 +62,11 @@ class ReturnPolicy final : public EvictionPolicy {
   static Entry& EntryOf(const PrefixNode& node);
   static std::size_t ListOf(const PrefixNode& node, const Entry& entry);
   // Looks for the entry that is worth least in the lists of one part.
-  struct Least {
+  struct Min {
     Entry* entry = nullptr;
     double worth = 0.0;
   };
-  void FindLeast(Part part, Least& least) const;
+  void FindLeast(Part part, Min& min) const;
 
   ReuseHistory history_;
   // A token of worth is multiplied with this: the share of what is freed that is tokens, for a leaf, and what a state

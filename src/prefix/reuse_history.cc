@@ -8,10 +8,10 @@
 namespace kvcache {
 namespace {
 
-constexpr std::size_t kMostGroups = 8192;
+constexpr std::size_t kMaxGroups = 8192;
 constexpr int kUsesPerRefresh = 20;
-constexpr double kLeastLateShare = 0.05;  // of the returns, for rates other than those of age
-constexpr double kKeptCounts = 0.98;      // of the returns, at a refresh
+constexpr double kMinLateShare = 0.05;  // of the returns, for rates other than those of age
+constexpr double kKeptCounts = 0.98;    // of the returns, at a refresh
 
 // Returns the hash of a prefix with a chunk behind it. Four lanes, whose steps do not wait for each other.
 std::uint64_t AddChunk(std::uint64_t hash, std::span<const PrefixKey, ReuseHistory::kChunk> keys) {
@@ -110,7 +110,7 @@ void ReuseHistory::LimitRecent() {
 void ReuseHistory::Refresh() {
   for (Group& group : groups_) CountWait(group);
   Forget();
-  const bool by_age = late_returns_ <= kLeastLateShare * recent_returns_;
+  const bool by_age = late_returns_ <= kMinLateShare * recent_returns_;
   rates_.Refresh(by_age ? ReturnRates::Basis::kAge : ReturnRates::Basis::kCounts);
   recent_returns_ *= kKeptCounts;
   late_returns_ *= kKeptCounts;
@@ -174,7 +174,7 @@ void ReuseHistory::Forget() {
     Leave(found->second.group, kChunk);
     chunks_.erase(found);
   }
-  while (groups_.size() > kMostGroups || (!groups_.empty() && groups_.front().left <= 0.0)) {
+  while (groups_.size() > kMaxGroups || (!groups_.empty() && groups_.front().left <= 0.0)) {
     if (first_recent_ <= first_group_) {
       first_recent_ = first_group_ + 1;
       recent_ -= groups_.front().left;

@@ -74,7 +74,7 @@ std::int64_t ReusedByLastPrompts(const Trace& trace, int slots) {
   std::int64_t reused = 0;
   std::size_t now = 0;
   for (const TraceRequest& request : trace.requests) {
-    std::int64_t most = -1;
+    std::int64_t max = -1;
     Slot* chosen = nullptr;
     const auto oldest = std::min_element(
         all.begin(), all.end(), [](const Slot& a, const Slot& b) { return a.used < b.used; });
@@ -83,20 +83,20 @@ std::int64_t ReusedByLastPrompts(const Trace& trace, int slots) {
         return slot.last != nullptr && i < slot.last->blocks.size() &&
                slot.last->blocks[i] == request.blocks[i];
       });
-      if (shared > most || (shared == most && slot.used < chosen->used)) {
-        most = shared;
+      if (shared > max || (shared == max && slot.used < chosen->used)) {
+        max = shared;
         chosen = &slot;
       }
     }
     // What the least recently used slot shares is reused, too.
-    if (most * 10 < request.input) {
+    if (max * 10 < request.input) {
       chosen = &*oldest;
-      most = LeadingTokens(trace, request, [&](std::size_t i) {
+      max = LeadingTokens(trace, request, [&](std::size_t i) {
         return chosen->last != nullptr && i < chosen->last->blocks.size() &&
                chosen->last->blocks[i] == request.blocks[i];
       });
     }
-    reused += most;
+    reused += max;
     *chosen = {&request, ++now};
   }
   return reused;

@@ -16,7 +16,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kBlockBytes = std::size_t{1} << 16;
-constexpr std::uint64_t kMostXzBytes = std::uint64_t{256} << 20;  // memory of the decoder
+constexpr std::uint64_t kMaxXzBytes = std::uint64_t{256} << 20;  // memory of the decoder
 constexpr unsigned char kXzMagic[] = {0xfd, '7', 'z', 'X', 'Z', 0};
 
 std::string SystemError(const std::string& what) {
@@ -90,7 +90,7 @@ Result<std::unique_ptr<LineReader>> LineReader::Open(const std::string& path) {
     stream.ended = stream.end_of_file;
     return reader;
   }
-  if (lzma_stream_decoder(&stream.xz, kMostXzBytes, LZMA_CONCATENATED) != LZMA_OK) {
+  if (lzma_stream_decoder(&stream.xz, kMaxXzBytes, LZMA_CONCATENATED) != LZMA_OK) {
     return Status(StatusCode::kOutOfMemory, StrCat(path, ": no memory to decompress"));
   }
   stream.compressed = true;
@@ -125,7 +125,7 @@ Status LineReader::Fill() {
     stream.ended = true;
   } else if (result == LZMA_MEM_ERROR || result == LZMA_MEMLIMIT_ERROR) {
     return {StatusCode::kOutOfMemory, StrCat(path_, ": no memory to decompress; at most ",
-                                             HumanBytes(kMostXzBytes), " are allowed")};
+                                             HumanBytes(kMaxXzBytes), " are allowed")};
   } else if (result != LZMA_OK) {
     return {StatusCode::kCorrupt,
             StrCat(path_, ": the compressed bytes are damaged or incomplete after line ", number_)};
@@ -145,9 +145,9 @@ Result<bool> LineReader::Next(std::string& line) {
       return true;
     }
     stream.seen = stream.text.size() - stream.at;
-    if (stream.seen > kMostLineBytes) {
+    if (stream.seen > kMaxLineBytes) {
       return Status(StatusCode::kCorrupt,
-                    StrCat(path_, ":", number_ + 1, ": the line has more than ", kMostLineBytes,
+                    StrCat(path_, ":", number_ + 1, ": the line has more than ", kMaxLineBytes,
                            " bytes, which is the most"));
     }
     if (stream.ended) break;

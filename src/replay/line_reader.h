@@ -1,6 +1,6 @@
 // Reads the lines of a text file, plain or compressed with xz.
 //
-// A block of the file and one line are in memory at a time. A line has at most kMostLineBytes.
+// A block of the file and one line are in memory at a time. A line has at most kMaxLineBytes.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -16,7 +16,7 @@ namespace kvcache {
 
 class LineReader {
  public:
-  static constexpr std::size_t kMostLineBytes = std::size_t{16} << 20;
+  static constexpr std::size_t kMaxLineBytes = std::size_t{16} << 20;
 
   // Opens a file, whose first bytes say whether it is compressed. Errors: kNotFound and kIo with the
   // operating system's words; kOutOfMemory. All errors of this class name the path.

@@ -115,7 +115,7 @@ class Replay {
 
   Status Prefill(Live& live, PrefixPlan& plan, Clock::time_point start) {
     for (const PrefixMiss& miss : plan.missed) Miss(MissReasonName(miss.reason), miss.tokens);
-    report_.most_recomputed = std::max(report_.most_recomputed, plan.matched - plan.resumed);
+    report_.max_recomputed = std::max(report_.max_recomputed, plan.matched - plan.resumed);
     if (plan.resumed > 0) {
       const Status restored = states_.Restore(plan.state, live.sequence, plan.resumed);
       if (restored.ok()) {

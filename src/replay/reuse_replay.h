@@ -52,7 +52,7 @@ struct ReplayReport {
   std::int64_t peak_tokens = 0;          // cells in use
   std::int64_t peak_bytes = 0;           // of keys and values in use
   std::int64_t too_large = 0;            // requests that are larger than the budget
-  Position most_recomputed = 0;          // known tokens that one request computed again
+  Position max_recomputed = 0;           // known tokens that one request computed again
   std::vector<ReplayMiss> missed{};      // what was not reused, most first
   std::vector<double> first_token_ms{};  // of each request: from its beginning to its first logits
   PrefixStats prefixes{};                // at the end

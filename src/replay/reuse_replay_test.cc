@@ -55,7 +55,7 @@ TEST(ReuseReplay, ExactStatesBoundWhatIsComputedAgain) {
       const auto report = ReplayWithoutModel(
           trace, {.budget_tokens = 1 << 24, .slots = slots, .max_batch = 700, .divisible = false});
       ASSERT_TRUE(report.ok()) << report.status().message();
-      EXPECT_LE(report->most_recomputed, 512);
+      EXPECT_LE(report->max_recomputed, 512);
       EXPECT_GT(report->reused_tokens, 0);
       EXPECT_EQ(report->reused_tokens + MissedTokens(*report), report->prompt_tokens);
       EXPECT_EQ(report->evicted_tokens, 0);

@@ -31,19 +31,19 @@ std::string TextOf(const Json& value) {
 }
 
 // Returns a whole number in [least, most].
-Result<std::int64_t> IntegerOf(const Json& value, std::string_view name, std::int64_t least,
-                               std::int64_t most) {
+Result<std::int64_t> IntegerOf(const Json& value, std::string_view name, std::int64_t min,
+                               std::int64_t max) {
   const bool whole = value.is_number_integer();
   const bool fits = whole && !(value.is_number_unsigned() &&
-                               value.get<std::uint64_t>() > static_cast<std::uint64_t>(most));
-  if (fits && value.get<std::int64_t>() >= least) return value.get<std::int64_t>();
+                               value.get<std::uint64_t>() > static_cast<std::uint64_t>(max));
+  if (fits && value.get<std::int64_t>() >= min) return value.get<std::int64_t>();
   return Corrupt(
-      StrCat(name, " is ", TextOf(value), "; must be a whole number from ", least, " to ", most));
+      StrCat(name, " is ", TextOf(value), "; must be a whole number from ", min, " to ", max));
 }
 
-Result<std::int64_t> LengthOf(const Json& object, const char* name, std::int64_t least) {
+Result<std::int64_t> LengthOf(const Json& object, const char* name, std::int64_t min) {
   KVCACHE_ASSIGN_OR_RETURN(const Json* value, FieldOf(object, name));
-  return IntegerOf(*value, name, least, kMostTraceLength);
+  return IntegerOf(*value, name, min, kMaxTraceLength);
 }
 
 class Reader {
@@ -51,9 +51,9 @@ class Reader {
   explicit Reader(int block_size) { trace_.block_size = block_size; }
 
   Status Add(std::string_view line, std::int64_t number) {
-    if (std::ssize(trace_.requests) == kMostTraceRequests) {
+    if (std::ssize(trace_.requests) == kMaxTraceRequests) {
       return {StatusCode::kUnsupported,
-              StrCat("a trace has at most ", kMostTraceRequests, " requests; cut the file")};
+              StrCat("a trace has at most ", kMaxTraceRequests, " requests; cut the file")};
     }
     KVCACHE_ASSIGN_OR_RETURN(const Json object, ParseJson(line));
     if (!object.is_object()) return Corrupt(StrCat(TextOf(object), " is not a JSON object"));
@@ -92,9 +92,9 @@ class Reader {
                             " in blocks of ", trace_.block_size, " needs ", expected));
     }
     blocks_ += expected;
-    if (blocks_ > kMostTraceBlocks) {
+    if (blocks_ > kMaxTraceBlocks) {
       return {StatusCode::kUnsupported,
-              StrCat("a trace has at most ", kMostTraceBlocks, " ids; cut the file")};
+              StrCat("a trace has at most ", kMaxTraceBlocks, " ids; cut the file")};
     }
     request.blocks.reserve(ids.size());
     std::int64_t before = kNone;

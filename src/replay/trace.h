@@ -41,9 +41,9 @@ struct Trace {
 };
 
 // The most ids and requests of a trace, which bound its memory to about 0.5 GiB.
-inline constexpr std::int64_t kMostTraceBlocks = std::int64_t{1} << 26;
-inline constexpr std::int64_t kMostTraceRequests = std::int64_t{1} << 22;
-inline constexpr std::int64_t kMostTraceLength = std::int64_t{1} << 28;  // tokens of one request
+inline constexpr std::int64_t kMaxTraceBlocks = std::int64_t{1} << 26;
+inline constexpr std::int64_t kMaxTraceRequests = std::int64_t{1} << 22;
+inline constexpr std::int64_t kMaxTraceLength = std::int64_t{1} << 28;  // tokens of one request
 
 // Reads a trace, plain or compressed with xz. REQUIRES: block_size >= 1. Errors: those of LineReader;
 // kCorrupt for a line that breaks the format, with the file, the line, the value and the rule;

@@ -130,7 +130,7 @@ TEST_F(TraceTest, RefusesDamagedFiles) {
   std::string changed = whole;
   changed[whole.size() / 2] ^= 1;
   EXPECT_NE(ErrorOf(changed), "no error");
-  EXPECT_EQ(ErrorOf(std::string(LineReader::kMostLineBytes + (1 << 17), ' ')),
+  EXPECT_EQ(ErrorOf(std::string(LineReader::kMaxLineBytes + (1 << 17), ' ')),
             ":1: the line has more than 16777216 bytes, which is the most");
   const auto missing = ReadTrace(::testing::TempDir() + "kvcache_no_such_trace", 4);
   EXPECT_EQ(missing.status().code(), StatusCode::kNotFound);

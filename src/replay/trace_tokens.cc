@@ -19,8 +19,8 @@ std::uint64_t Mix(std::uint64_t x) {
 // Blocks have even numbers and answers odd ones. The base is even, so the first digit tells them apart.
 TraceTokens::TraceTokens(const Trace& trace, std::int32_t vocabulary)
     : trace_(trace), base_(static_cast<std::uint64_t>(vocabulary) & ~std::uint64_t{1}) {
-  const std::uint64_t most = 2 * std::max<std::uint64_t>(trace.distinct, trace.requests.size()) + 1;
-  for (std::uint64_t reach = base_; reach <= most; reach *= base_) ++digits_;
+  const std::uint64_t max = 2 * std::max<std::uint64_t>(trace.distinct, trace.requests.size()) + 1;
+  for (std::uint64_t reach = base_; reach <= max; reach *= base_) ++digits_;
 }
 
 void TraceTokens::Append(std::uint64_t number, Position count,

@@ -34,8 +34,8 @@ constexpr std::array kTypes = {
 
 // Sets *product to a * b. Returns false if that does not fit an int64.
 bool Multiply(std::uint64_t a, std::uint64_t b, std::uint64_t* product) {
-  constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-  if (a != 0 && b > kMost / a) return false;
+  constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
+  if (a != 0 && b > kMax / a) return false;
   *product = a * b;
   return true;
 }

@@ -16,9 +16,9 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::size_t kLeastKey = 16;  // characters
-constexpr std::size_t kMostKey = 256;
-constexpr std::size_t kMostBytes = std::size_t{1} << 20;
+constexpr std::size_t kMinKey = 16;  // characters
+constexpr std::size_t kMaxKey = 256;
+constexpr std::size_t kMaxBytes = std::size_t{1} << 20;
 
 Sha256Hash HashOf(std::string_view text) {
   return Sha256Of(std::as_bytes(std::span(text.data(), text.size())));
@@ -48,9 +48,9 @@ Result<User> ReadUser(const std::vector<std::string_view>& words) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
   };
   const std::string_view key = words.front();
-  if (key.size() < kLeastKey || key.size() > kMostKey) {
+  if (key.size() < kMinKey || key.size() > kMaxKey) {
     return wrong(
-        StrCat("the key has ", key.size(), " characters; must have ", kLeastKey, " to ", kMostKey));
+        StrCat("the key has ", key.size(), " characters; must have ", kMinKey, " to ", kMaxKey));
   }
   const auto is_visible = [](char c) { return c > ' ' && c <= '~'; };
   if (!std::all_of(key.begin(), key.end(), is_visible)) {
@@ -104,10 +104,10 @@ Result<ApiKeys> ApiKeys::Read(const std::string& path) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat(path, ": other users can read the keys; 'chmod 600' protects them"));
   }
-  if (facts.st_size > static_cast<off_t>(kMostBytes)) {
+  if (facts.st_size > static_cast<off_t>(kMaxBytes)) {
     return Status(
         StatusCode::kInvalidArgument,
-        StrCat(path, ": it has ", facts.st_size, " bytes; must have ", kMostBytes, " at most"));
+        StrCat(path, ": it has ", facts.st_size, " bytes; must have ", kMaxBytes, " at most"));
   }
   std::ifstream file(path, std::ios::binary);
   if (!file) return Status(StatusCode::kIo, StrCat(path, ": ", std::strerror(errno)));

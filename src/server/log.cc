@@ -15,7 +15,7 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::size_t kMostLines = 8192;  // that wait to be written
+constexpr std::size_t kMaxLines = 8192;  // that wait to be written
 
 std::shared_ptr<spdlog::logger> g_logger;  // NOLINT: set before other threads begin
 LogForm g_form = LogForm::kText;           // NOLINT
@@ -53,7 +53,7 @@ std::string Line(const char* level, const char* event, const Json& fields) {
 Status StartLog(LogLevel level, LogForm form) {
   if (level == LogLevel::kOff) return Status::Ok();
   try {
-    spdlog::init_thread_pool(kMostLines, 1);
+    spdlog::init_thread_pool(kMaxLines, 1);
     g_logger = std::make_shared<spdlog::async_logger>(
         "kvcache", std::make_shared<spdlog::sinks::stderr_sink_mt>(), spdlog::thread_pool(),
         spdlog::async_overflow_policy::overrun_oldest);

@@ -16,9 +16,9 @@ constexpr std::size_t kMaxRouteBytes = 100;
 constexpr std::size_t kMaxErrorBytes = 500;
 constexpr std::size_t kMaxErrorBody = 65536;
 
-std::string Shortened(std::string text, std::size_t most) {
-  if (text.size() <= most) return text;
-  text.resize(most);
+std::string Shortened(std::string text, std::size_t max) {
+  if (text.size() <= max) return text;
+  text.resize(max);
   return text + " \xe2\x80\xa6";
 }
 
@@ -154,7 +154,7 @@ void RequestLog::End(const std::shared_ptr<RequestEntry>& entry) {
   if (found != entries_.rend()) entries_.erase(std::next(found).base());
 }
 
-std::vector<RequestRecord> RequestLog::Last(const User& user, std::size_t most) const {
+std::vector<RequestRecord> RequestLog::Last(const User& user, std::size_t max) const {
   std::vector<std::shared_ptr<RequestEntry>> entries;
   {
     const std::lock_guard lock(mutex_);
@@ -165,7 +165,7 @@ std::vector<RequestRecord> RequestLog::Last(const User& user, std::size_t most) 
   std::size_t running = 0;
   for (const auto& entry : entries) {
     std::size_t& count = entry->running() ? running : ended;
-    if (count == most || !entry->IsShownTo(user)) continue;
+    if (count == max || !entry->IsShownTo(user)) continue;
     ++count;
     records.push_back(entry->Get());
   }

@@ -106,7 +106,7 @@ class RequestLog {
   void End(const std::shared_ptr<RequestEntry>& entry);
   // Returns the user's requests, for an administrator all, the oldest first: of those that ended and of those that
   // run at most `most` each, the newest.
-  std::vector<RequestRecord> Last(const User& user, std::size_t most) const;
+  std::vector<RequestRecord> Last(const User& user, std::size_t max) const;
 
  private:
   mutable std::mutex mutex_;

@@ -21,15 +21,15 @@ class ServerImpl final : public Server, private HttpHandler {
       : access_(options.http, options.keys),
         allowed_origins_(options.http.allowed_origins),
         tiers_(options.ask_tiers),
-        runner_({.max_queued = options.most_queued,
+        runner_({.max_queued = options.max_queued,
                  .queued_bytes = options.queued_bytes,
                  .volatile_lines = options.volatile_lines,
                  .ignore_images = options.ignore_images}),
         host_(ModelHost::Make(std::move(source),
-                              {.most_loaded = options.most_models,
-                               .most_bytes = options.models_bytes,
+                              {.max_loaded = options.max_models,
+                               .max_bytes = options.models_bytes,
                                .stay_seconds = options.stay_seconds,
-                               .most_running = options.most_running,
+                               .max_running = options.max_running,
                                .scheduler = {.step_ms = options.step_ms,
                                              .budget_bytes = options.memory_budget,
                                              .look_up_drafts = options.look_up_drafts}})) {}
@@ -60,10 +60,10 @@ class ServerImpl final : public Server, private HttpHandler {
     return Status::Ok();
   }
 
-  void Stop(std::chrono::milliseconds most) override {
+  void Stop(std::chrono::milliseconds max) override {
     http_->StopAccepting();
     host_->StopAccepting();
-    const auto end = std::chrono::steady_clock::now() + most;
+    const auto end = std::chrono::steady_clock::now() + max;
     const auto wait = [&](std::chrono::steady_clock::time_point until) {
       while (!(runner_.idle() && host_->idle())) {
         if (std::chrono::steady_clock::now() >= until) return;

@@ -20,17 +20,17 @@ namespace kvcache::server {
 
 struct ServerOptions {
   HttpOptions http{};
-  std::int64_t most_running = 512;  // requests at a time, waiting ones included
-  std::int64_t memory_budget = 0;   // bytes, as SchedulerOptions::budget_bytes
-  int step_ms = 100;                // as in SchedulerOptions
+  std::int64_t max_running = 512;  // requests at a time, waiting ones included
+  std::int64_t memory_budget = 0;  // bytes, as SchedulerOptions::budget_bytes
+  int step_ms = 100;               // as in SchedulerOptions
   bool look_up_drafts =
       false;  // as in SchedulerOptions; an engine's draft head or model is used always
   // As in ModelHostOptions.
-  std::size_t most_models = 8;
+  std::size_t max_models = 8;
   std::int64_t models_bytes = 0;
   double stay_seconds = kForever;
   // Requests that wait to be read, and the bytes of their bodies.
-  std::size_t most_queued = 256;
+  std::size_t max_queued = 256;
   std::size_t queued_bytes = std::size_t{64} << 20;
   // Asks the stores what they hold; empty: there are none. Called on a thread of its own.
   std::function<std::vector<TierBytes>()> ask_tiers{};
@@ -54,7 +54,7 @@ class Server {
   virtual ~Server() = default;
   // Takes no more connections and requests, waits for those that run, for at most `most`, and ends the
   // others with status 503 or an error event.
-  virtual void Stop(std::chrono::milliseconds most) = 0;
+  virtual void Stop(std::chrono::milliseconds max) = 0;
   // As HttpServer::ReloadCertificate.
   virtual Status ReloadCertificate() = 0;
   virtual std::uint16_t port() const = 0;

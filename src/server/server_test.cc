@@ -224,7 +224,7 @@ TEST_F(ServerTest, ProbeSaysWhatAPromptWouldReuse) {
 TEST_F(ServerTest, SlotsListTheSequencesWithoutTheirTexts) {
   const Json idle = Get("/slots").json();
   EXPECT_EQ(idle["sequences"], Json::array());
-  EXPECT_EQ(idle["most_sequences"], 4);
+  EXPECT_EQ(idle["max_sequences"], 4);
   Json body = Chat("A secret story", 400);
   body["stream"] = true;
   const std::string text = body.dump();
@@ -396,7 +396,7 @@ TEST_F(ServerTest, StopEndsOtherRequestsWithAnError) {
 }
 
 TEST_F(ServerTest, AFullQueueIsRefused) {
-  Start({.most_queued = 1});
+  Start({.max_queued = 1});
   std::string prompt;
   for (int i = 0; i < 200000; ++i) prompt += "long ";
   const std::string text = Json({{"content", prompt}}).dump();
@@ -422,7 +422,7 @@ TEST_F(ServerTest, AFullQueueIsRefused) {
 }
 
 TEST_F(ServerTest, TooManyRequestsAreRefused) {
-  Start({.most_running = 0});
+  Start({.max_running = 0});
   EXPECT_EQ(Post("/v1/chat/completions", Chat("Hi")).status, 429);
 }
 

@@ -194,10 +194,10 @@ class ServerTest : public ::testing::Test {
     return false;
   }
 
-  static Json Chat(const std::string& text, int most = 24) {
+  static Json Chat(const std::string& text, int max = 24) {
     return {{"model", "story"},
             {"messages", Json::array({{{"role", "user"}, {"content", text}}})},
-            {"max_tokens", most},
+            {"max_tokens", max},
             {"temperature", 0}};
   }
 

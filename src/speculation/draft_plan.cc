@@ -5,12 +5,12 @@
 namespace kvcache {
 namespace {
 
-constexpr double kLeastGain = 1.02;    // of all drafts: the best of many guesses is a lucky one
-constexpr double kLeastCost = 0.01;    // of a row, in passes without drafts
-constexpr double kLeastChance = 0.02;  // of a draft that is worth looking at
-constexpr double kTryShare = 0.01;     // of the time, for drafts that do not pay
-constexpr int kOneMore = 20;           // plans between two with one draft more than seems best
-constexpr int kWithoutDrafts = 64;  // plans between two without drafts, whose time changes as well
+constexpr double kMinGain = 1.02;    // of all drafts: the best of many guesses is a lucky one
+constexpr double kMinCost = 0.01;    // of a row, in passes without drafts
+constexpr double kMinChance = 0.02;  // of a draft that is worth looking at
+constexpr double kTryShare = 0.01;   // of the time, for drafts that do not pay
+constexpr int kOneMore = 20;         // plans between two with one draft more than seems best
+constexpr int kWithoutDrafts = 64;   // plans between two without drafts, whose time changes as well
 
 }  // namespace
 
@@ -33,19 +33,19 @@ void DraftPlan::CountTime(double seconds) {
   saved_ = std::min(saved_ + kTryShare * seconds, seconds);
 }
 
-void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int most) {
+void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int max) {
   for (DraftShare& share : shares) share.drafts = 0;
   if (!costs_.known() || ++plans_ % kWithoutDrafts == 0) return;
-  int drafts = ShareBest(shares, tokens, certain, most);
-  if (plans_ % kOneMore == 0 && drafts < most) drafts += AddOneMore(shares);
-  Try(shares, tokens + drafts, most - drafts);
+  int drafts = ShareBest(shares, tokens, certain, max);
+  if (plans_ % kOneMore == 0 && drafts < max) drafts += AddOneMore(shares);
+  Try(shares, tokens + drafts, max - drafts);
 }
 
 int DraftPlan::AddOneMore(std::span<DraftShare> shares) const {
   const std::size_t first = static_cast<std::size_t>(plans_ / kOneMore);
   for (std::size_t i = 0; i < shares.size(); ++i) {
     DraftShare& share = shares[(first + i) % shares.size()];
-    if (share.drafts == 0 || share.drafts >= share.most) continue;
+    if (share.drafts == 0 || share.drafts >= share.max) continue;
     ++share.drafts;
     return 1;
   }
@@ -54,23 +54,23 @@ int DraftPlan::AddOneMore(std::span<DraftShare> shares) const {
 
 // The drafts that are likeliest to be kept come first. Passes cost in steps, so the best number is looked
 // for among all.
-int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, int most) {
+int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, int max) {
   next_.clear();
   granted_.clear();
   together_.clear();
   for (std::size_t i = 0; i < shares.size(); ++i) {
-    if (shares[i].most > 0) next_.push_back({shares[i].rates->Of(0), i, 0});
+    if (shares[i].max > 0) next_.push_back({shares[i].rates->Of(0), i, 0});
   }
   std::make_heap(next_.begin(), next_.end());
   double committed = certain;
   double drafting = 0.0;  // seconds of drafters
   const double plain = costs_.Seconds(std::max(tokens, 1));
-  double best_rate = kLeastGain * committed / plain;
+  double best_rate = kMinGain * committed / plain;
   std::size_t best = 0;
-  while (!next_.empty() && granted_.size() < static_cast<std::size_t>(most)) {
+  while (!next_.empty() && granted_.size() < static_cast<std::size_t>(max)) {
     std::pop_heap(next_.begin(), next_.end());
     Next& next = next_.back();
-    if (next.chance < kLeastChance) break;  // and so are all others
+    if (next.chance < kMinChance) break;  // and so are all others
     const DraftShare& share = shares[next.share];
     committed += next.chance;
     drafting += SecondsOf(share, next.place);
@@ -78,13 +78,13 @@ int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, 
     const int rows = tokens + static_cast<int>(granted_.size());
     // A measurement that was disturbed would make rows look free.
     const double seconds =
-        std::max(costs_.Seconds(rows), plain * (1.0 + kLeastCost * (rows - tokens)));
+        std::max(costs_.Seconds(rows), plain * (1.0 + kMinCost * (rows - tokens)));
     const double rate = committed / (seconds + drafting);
     if (rate > best_rate) {
       best_rate = rate;
       best = granted_.size();
     }
-    if (++next.place < std::min(share.most, DraftRates::kMost)) {
+    if (++next.place < std::min(share.max, DraftRates::kMax)) {
       next.chance *= share.rates->Of(next.place);
       std::push_heap(next_.begin(), next_.end());
     } else {
@@ -95,13 +95,13 @@ int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, 
   return static_cast<int>(best);
 }
 
-void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int most) {
+void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int max) {
   bool may_try = saved_ > 0.0;
   for (DraftShare& share : shares) {
     if (share.drafts > 0) {
       share.rates->Pay();
-    } else if (may_try && share.most > 0 && most > 0) {
-      share.drafts = std::min({share.rates->TryAgain(), share.most, most});
+    } else if (may_try && share.max > 0 && max > 0) {
+      share.drafts = std::min({share.rates->TryAgain(), share.max, max});
       if (share.drafts == 0) continue;
       may_try = false;
       const double each =

@@ -25,7 +25,7 @@ namespace kvcache {
 struct DraftShare {
   DraftRates* rates = nullptr;
   const BatchDrafter* batch = nullptr;  // of its drafter
-  int most = 0;                         // drafts that the text has room for
+  int max = 0;                          // drafts that the text has room for
   int drafts = 0;                       // set by DraftPlan::Share
 };
 
@@ -33,7 +33,7 @@ class DraftPlan {
  public:
   // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
   // commits `certain` tokens without any draft. Throws std::bad_alloc.
-  void Share(std::span<DraftShare> shares, int tokens, int certain, int most);
+  void Share(std::span<DraftShare> shares, int tokens, int certain, int max);
 
   // Counts a pass of `tokens` tokens, whether it has drafts or not.
   void CountPass(int tokens, double seconds);
@@ -54,16 +54,16 @@ class DraftPlan {
   // Drafts that are made together: those of a place are a pass of their own.
   struct Together {
     const BatchDrafter* batch = nullptr;
-    std::array<int, DraftRates::kMost> texts{};  // by place
+    std::array<int, DraftRates::kMax> texts{};  // by place
   };
 
   // Gives out the drafts that pay. Returns how many.
-  int ShareBest(std::span<DraftShare> shares, int tokens, int certain, int most);
+  int ShareBest(std::span<DraftShare> shares, int tokens, int certain, int max);
   // Gives one text in turn a draft more than the best, so that a rate or a cost that was measured badly is measured
   // again. Returns how many drafts were added.
   int AddOneMore(std::span<DraftShare> shares) const;
   // Lets one text try: the rows of several would not be for free. The pass has `tokens` other tokens.
-  void Try(std::span<DraftShare> shares, int tokens, int most);
+  void Try(std::span<DraftShare> shares, int tokens, int max);
   // Returns the seconds that the drafter needs for one more draft.
   double SecondsOf(const DraftShare& share, int place);
 

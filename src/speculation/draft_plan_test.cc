@@ -23,8 +23,8 @@ DraftRates RatesOf(double rate) {
   std::mt19937 random(3);
   for (int round = 0; round < 400; ++round) {
     int right = 0;
-    while (right < DraftRates::kMost && static_cast<double>(random()) < rate * 0x1p32) ++right;
-    rates.Count(DraftRates::kMost, right);
+    while (right < DraftRates::kMax && static_cast<double>(random()) < rate * 0x1p32) ++right;
+    rates.Count(DraftRates::kMax, right);
   }
   return rates;
 }
@@ -36,11 +36,11 @@ int Total(const std::vector<DraftShare>& shares) {
 }
 
 // Shares drafts where passes have these costs.
-void ShareOnce(std::vector<DraftShare>& shares, int tokens, int certain, int most,
+void ShareOnce(std::vector<DraftShare>& shares, int tokens, int certain, int max,
                const PassCosts& costs) {
   DraftPlan plan;
   plan.costs() = costs;
-  plan.Share(shares, tokens, certain, most);
+  plan.Share(shares, tokens, certain, max);
 }
 
 TEST(PassCosts, AreOnALineThroughWhatWasMeasured) {
@@ -84,7 +84,7 @@ TEST(DraftPlan, ManyTextsGetNoDrafts) {
   DraftRates rates = RatesOf(0.7);
   int before = 1000;
   for (const int texts : {1, 2, 4, 8, 16, 32}) {
-    std::vector<DraftShare> shares(static_cast<std::size_t>(texts), {.rates = &rates, .most = 16});
+    std::vector<DraftShare> shares(static_cast<std::size_t>(texts), {.rates = &rates, .max = 16});
     ShareOnce(shares, texts, texts, 256, costs);
     const int each = Total(shares) / texts;
     EXPECT_LE(each, before);
@@ -103,11 +103,11 @@ TEST(DraftPlan, TheLikeliestDraftsComeFirst) {
   for (int tokens = 1; tokens <= 64; ++tokens) costs.Count(tokens, SecondsOfPass(tokens));
   DraftRates good = RatesOf(0.95);
   DraftRates bad = RatesOf(0.1);
-  std::vector<DraftShare> shares = {{.rates = &bad, .most = 16}, {.rates = &good, .most = 16}};
+  std::vector<DraftShare> shares = {{.rates = &bad, .max = 16}, {.rates = &good, .max = 16}};
   ShareOnce(shares, 2, 2, 7, costs);
   EXPECT_GE(shares[1].drafts, 6);
   EXPECT_LE(Total(shares), 7) << "no more than the pass has room for";
-  shares[1].most = 2;
+  shares[1].max = 2;
   ShareOnce(shares, 2, 2, 7, costs);
   EXPECT_EQ(shares[1].drafts, 2) << "no more than the text has room for";
 }
@@ -124,7 +124,7 @@ TEST(DraftPlan, ADrafterThatCostsMuchIsAskedForLess) {
   EXPECT_EQ(absurd.SecondsPerDraft(), 2.0);
   std::vector<int> drafts;
   for (DraftRates* rates : {&free, &dear, &absurd}) {
-    std::vector<DraftShare> shares = {{.rates = rates, .most = 16}};
+    std::vector<DraftShare> shares = {{.rates = rates, .max = 16}};
     ShareOnce(shares, 1, 1, 64, costs);
     drafts.push_back(Total(shares));
   }
@@ -148,8 +148,8 @@ TEST(DraftPlan, TextsThatDraftTogetherShareThePasses) {
   rates.CountProposal(1, 0.16);  // a text alone
   const OnePassForAll batch;
   for (const int texts : {1, 4, 8}) {
-    std::vector<DraftShare> alone(static_cast<std::size_t>(texts), {.rates = &rates, .most = 16});
-    std::vector<DraftShare> together(alone.size(), {.rates = &rates, .batch = &batch, .most = 16});
+    std::vector<DraftShare> alone(static_cast<std::size_t>(texts), {.rates = &rates, .max = 16});
+    std::vector<DraftShare> together(alone.size(), {.rates = &rates, .batch = &batch, .max = 16});
     ShareOnce(alone, texts, texts, 256, costs);
     ShareOnce(together, texts, texts, 256, costs);
     if (texts == 1) {
@@ -162,7 +162,7 @@ TEST(DraftPlan, TextsThatDraftTogetherShareThePasses) {
   }
   // With another batch beside it, each has passes of its own.
   const OnePassForAll other;
-  std::vector<DraftShare> both(2, {.rates = &rates, .batch = &batch, .most = 1});
+  std::vector<DraftShare> both(2, {.rates = &rates, .batch = &batch, .max = 1});
   both[1].batch = &other;
   ShareOnce(both, 2, 2, 256, costs);
   EXPECT_EQ(Total(both), 2);
@@ -186,7 +186,7 @@ double Speed(int texts, double right, const Machine& machine, unsigned seed) {
   bool disturbed = false;
   for (int pass = 0; pass < 160; ++pass) {
     std::vector<DraftShare> shares;
-    for (DraftRates& each : rates) shares.push_back({.rates = &each, .most = 16});
+    for (DraftRates& each : rates) shares.push_back({.rates = &each, .max = 16});
     plan.Share(shares, texts, texts, 256);
     int drafts = 0;
     for (std::size_t i = 0; i < shares.size(); ++i) {

@@ -23,7 +23,7 @@ double DraftRates::Of(int place) const {
 }
 
 void DraftRates::Count(int drafted, int accepted) {
-  for (int place = 0; place < std::min(drafted, kMost); ++place) {
+  for (int place = 0; place < std::min(drafted, kMax); ++place) {
     if (place > accepted) break;  // it was not judged
     Rate& rate = rates_[static_cast<std::size_t>(place)];
     if (rate.rounds == 0) rate.accepted = kFirstRate;

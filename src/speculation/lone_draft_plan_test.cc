@@ -16,8 +16,8 @@ namespace {
 class LonePlan {
  public:
   int Next() {
-    std::vector<DraftShare> shares = {{.rates = &rates_, .most = DraftRates::kMost}};
-    plan_.Share(shares, 1, 1, DraftRates::kMost);
+    std::vector<DraftShare> shares = {{.rates = &rates_, .max = DraftRates::kMax}};
+    plan_.Share(shares, 1, 1, DraftRates::kMax);
     return shares.front().drafts;
   }
   void Count(int drafted, int accepted, double seconds) {
@@ -101,7 +101,7 @@ struct Bench {
   double Best() const {
     double best = 1.0;
     double tokens = 1.0;
-    for (int drafted = 1; drafted <= DraftRates::kMost; ++drafted) {
+    for (int drafted = 1; drafted <= DraftRates::kMax; ++drafted) {
       tokens += std::pow(acceptance, drafted);
       best = std::max(best, tokens / (1.0 + draft * drafted));
     }

@@ -30,7 +30,7 @@ Status LookupDrafter::Begin(std::span<const std::int32_t> text) {
   const bool goes_on =
       last.size() <= text.size() && std::equal(last.begin(), last.end(), text.begin());
   if (!goes_on) begin_ = tokens_.size();
-  if (tokens_.size() > kMostTokens) {
+  if (tokens_.size() > kMaxTokens) {
     tokens_.clear();
     begin_ = 0;
     for (auto& places : places_) places.clear();
@@ -69,10 +69,10 @@ std::uint64_t LookupDrafter::HashOfLast(std::size_t count) const {
   return hash;
 }
 
-Status LookupDrafter::Propose(int most, std::vector<std::int32_t>& drafts) {
+Status LookupDrafter::Propose(int max, std::vector<std::int32_t>& drafts) {
   try {
     for (const std::size_t length : kLengths) {
-      if (ProposeAfter(length, most, drafts)) break;
+      if (ProposeAfter(length, max, drafts)) break;
     }
   } catch (const std::bad_alloc&) {
     return NoMemory();
@@ -80,7 +80,7 @@ Status LookupDrafter::Propose(int most, std::vector<std::int32_t>& drafts) {
   return Status::Ok();
 }
 
-bool LookupDrafter::ProposeAfter(std::size_t length, int most,
+bool LookupDrafter::ProposeAfter(std::size_t length, int max,
                                  std::vector<std::int32_t>& drafts) const {
   if (tokens_.size() - begin_ < length) return false;
   const auto& places = places_[IndexOf(length)];
@@ -89,7 +89,7 @@ bool LookupDrafter::ProposeAfter(std::size_t length, int most,
   const auto after = tokens_.begin() + static_cast<std::ptrdiff_t>(found->second);
   const auto size = static_cast<std::ptrdiff_t>(length);
   if (!std::equal(after - size, after, tokens_.end() - size)) return false;  // with the same hash
-  const std::ptrdiff_t count = std::min<std::ptrdiff_t>(most, tokens_.end() - after);
+  const std::ptrdiff_t count = std::min<std::ptrdiff_t>(max, tokens_.end() - after);
   drafts.insert(drafts.end(), after, after + count);
   return count > 0;
 }

@@ -19,15 +19,15 @@ class LookupDrafter final : public Drafter {
  public:
   Status Begin(std::span<const std::int32_t> text) override;
   Status Add(std::int32_t token) override;
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override;
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override;
 
   static constexpr std::array<std::size_t, 3> kLengths = {12, 6, 3};
   // Proposes what followed the last `length` tokens, one of kLengths. Returns whether anything did.
   // Throws std::bad_alloc.
-  bool ProposeAfter(std::size_t length, int most, std::vector<std::int32_t>& drafts) const;
+  bool ProposeAfter(std::size_t length, int max, std::vector<std::int32_t>& drafts) const;
 
  private:
-  static constexpr std::size_t kMostTokens = 1 << 20;  // of all texts
+  static constexpr std::size_t kMaxTokens = 1 << 20;  // of all texts
 
   // Throws std::bad_alloc.
   void Append(std::int32_t token);

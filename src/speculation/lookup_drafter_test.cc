@@ -10,9 +10,9 @@ namespace {
 
 using Tokens = std::vector<std::int32_t>;
 
-Tokens Proposed(Drafter& drafter, int most) {
+Tokens Proposed(Drafter& drafter, int max) {
   Tokens drafts;
-  EXPECT_TRUE(drafter.Propose(most, drafts).ok());
+  EXPECT_TRUE(drafter.Propose(max, drafts).ok());
   return drafts;
 }
 

@@ -11,7 +11,7 @@ constexpr double kCostOfToken = 0.1;  // of a pass of few tokens, before two siz
 constexpr double kFewTokens = 4.0;
 constexpr double kNear = 4.0;        // times as many tokens
 constexpr double kNewestPace = 0.1;  // weight of the last measurement
-constexpr double kMostChange = 1.5;  // what delays a single pass says little of the next
+constexpr double kMaxChange = 1.5;   // what delays a single pass says little of the next
 constexpr int kOldPasses = 32;
 constexpr int kForgetPasses = 256;
 
@@ -31,7 +31,7 @@ void PassCosts::Count(int tokens, double seconds) {
   double weight = measured ? kNewestCost : 1.0;
   if (point.seconds > 0.0) {
     const double expected = point.seconds * pace_;
-    seconds = std::min(seconds, kMostChange * expected);
+    seconds = std::min(seconds, kMaxChange * expected);
     if (tokens <= kExact) pace_ *= 1.0 + kNewestPace * (seconds / expected - 1.0);
     // Nothing makes a pass shorter than usual but a machine that has less other work.
     if (passes_ - point.measured > kOldPasses && seconds < expected) {

@@ -25,15 +25,15 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kIndexBytes = 256;                   // of the tables, for each object
-constexpr std::size_t kPageBytes = 4096;                    // of the system's small pages
-constexpr std::size_t kLeastPaged = std::size_t{64} << 10;  // smaller objects are in the heap
+constexpr std::int64_t kIndexBytes = 256;                 // of the tables, for each object
+constexpr std::size_t kPageBytes = 4096;                  // of the system's small pages
+constexpr std::size_t kMinPaged = std::size_t{64} << 10;  // smaller objects are in the heap
 using Counter = std::shared_ptr<std::atomic<std::int64_t>>;
 
 // Returns the bytes that an object takes.
 std::int64_t HeldBy(std::size_t payload_bytes) {
   std::size_t bytes = payload_bytes + kEnvelopeBytes;
-  if (bytes >= kLeastPaged) bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
+  if (bytes >= kMinPaged) bytes = (bytes + kPageBytes - 1) / kPageBytes * kPageBytes;
   return static_cast<std::int64_t>(bytes) + kIndexBytes;
 }
 
@@ -54,7 +54,7 @@ class Content {
   }
   Status Allocate(std::size_t size) {
     KVCACHE_ASSIGN_OR_RETURN(
-        buffer_, size >= kLeastPaged ? AlignedBuffer::MakePaged(size) : AlignedBuffer::Make(size));
+        buffer_, size >= kMinPaged ? AlignedBuffer::MakePaged(size) : AlignedBuffer::Make(size));
     return Status::Ok();
   }
   std::span<std::byte> bytes() const { return {buffer_.data(), buffer_.size_bytes()}; }

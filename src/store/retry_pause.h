@@ -12,13 +12,13 @@ class RetryPause {
  public:
   using Clock = std::chrono::steady_clock;
 
-  RetryPause(std::chrono::milliseconds first, std::chrono::milliseconds most)
-      : first_(first), most_(most) {}
+  RetryPause(std::chrono::milliseconds first, std::chrono::milliseconds max)
+      : first_(first), max_(max) {}
 
   // Begins a pause. Attempts that fail while it lasts began before it: they do not make it longer.
   void Failed(Clock::time_point now) {
     if (Left(now) > Clock::duration::zero()) return;
-    pause_ = std::min(most_, std::max(first_, 2 * pause_));
+    pause_ = std::min(max_, std::max(first_, 2 * pause_));
     until_ = now + pause_;
   }
   void Worked() {
@@ -31,7 +31,7 @@ class RetryPause {
   }
 
  private:
-  std::chrono::milliseconds first_, most_;
+  std::chrono::milliseconds first_, max_;
   std::chrono::milliseconds pause_{0};
   Clock::time_point until_{};
 };

@@ -99,14 +99,14 @@ void DecodeAroundZero(const std::byte* bytes, float* values) {
 
 template <int kBits>
 void EncodeFromMinimum(const float* values, std::byte* out) {
-  constexpr int kMost = (1 << kBits) - 1;
-  const auto [minimum, most] = std::minmax_element(values, values + kBlock);
-  const float d = (*most - *minimum) / static_cast<float>(kMost);
+  constexpr int kMax = (1 << kBits) - 1;
+  const auto [minimum, max] = std::minmax_element(values, values + kBlock);
+  const float d = (*max - *minimum) / static_cast<float>(kMax);
   const float inverse = InverseOf(d);
   Quants q;
   for (std::size_t i = 0; i < kBlock; ++i) {
     const int rounded = RoundHalfAway((values[i] - *minimum) * inverse);
-    q[i] = static_cast<std::uint8_t>(std::min(kMost, rounded));
+    q[i] = static_cast<std::uint8_t>(std::min(kMax, rounded));
   }
   Store(out, F32ToF16(d));
   Store(out + 2, F32ToF16(*minimum));

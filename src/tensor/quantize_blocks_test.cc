@@ -197,8 +197,8 @@ TEST_P(BlockTypesTest, ErrorsAreSmallBesideTheValues) {
     for (std::size_t i = 0; i < values.size(); ++i) {
       error += std::pow(static_cast<double>(back[i] - values[i]) / static_cast<double>(size), 2);
     }
-    const double most = GetParam() == DType::kMXFP4 ? 0.13 : 0.12;
-    EXPECT_LT(std::sqrt(error / static_cast<double>(values.size())), most) << size;
+    const double max = GetParam() == DType::kMXFP4 ? 0.13 : 0.12;
+    EXPECT_LT(std::sqrt(error / static_cast<double>(values.size())), max) << size;
   }
 }
 

@@ -41,9 +41,9 @@ std::uint8_t Nearest(float value, float scale) {
 
 // Chooses the scale so that the largest value is 4 to 8 times the scale.
 void Encode(const float* values, std::byte* bytes) {
-  float most = 0.0f;
-  for (std::size_t i = 0; i < 2 * kHalfBlock; ++i) most = std::max(most, std::fabs(values[i]));
-  const int exponent = most > 0.0f ? std::ilogb(most) - 2 + 127 : 0;
+  float max = 0.0f;
+  for (std::size_t i = 0; i < 2 * kHalfBlock; ++i) max = std::max(max, std::fabs(values[i]));
+  const int exponent = max > 0.0f ? std::ilogb(max) - 2 + 127 : 0;
   const auto e = static_cast<std::uint32_t>(std::max(exponent, 0));
   bytes[0] = static_cast<std::byte>(e);
   const float scale = ScaleOf(e);

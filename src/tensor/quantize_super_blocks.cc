@@ -30,7 +30,7 @@ namespace {
 constexpr std::size_t kSuper = 256;
 constexpr std::size_t kSub = 32;
 constexpr std::size_t kSubs = kSuper / kSub;
-constexpr int kMostScale = 63;
+constexpr int kMaxScale = 63;
 
 // ---- The 12 bytes of scales
 
@@ -67,16 +67,16 @@ struct Fit {
   float minimum;
 };
 
-int QuantOf(float value, const Fit& fit, float inverse, int most) {
-  return std::clamp(RoundHalfAway((value + fit.minimum) * inverse), 0, most);
+int QuantOf(float value, const Fit& fit, float inverse, int max) {
+  return std::clamp(RoundHalfAway((value + fit.minimum) * inverse), 0, max);
 }
 
 // The line through (q, value) with the smallest squared error, for q as `fit` chooses them.
-Fit Improved(const float* values, const Fit& fit, int most) {
+Fit Improved(const float* values, const Fit& fit, int max) {
   const float inverse = InverseOf(fit.scale);
   float q1 = 0.0f, q2 = 0.0f, x1 = 0.0f, xq = 0.0f;
   for (std::size_t i = 0; i < kSub; ++i) {
-    const auto q = static_cast<float>(QuantOf(values[i], fit, inverse, most));
+    const auto q = static_cast<float>(QuantOf(values[i], fit, inverse, max));
     q1 += q;
     q2 += q * q;
     x1 += values[i];
@@ -91,16 +91,16 @@ Fit Improved(const float* values, const Fit& fit, int most) {
   return {q2 > 0.0f ? xq / q2 : fit.scale, 0.0f};
 }
 
-Fit FitSubBlock(const float* values, int most) {
+Fit FitSubBlock(const float* values, int max) {
   const auto [low, high] = std::minmax_element(values, values + kSub);
   const float minimum = std::max(0.0f, -*low);
   const float range = std::max(0.0f, *high) + minimum;
-  const Fit fit{range / static_cast<float>(most), minimum};
-  return fit.scale > 0.0f ? Improved(values, Improved(values, fit, most), most) : fit;
+  const Fit fit{range / static_cast<float>(max), minimum};
+  return fit.scale > 0.0f ? Improved(values, Improved(values, fit, max), max) : fit;
 }
 
 int ScaleOf(float value, float inverse) {
-  return std::clamp(RoundHalfAway(value * inverse), 0, kMostScale);
+  return std::clamp(RoundHalfAway(value * inverse), 0, kMaxScale);
 }
 
 template <int kBits>
@@ -121,16 +121,16 @@ void StoreQuants(const std::array<std::uint8_t, kSuper>& q, std::byte* out) {
 
 template <int kBits>
 void EncodeWithMinimum(const float* values, std::byte* out) {
-  constexpr int kMost = (1 << kBits) - 1;
+  constexpr int kMax = (1 << kBits) - 1;
   std::array<Fit, kSubs> fits;
   Fit largest{0.0f, 0.0f};
   for (std::size_t j = 0; j < kSubs; ++j) {
-    fits[j] = FitSubBlock(values + j * kSub, kMost);
+    fits[j] = FitSubBlock(values + j * kSub, kMax);
     largest.scale = std::max(largest.scale, fits[j].scale);
     largest.minimum = std::max(largest.minimum, fits[j].minimum);
   }
-  const std::uint16_t d = F32ToF16(largest.scale / kMostScale);
-  const std::uint16_t dmin = F32ToF16(largest.minimum / kMostScale);
+  const std::uint16_t d = F32ToF16(largest.scale / kMaxScale);
+  const std::uint16_t dmin = F32ToF16(largest.minimum / kMaxScale);
   Scales scales;
   std::array<std::uint8_t, kSuper> q;
   for (std::size_t j = 0; j < kSubs; ++j) {
@@ -140,7 +140,7 @@ void EncodeWithMinimum(const float* values, std::byte* out) {
                    F16ToF32(dmin) * static_cast<float>(scales.m[j])};
     const float inverse = InverseOf(kept.scale);
     for (std::size_t i = j * kSub; i < (j + 1) * kSub; ++i) {
-      q[i] = static_cast<std::uint8_t>(QuantOf(values[i], kept, inverse, kMost));
+      q[i] = static_cast<std::uint8_t>(QuantOf(values[i], kept, inverse, kMax));
     }
   }
   Store(out, d);

@@ -14,7 +14,7 @@ class Bench(CliTest):
     """bench reuse, on a trace of conversations that take turns."""
 
     KEYS = {"requests", "prompt_tokens", "reused_tokens", "computed_tokens",
-            "unlimited_reused_tokens", "most_recomputed_tokens", "evicted_tokens", "peak_tokens", "peak_bytes", "missed",
+            "unlimited_reused_tokens", "max_recomputed_tokens", "evicted_tokens", "peak_tokens", "peak_bytes", "missed",
             "ttft_ms", "baselines"}
 
     def trace(self, name="trace.jsonl", block=16, pack=bytes):

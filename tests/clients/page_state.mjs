@@ -16,7 +16,7 @@ const nothing = {prompt_tokens: null, cached_tokens: null, missed: [], generated
 export const failed = (id, error) => ended(id, {...nothing, state: 'failed', status: 400, error});
 
 export const empty = {
-  model: 'story', models: ['story'], time_ms: 0, seconds: 0, context: 512, most_sequences: 4, nodes: [], all_nodes: true,
+  model: 'story', models: ['story'], time_ms: 0, seconds: 0, context: 512, max_sequences: 4, nodes: [], all_nodes: true,
   sequences: [], running: [], ended: [],
 };
 

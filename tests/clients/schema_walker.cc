@@ -20,7 +20,7 @@ using State = GrammarAutomaton::State;
 
 constexpr int kWalks = 4;
 constexpr int kFreeBytes = 60;  // from then on a walk looks for its end
-constexpr int kMostBytes = 4000;
+constexpr int kMaxBytes = 4000;
 
 bool Allows(GrammarAutomaton& automaton, const std::string& text) {
   State state = automaton.start();
@@ -51,7 +51,7 @@ int Choose(GrammarAutomaton& automaton, State state, bool to_end, std::mt19937& 
 // Returns whether the walk came to an end.
 bool Walk(GrammarAutomaton& automaton, std::mt19937& random, std::string& text) {
   State state = automaton.start();
-  while (text.size() < kMostBytes) {
+  while (text.size() < kMaxBytes) {
     const int byte = Choose(automaton, state, text.size() > kFreeBytes, random);
     if (byte < 0) return automaton.Accepts(state);
     text += static_cast<char>(byte);
@@ -80,7 +80,7 @@ Json Try(const Json& line, std::mt19937& random) {
   for (int i = 0; i < kWalks; ++i) {
     std::string text;
     const bool ended = Walk(automaton, random, text);
-    const bool stuck = !ended && text.size() < kMostBytes;
+    const bool stuck = !ended && text.size() < kMaxBytes;
     if (ended || stuck) found[ended ? "walks" : "stuck"].push_back(text);
   }
   if (automaton.full()) found["full"] = true;

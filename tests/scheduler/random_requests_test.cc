@@ -33,8 +33,8 @@ class RandomRequests : public SchedulerFixture {
  protected:
   static constexpr int kRequests = 40;  // of a round
   static constexpr int kRoundsThatFit = 4;
-  static constexpr int kLeastRoundsWithBudget = 4;   // there is seldom memory for drafts
-  static constexpr int kLeastRoundsWithParking = 4;  // few requests are parked
+  static constexpr int kMinRoundsWithBudget = 4;   // there is seldom memory for drafts
+  static constexpr int kMinRoundsWithParking = 4;  // few requests are parked
   static constexpr int kPoolForAll = 50000;
 
   static int Rounds() {
@@ -199,11 +199,11 @@ class RandomRequests : public SchedulerFixture {
   }
   void RunWithBudget(Failures failures) {
     StartWithBudget();
-    RunRounds(failures, kLeastRoundsWithBudget);
+    RunRounds(failures, kMinRoundsWithBudget);
   }
-  void RunRounds(Failures failures, int least = 1) {
+  void RunRounds(Failures failures, int min = 1) {
     failures_ = failures;
-    for (int round = 0; round < std::max(Rounds(), least) && !HasFatalFailure(); ++round) {
+    for (int round = 0; round < std::max(Rounds(), min) && !HasFatalFailure(); ++round) {
       for (int request = 0; request < kRequests; ++request) AskAtRandom();
       Drain();
       // The prefixes of more rounds would not fit.
@@ -257,7 +257,7 @@ TEST_P(RandomRequests, InMemoryForTwoAndAHalf) {
 }
 TEST_P(RandomRequests, InMemoryForOne) {
   StartWithPool(300);
-  RunRounds(Failures::kNone, kLeastRoundsWithParking);
+  RunRounds(Failures::kNone, kMinRoundsWithParking);
   EXPECT_GT(parked_, 0);
 }
 TEST_P(RandomRequests, OnABackendThatFails) {

@@ -92,18 +92,18 @@ class ResidentSizeTest : public SchedulerFixture {
 TEST_P(ResidentSizeTest, FollowsAFixedBudget) {
   const std::int64_t budget = 256 * kMiB;
   StartWith({.recompute_bound = 32, .budget_bytes = budget, .free_memory_share = 0.0});
-  std::int64_t most = 0;
+  std::int64_t max = 0;
   for (int request = 0; request < 60; ++request) {
     AskRandom();
     for (int steps = 0; steps < 3; ++steps) {
       (void)*scheduler_->Step();
       ASSERT_LE(Held(), budget);
       ExpectSizeFollows();
-      most = std::max(most, engine_->cache().memory()->ResidentBytes());
+      max = std::max(max, engine_->cache().memory()->ResidentBytes());
     }
   }
   RunAll();
-  EXPECT_GT(most, budget * 9 / 10);
+  EXPECT_GT(max, budget * 9 / 10);
   EXPECT_GT(compared_, 50);
   for (const auto& asked : asked_) EXPECT_TRUE(asked->result.status.ok());
 }

@@ -28,8 +28,8 @@ bool Known(const DriverSetup& setup, int sequence) {
 // Returns mostly the next tokens of a few sequences, in any order.
 std::vector<TestToken> RandomTokens(const DriverSetup& setup, const CacheReference& reference,
                                     std::mt19937& random) {
-  const int most = setup.options.max_batch + (Percent(random, 2) ? 1 : 0);
-  const int count = Percent(random, 40) ? 1 : Between(random, Percent(random, 2) ? 0 : 1, most);
+  const int max = setup.options.max_batch + (Percent(random, 2) ? 1 : 0);
+  const int count = Percent(random, 40) ? 1 : Between(random, Percent(random, 2) ? 0 : 1, max);
   const bool one_sequence = Percent(random, 40);
   int sequence = AnySequence(setup, random);
   std::vector<Position> next(setup.options.max_sequences);
@@ -54,8 +54,8 @@ std::vector<TestToken> NeighborTokens(const DriverSetup& setup, const CacheRefer
   std::vector<int> sequences(setup.options.max_sequences);
   std::iota(sequences.begin(), sequences.end(), 0);
   std::shuffle(sequences.begin(), sequences.end(), random);
-  const int most = std::min<int>(setup.options.max_batch, setup.options.max_sequences);
-  sequences.resize(Between(random, 1, most));
+  const int max = std::min<int>(setup.options.max_batch, setup.options.max_sequences);
+  sequences.resize(Between(random, 1, max));
   if (Percent(random, 50)) std::sort(sequences.begin(), sequences.end());
   const bool even = Percent(random, 40);
   const int each = setup.options.max_batch / static_cast<int>(sequences.size());

@@ -25,8 +25,8 @@ class ScriptedDrafter final : public Drafter {
     ++at_;
     return Status::Ok();
   }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    for (std::size_t i = at_; i < text_.size() && most > 0; ++i, --most) {
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
+    for (std::size_t i = at_; i < text_.size() && max > 0; ++i, --max) {
       const bool wrong = static_cast<double>(random_()) < wrong_ * 0x1p32;
       drafts.push_back(wrong ? (text_[i] + 1) % vocabulary_ : text_[i]);
     }

@@ -94,11 +94,11 @@ Counts MostUsed(const Counts& used, std::size_t kept) {
     order.emplace_back(character ? -(std::int64_t{1} << 60) - count : -count, piece);
   }
   std::sort(order.begin(), order.end());
-  Counts most;
+  Counts max;
   for (std::size_t i = 0; i < std::min(kept, order.size()); ++i) {
-    most[order[i].second] = used.at(order[i].second);
+    max[order[i].second] = used.at(order[i].second);
   }
-  return most;
+  return max;
 }
 
 }  // namespace

@@ -280,10 +280,10 @@ class Generator:
   def _middle(self, spec, people, facts, budget):
     """Facts, mentions and scenes, mixed, until the budget is used."""
     rng = self._rng
-    most_facts = spec.length // 24 + 1
+    max_facts = spec.length // 24 + 1
     if spec.question_share > 0:   # as many as can be asked, and a few more
-      most_facts = int(spec.length * spec.question_share / 14) + rng.randint(1, 4)
-    out = self._row(people, facts[:most_facts], budget)
+      max_facts = int(spec.length * spec.question_share / 14) + rng.randint(1, 4)
+    out = self._row(people, facts[:max_facts], budget)
     told = [fact for _, fact in out if fact is not None]
     if spec.mention_rate <= 0:
       return out

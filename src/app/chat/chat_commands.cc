@@ -219,9 +219,9 @@ bool SetFloat(std::string_view text, RunFlags& flags) {
 }
 
 template <typename Whole>
-bool SetWhole(std::string_view text, Whole least, Whole& value) {
+bool SetWhole(std::string_view text, Whole min, Whole& value) {
   Whole number = 0;
-  if (!ParseNumber(text, number) || number < least) return false;
+  if (!ParseNumber(text, number) || number < min) return false;
   value = number;
   return true;
 }

@@ -34,12 +34,12 @@ Status CheckBytesFit(const Engine& engine, std::string_view text) {
   const auto context = static_cast<std::size_t>(engine.context());
   const std::size_t bytes = BytesWithoutBlanks(text);
   if (bytes <= kCheapBytes) return Status::Ok();
-  const std::size_t most = context * LongestTokenBytes(engine.tokenizer().vocabulary());
-  if (bytes <= most) return Status::Ok();
+  const std::size_t max = context * LongestTokenBytes(engine.tokenizer().vocabulary());
+  if (bytes <= max) return Status::Ok();
   return {StatusCode::kInvalidArgument,
           StrCat("has ", WithThousands(static_cast<std::int64_t>(bytes)), " bytes; the context of ",
                  WithThousands(engine.context()), " tokens holds at most ",
-                 WithThousands(static_cast<std::int64_t>(most)),
+                 WithThousands(static_cast<std::int64_t>(max)),
                  ": shorten it, or give a larger --ctx")};
 }
 

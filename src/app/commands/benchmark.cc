@@ -141,8 +141,8 @@ class ReuseBench {
     summary_.bounded = tokens.has_value();
     const auto ample = static_cast<std::uint64_t>(ample_);
     options.budget_tokens = static_cast<std::int64_t>(std::min(tokens.value_or(ample), ample));
-    constexpr std::uint64_t kMost = std::numeric_limits<std::int64_t>::max();
-    summary_.budget_tokens = static_cast<std::int64_t>(std::min(tokens.value_or(ample), kMost));
+    constexpr std::uint64_t kMax = std::numeric_limits<std::int64_t>::max();
+    summary_.budget_tokens = static_cast<std::int64_t>(std::min(tokens.value_or(ample), kMax));
   }
 
   Status ReplayNone(ReplayOptions options) {

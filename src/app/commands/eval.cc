@@ -86,11 +86,11 @@ Status CheckEncoder(const Engine& engine, bool encodes) {
 }
 
 // The largest perplexity whose digits a double has all of; larger ones are given as a power of e.
-constexpr double kMostDigits = 1e15;
+constexpr double kMaxDigits = 1e15;
 
 std::string PerplexityText(const ScoreResult& score) {
   char text[64];
-  const bool plain = score.perplexity < kMostDigits;
+  const bool plain = score.perplexity < kMaxDigits;
   (void)std::snprintf(text, sizeof(text), plain ? "%.6f" : "e^%.6g",
                       plain ? score.perplexity : score.nll / (score.tokens - 1));
   return text;

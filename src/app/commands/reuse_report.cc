@@ -101,7 +101,7 @@ nlohmann::json ReuseJson(const Trace& trace, const ReuseSummary& summary) {
           {"reused_tokens", replay.reused_tokens},
           {"computed_tokens", replay.prompt_tokens - replay.reused_tokens},
           {"unlimited_reused_tokens", summary.baselines.unlimited},
-          {"most_recomputed_tokens", replay.most_recomputed},
+          {"max_recomputed_tokens", replay.max_recomputed},
           {"evicted_tokens", replay.evicted_tokens},
           {"peak_tokens", replay.peak_tokens},
           {"peak_bytes", replay.peak_bytes},

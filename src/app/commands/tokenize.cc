@@ -76,15 +76,15 @@ Status CheckText(const TokenizeFlags& flags) {
 // Returns an error if the command line has too few or too many words.
 Status CheckWords(const TokenizeFlags& flags) {
   const std::vector<std::string>& words = flags.words;
-  const std::size_t most = flags.detokenize ? 1 : 2;
+  const std::size_t max = flags.detokenize ? 1 : 2;
   const auto wrong = [](std::string message) {
     return Status(StatusCode::kInvalidArgument, std::move(message));
   };
   if (!flags.detokenize && words.empty()) return wrong("TEXT or --detokenize is required");
-  if (words.size() > most) {
+  if (words.size() > max) {
     return wrong(StrCat("The following argument was not expected: ", words.back()));
   }
-  if (words.size() == most && words.front().empty()) return wrong("MODEL: its value is empty");
+  if (words.size() == max && words.front().empty()) return wrong("MODEL: its value is empty");
   return Status::Ok();
 }
 

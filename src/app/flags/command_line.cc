@@ -30,8 +30,8 @@ Flag Flag::ShowDefault() const {
   return Flag(option_->capture_default_str());
 }
 
-Flag Flag::Range(int least, int most) const {
-  return Flag(option_->check(CLI::Range(least, most).description("")));
+Flag Flag::Range(int min, int max) const {
+  return Flag(option_->check(CLI::Range(min, max).description("")));
 }
 
 Flag Flag::Check(ValueFunction check) const {

@@ -43,7 +43,7 @@ class Flag {
   Flag ShowDefault() const;
 
   // Refuses values outside of [least, most]. REQUIRES: the value is an int.
-  Flag Range(int least, int most) const;
+  Flag Range(int min, int max) const;
 
   // Refuses values for which `check` returns an error. Checks run in the order of these calls.
   Flag Check(ValueFunction check) const;

@@ -14,7 +14,7 @@ namespace kvcache::app {
 namespace {
 
 constexpr const char* kDraftGroup = "Speculation";
-constexpr int kMostDrafts = 16;
+constexpr int kMaxDrafts = 16;
 
 // Returns the number, -1 for "auto", or nothing.
 std::optional<int> ParseTokens(const std::string& text) {
@@ -22,7 +22,7 @@ std::optional<int> ParseTokens(const std::string& text) {
   int number = 0;
   const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
   const bool whole = parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
-  if (!whole || number < 0 || number > kMostDrafts) return std::nullopt;
+  if (!whole || number < 0 || number > kMaxDrafts) return std::nullopt;
   return number;
 }
 
@@ -57,7 +57,7 @@ Status DraftFlags::Check() const {
   if (ParseTokens(tokens_)) return Status::Ok();
   return {StatusCode::kInvalidArgument,
           StrCat("--draft-tokens is ", Quoted(tokens_), "; must be auto or a number from 0 to ",
-                 kMostDrafts)};
+                 kMaxDrafts)};
 }
 
 bool NamesDraftFile(const std::string& draft) {

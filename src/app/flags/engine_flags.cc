@@ -47,8 +47,8 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
 }
 
 void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_context) {
-  const auto add = [&](const char* name, int& value, int most, const std::string& help) {
-    return command.AddNumber(name, &value, help).Range(1, most).Group(kGroup).ValueName("N");
+  const auto add = [&](const char* name, int& value, int max, const std::string& help) {
+    return command.AddNumber(name, &value, help).Range(1, max).Group(kGroup).ValueName("N");
   };
   add("--ctx", context_, 1 << 28,
       "number of tokens that the model can see at once (default: " + default_context + ")");

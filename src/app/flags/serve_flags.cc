@@ -22,11 +22,10 @@ ValueFunction OneOf(std::vector<std::string> words) {
   };
 }
 
-void AddNumber(FlagSet command, const char* name, int* value, int least, int most,
-               const char* help) {
+void AddNumber(FlagSet command, const char* name, int* value, int min, int max, const char* help) {
   const bool is_time = std::string_view(name).ends_with("-ms");
   command.AddNumber(name, value, help)
-      .Range(least, most)
+      .Range(min, max)
       .Group(kServerGroup)
       .ValueName(is_time ? "MS" : "N")
       .ShowDefault();
@@ -40,7 +39,7 @@ void AddLimits(FlagSet command, ServeFlags& flags) {
             "place");
   AddNumber(command, "--sequences", &flags.sequences, 1, 256,
             "requests that are computed at once; others wait");
-  AddNumber(command, "--step-ms", &flags.step_ms, 1, SchedulerOptions::kMostStepMs,
+  AddNumber(command, "--step-ms", &flags.step_ms, 1, SchedulerOptions::kMaxStepMs,
             "milliseconds that prompts, which are read in parts, add at most to each wait for a "
             "token of another request; less makes long prompts slower");
   AddNumber(command, "--stop-seconds", &flags.stop_seconds, 0, 86400,

@@ -16,7 +16,7 @@
 namespace kvcache::app {
 namespace {
 
-constexpr std::int64_t kLeastMemoryBytes = 1 << 20;
+constexpr std::int64_t kMinMemoryBytes = 1 << 20;
 constexpr const char* kNone = "none";
 constexpr const char* kMemory = "memory";
 
@@ -88,7 +88,7 @@ void StoreFlags::Add(FlagSet command) {
       .Check(CheckStores);
   const auto parse = [this](const std::string& value) -> Status {
     KVCACHE_ASSIGN_OR_RETURN(budget_bytes_, ParseBytes(value));
-    if (budget_bytes_ >= kLeastDiskStoreBytes) return Status::Ok();
+    if (budget_bytes_ >= kMinDiskStoreBytes) return Status::Ok();
     return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
   };
   command
@@ -98,7 +98,7 @@ void StoreFlags::Add(FlagSet command) {
       .ValueName("BYTES");
   const auto parse_memory = [this](const std::string& value) -> Status {
     KVCACHE_ASSIGN_OR_RETURN(memory_bytes_, ParseBytes(value));
-    if (memory_bytes_ >= kLeastMemoryBytes) return Status::Ok();
+    if (memory_bytes_ >= kMinMemoryBytes) return Status::Ok();
     return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
   };
   command

@@ -54,7 +54,7 @@ Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) cons
   auto models = static_cast<std::size_t>(flags_.max_models);
   if (!flags_.models.empty()) models = std::min(models, flags_.models.size());
   const std::int64_t bytes = flags_.store.plan().DraftBytes(static_cast<std::int64_t>(models),
-                                                            Scheduler::LeastBudget(engine));
+                                                            Scheduler::MinBudget(engine));
   return engine.UseDraftModel(std::move(small), bytes).WithContext(path);
 }
 

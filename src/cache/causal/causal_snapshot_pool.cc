@@ -200,9 +200,9 @@ Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evi
     return available >= needed ? Status::Ok() : Status(StatusCode::kCacheFull, "");
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(keep));
-  const std::int32_t most = cells_->CountAvailable(evictions, holds);
-  if (most < needed) {
-    available = most;
+  const std::int32_t max = cells_->CountAvailable(evictions, holds);
+  if (max < needed) {
+    available = max;
     return {StatusCode::kCacheFull, ""};
   }
   cells_->FindFreeing(evictions, holds);
@@ -241,7 +241,7 @@ Status SnapshotPool::CopyCellsOut(const CellHold& hold, std::span<const LayerKv>
   return Status::Ok();
 }
 
-// Makes a page for each stretch of held positions, and new ones at multiples of kMostCells.
+// Makes a page for each stretch of held positions, and new ones at multiples of kMaxCells.
 Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
   try {
     std::vector<CausalSnapshot::Piece> made;
@@ -252,7 +252,7 @@ Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
       Position end = RunList::End(runs[i]);
       for (++i; i < runs.size() && runs[i].position == end; ++i) end = RunList::End(runs[i]);
       while (begin < end) {
-        const Position next = std::min(end, (begin / KvPage::kMostCells + 1) * KvPage::kMostCells);
+        const Position next = std::min(end, (begin / KvPage::kMaxCells + 1) * KvPage::kMaxCells);
         KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
         KVCACHE_RETURN_IF_ERROR(
             CopyCellsOut(snapshot.hold_, page->layers(), page->first(), begin, next));
@@ -313,9 +313,9 @@ Status SnapshotPool::CheckShapes(const CausalSnapshot& snapshot) const {
 
 Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Position target,
                            CellHold& staged) {
-  const std::size_t most =
+  const std::size_t max =
       snapshot.hold_.runs.runs().size() + static_cast<std::size_t>(CountOwned(snapshot, target));
-  if (!staged.runs.Reserve(most)) return NoMemory("the runs of a restored sequence");
+  if (!staged.runs.Reserve(max)) return NoMemory("the runs of a restored sequence");
   cells_->Hold(staged);
   const std::span<const HistoryRun> held = snapshot.hold_.runs.runs();
   std::size_t next = 0;  // of `held`
@@ -433,7 +433,7 @@ Status SnapshotPool::CopyIn(CausalSnapshot& snapshot, const SnapshotHeader& head
   const Position first = FirstOf(header);
   for (auto [begin, end] : header.ranges) {
     while (begin < end) {
-      const Position next = std::min(end, (begin / KvPage::kMostCells + 1) * KvPage::kMostCells);
+      const Position next = std::min(end, (begin / KvPage::kMaxCells + 1) * KvPage::kMaxCells);
       KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
       const CellMove move{begin - first, begin - page->first(), next - begin};
       for (std::size_t i = 0; i < layers.size(); ++i) {

@@ -84,10 +84,10 @@ Status CausalSnapshots::CheckRestore(SequenceId sequence, const Snapshot* snapsh
     KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
   }
   const Position length = parts_.cells.history(sequence).length();
-  const Position most = own == nullptr ? length : own->end();
-  if (target < 0 || target > most) {
+  const Position max = own == nullptr ? length : own->end();
+  if (target < 0 || target > max) {
     return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
-                          " tokens; must be in [0, ", most, "]"));
+                          " tokens; must be in [0, ", max, "]"));
   }
   if (own == nullptr || (!parts_.has_window() && target <= own->begin())) {
     if (sequences_.CanResume(sequence, target)) return Status::Ok();
@@ -264,11 +264,11 @@ Result<std::unique_ptr<Snapshot>> CausalSnapshots::ImportChecked(std::span<const
   const SnapshotHeader& header = read.header;
   KVCACHE_RETURN_IF_ERROR(CheckOrigin(header, SnapshotKind::kCausal, Identity()));
   KVCACHE_RETURN_IF_ERROR(CheckLayers(header.layers, parts_.storage));
-  const Position least = parts_.has_window() ? 0 : header.begin;
+  const Position min = parts_.has_window() ? 0 : header.begin;
   if (!header.ranges.empty() &&
-      (header.ranges.front().begin < least || header.ranges.back().end > header.end)) {
+      (header.ranges.front().begin < min || header.ranges.back().end > header.end)) {
     return Status(StatusCode::kCorrupt,
-                  StrCat("snapshot bytes: positions outside of [", least, ", ", header.end, ")"));
+                  StrCat("snapshot bytes: positions outside of [", min, ", ", header.end, ")"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckPayload(header, SnapshotPool::CellsOf(header)));
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, parts_.pool->Make(header.begin, header.end, 0));

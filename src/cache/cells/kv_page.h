@@ -38,7 +38,7 @@ struct HostBytes {
 
 class KvPage {
  public:
-  static constexpr std::int32_t kMostCells = 2048;  // so that a part of a snapshot frees memory
+  static constexpr std::int32_t kMaxCells = 2048;  // so that a part of a snapshot frees memory
 
   // Returns a page with any contents for positions [begin, end). `layers` has the shape and the types of each
   // layer; a layer without kv_heads has no bytes. Errors: kOutOfMemory with the number of bytes.

@@ -15,7 +15,7 @@ AlignedBuffer PageMemory::Remove(std::size_t index) {
 // more than twice the size stays for a larger page.
 Result<AlignedBuffer> PageMemory::Take(std::size_t size_bytes) {
   std::size_t best = spare_.size();
-  for (std::size_t i = 0; i < spare_.size() && size_bytes >= kLeastKept; ++i) {
+  for (std::size_t i = 0; i < spare_.size() && size_bytes >= kMinKept; ++i) {
     const std::size_t size = spare_[i].size_bytes();
     if (size < size_bytes || size > 2 * size_bytes) continue;
     if (best == spare_.size() || size < spare_[best].size_bytes()) best = i;
@@ -33,8 +33,8 @@ Result<AlignedBuffer> PageMemory::Take(std::size_t size_bytes) {
 
 void PageMemory::Give(AlignedBuffer memory) {
   const auto bytes = static_cast<std::int64_t>(memory.size_bytes());
-  if (memory.size_bytes() < kLeastKept || bytes > limit_) return;
-  if (spare_.size() == kMostKept) Remove(0);
+  if (memory.size_bytes() < kMinKept || bytes > limit_) return;
+  if (spare_.size() == kMaxKept) Remove(0);
   while (spare_bytes_ + bytes > limit_) Remove(0);
   spare_bytes_ += bytes;
   spare_.push_back(std::move(memory));

@@ -20,11 +20,11 @@ namespace kvcache {
 class PageMemory {
  public:
   // Smaller memory is the heap's, which keeps it for reuse itself.
-  static constexpr std::size_t kLeastKept = std::size_t{2} << 20;
-  static constexpr std::size_t kMostKept = 128;  // pieces of memory
+  static constexpr std::size_t kMinKept = std::size_t{2} << 20;
+  static constexpr std::size_t kMaxKept = 128;  // pieces of memory
 
   // May throw std::bad_alloc.
-  PageMemory() { spare_.reserve(kMostKept); }
+  PageMemory() { spare_.reserve(kMaxKept); }
 
   // Returns memory with any contents. Gives all spare memory back to the system before it fails.
   // Errors: kOutOfMemory with the number of bytes.

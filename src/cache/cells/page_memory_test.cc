@@ -75,14 +75,14 @@ TEST(PageMemoryTest, FreesWhatIsAboveTheLimitOldestFirst) {
 
 TEST(PageMemoryTest, BoundsThePieces) {
   PageMemory memory;
-  for (std::size_t i = 0; i < PageMemory::kMostKept + 2; ++i) {
-    AlignedBuffer piece = std::move(*AlignedBuffer::Make(PageMemory::kLeastKept));
-    piece.Shrink(PageMemory::kLeastKept);
+  for (std::size_t i = 0; i < PageMemory::kMaxKept + 2; ++i) {
+    AlignedBuffer piece = std::move(*AlignedBuffer::Make(PageMemory::kMinKept));
+    piece.Shrink(PageMemory::kMinKept);
     memory.Limit(std::int64_t{1} << 40);
     memory.Give(std::move(piece));
   }
   EXPECT_EQ(memory.spare_bytes(),
-            static_cast<std::int64_t>(PageMemory::kMostKept * PageMemory::kLeastKept));
+            static_cast<std::int64_t>(PageMemory::kMaxKept * PageMemory::kMinKept));
 }
 
 TEST(PageMemoryTest, FreesEverythingBeforeItFails) {

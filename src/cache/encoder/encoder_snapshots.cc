@@ -89,10 +89,10 @@ Status EncoderSnapshots::CheckRestore(SequenceId sequence, const Snapshot* snaps
   if (snapshot != nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
   }
-  const Position most = own == nullptr ? parts_.lengths[Index(sequence)] : own->end();
-  if (target < 0 || target > most) {
+  const Position max = own == nullptr ? parts_.lengths[Index(sequence)] : own->end();
+  if (target < 0 || target > max) {
     return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
-                          " tokens; must be in [0, ", most, "]"));
+                          " tokens; must be in [0, ", max, "]"));
   }
   const bool has_output = own != nullptr && own->HasOutputBefore(target);
   const Position kept = own == nullptr ? target : std::min(target, own->begin());

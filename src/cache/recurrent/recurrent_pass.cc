@@ -95,12 +95,12 @@ Status RecurrentPass::MakeRoomForPass() {
 
 Status RecurrentPass::CheckMaxStates() {
   const RecurrentOptions& options = parts_.options;
-  const int most = options.max_states > 0 ? options.max_states : parts_.sizes.max_sequences;
+  const int max = options.max_states > 0 ? options.max_states : parts_.sizes.max_sequences;
   const std::int32_t needed = parts_.states.CountStates(batch_.prepared_sequences());
-  if (needed <= most) return Status::Ok();
+  if (needed <= max) return Status::Ok();
   return {StatusCode::kCacheFull,
           StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
-                 " recurrent states; max_states is ", most)};
+                 " recurrent states; max_states is ", max)};
 }
 
 Status RecurrentPass::Prepare(const Batch& batch, ForwardMode mode) {

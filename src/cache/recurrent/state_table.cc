@@ -187,10 +187,10 @@ StatePoint StateTable::Find(SequenceId id, Position tokens) const {
 
 void StateTable::Replace(SequenceId id, const StatePoint& point, Position kept) {
   Points& points = of(id);
-  const Position most = std::min(kept, point.tokens - 1);
+  const Position max = std::min(kept, point.tokens - 1);
   SetLive(points, point);
-  if (points.before.known() && points.before.tokens > most) Forget(points.before);
-  while (!points.checkpoints.empty() && points.checkpoints.back().tokens > most) {
+  if (points.before.known() && points.before.tokens > max) Forget(points.before);
+  while (!points.checkpoints.empty() && points.checkpoints.back().tokens > max) {
     Forget(points.checkpoints.back());
     points.checkpoints.pop_back();
   }

@@ -20,7 +20,7 @@ static_assert(std::endian::native == std::endian::little, "the format is little-
 
 constexpr std::array<char, 8> kMagic = {'k', 'v', 's', 'n', 'a', 'p', '0', '1'};
 constexpr std::size_t kSumOffset = 16;
-constexpr std::size_t kMostFingerprint = 4096;
+constexpr std::size_t kMaxFingerprint = 4096;
 
 Status Corrupt(const std::string& what) {
   return {StatusCode::kCorrupt, "snapshot bytes: " + what};
@@ -67,13 +67,13 @@ class Reader {
     return value;
   }
   // Returns a count of items of `bytes` each, or 0 with ok() cleared if they do not fit.
-  std::size_t GetCount(std::size_t most, std::size_t bytes) {
+  std::size_t GetCount(std::size_t max, std::size_t bytes) {
     const auto count = std::size_t{Get<std::uint32_t>()};
-    ok_ = ok_ && count <= most && count * bytes <= bytes_.size() - at_;
+    ok_ = ok_ && count <= max && count * bytes <= bytes_.size() - at_;
     return ok_ ? count : 0;
   }
-  std::string GetText(std::size_t most) {
-    const std::size_t size = GetCount(most, 1);
+  std::string GetText(std::size_t max) {
+    const std::size_t size = GetCount(max, 1);
     std::string text(reinterpret_cast<const char*>(bytes_.data()) + at_, size);
     at_ += size;
     return text;
@@ -109,13 +109,13 @@ bool GetLayer(Reader& in, LayerKv& layer) {
   in.Get<std::uint8_t>();
   layer.shape.v_in_k = v_in_k != 0;
   constexpr auto kLast = static_cast<std::uint8_t>(DType::kI32);
-  constexpr int kMostValues = 1 << 20;
+  constexpr int kMaxValues = 1 << 20;
   if (v_in_k > 1 || k_type > kLast || v_type > kLast) return false;
   layer.k_type = static_cast<DType>(k_type);
   layer.v_type = static_cast<DType>(v_type);
   if (layer.shape == KvShape{}) return true;  // no bytes
   for (const int value : {layer.shape.kv_heads, layer.shape.k_dim, layer.shape.v_dim}) {
-    if (value < 1 || value > kMostValues) return false;
+    if (value < 1 || value > kMaxValues) return false;
   }
   return layer.shape.k_dim % InfoOf(layer.k_type).block_size == 0 &&
          layer.shape.v_dim % InfoOf(layer.v_type).block_size == 0;
@@ -174,10 +174,10 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes) {
   header.begin = in.Get<Position>();
   header.end = in.Get<Position>();
   header.payload = in.Get<std::int64_t>();
-  header.fingerprint = in.GetText(kMostFingerprint);
+  header.fingerprint = in.GetText(kMaxFingerprint);
   header.numbers.resize(in.GetCount(16, sizeof(std::int64_t)));
   for (std::int64_t& number : header.numbers) number = in.Get<std::int64_t>();
-  header.ranges.resize(in.GetCount(kMostRanges, 2 * sizeof(Position)));
+  header.ranges.resize(in.GetCount(kMaxRanges, 2 * sizeof(Position)));
   Position last = 0;
   for (auto& [begin, end] : header.ranges) {
     begin = in.Get<Position>();
@@ -189,7 +189,7 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes) {
   for (LayerKv& layer : header.layers) {
     if (!GetLayer(in, layer)) return Corrupt("a layer's shape or type is impossible");
   }
-  header.parts.resize(in.GetCount(kMostParts, sizeof(std::int64_t)));
+  header.parts.resize(in.GetCount(kMaxParts, sizeof(std::int64_t)));
   for (std::int64_t& part : header.parts) part = in.Get<std::int64_t>();
   if (!in.ok()) return Corrupt("the header ends early");
   if (header.begin < 0 || header.end < header.begin) {
@@ -254,18 +254,18 @@ Status CheckLayers(std::span<const LayerKv> layers, const CacheStorage& storage)
 // The sum must not overflow, whatever the header says.
 Status CheckPayload(const SnapshotHeader& header, std::int64_t cells) {
   // Positions of a cache without attention layers have no bytes that would bound them.
-  constexpr std::int64_t kMostEmptyCells = std::int64_t{1} << 24;
-  if (cells > kMostEmptyCells && header.payload == 0) {
+  constexpr std::int64_t kMaxEmptyCells = std::int64_t{1} << 24;
+  if (cells > kMaxEmptyCells && header.payload == 0) {
     return Corrupt(
-        StrCat(cells, " positions without keys and values; must be at most ", kMostEmptyCells));
+        StrCat(cells, " positions without keys and values; must be at most ", kMaxEmptyCells));
   }
   std::int64_t size = 0;
   for (const LayerKv& layer : header.layers) {
     const std::int64_t values =
         std::int64_t{layer.shape.kv_heads} * (layer.shape.k_dim + std::int64_t{layer.shape.v_dim});
-    std::int64_t most = 0;
-    if (__builtin_mul_overflow(values, cells * 4, &most) ||
-        __builtin_add_overflow(size, most, &size) ||
+    std::int64_t max = 0;
+    if (__builtin_mul_overflow(values, cells * 4, &max) ||
+        __builtin_add_overflow(size, max, &size) ||
         size > std::numeric_limits<std::int64_t>::max() / 4) {
       return Corrupt("the layers have more bytes than an int64 can count");
     }

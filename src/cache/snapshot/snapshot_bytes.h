@@ -36,8 +36,8 @@ struct SnapshotHeader {
 // Headers and payloads begin at multiples of this.
 inline constexpr std::int64_t kSnapshotAlignment = 64;
 // Limits that no cache reaches; they bound what a header can make a reader allocate.
-inline constexpr std::size_t kMostRanges = 1 << 20;
-inline constexpr std::size_t kMostParts = 64;
+inline constexpr std::size_t kMaxRanges = 1 << 20;
+inline constexpr std::size_t kMaxParts = 64;
 
 // Returns the bytes of the header, a multiple of kSnapshotAlignment.
 std::vector<std::byte> WriteHeader(const SnapshotHeader& header);

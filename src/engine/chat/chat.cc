@@ -214,9 +214,9 @@ Status Chat::Impl::CheckFits(std::size_t tokens) const {
 
 std::int32_t Chat::Impl::DroppedTokens(std::span<const std::int32_t> tokens) const {
   if (engine.has_encoder()) return 0;
-  const std::size_t most = std::min(held.size(), tokens.size());
+  const std::size_t max = std::min(held.size(), tokens.size());
   const auto [end, ignored] =
-      std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most), tokens.begin());
+      std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(max), tokens.begin());
   return static_cast<std::int32_t>(held.end() - end);
 }
 
@@ -234,8 +234,8 @@ Status Chat::Impl::OpenScheduler() {
 
 void Chat::Impl::LimitPrefixes() const {
   PrefixCache& prefixes = scheduler->prefixes();
-  const std::int64_t most = max_kept + std::ssize(held);
-  while (prefixes.Stats().tokens > most && prefixes.Evict(prefixes.Stats().tokens - most) >= 0) {
+  const std::int64_t max = max_kept + std::ssize(held);
+  while (prefixes.Stats().tokens > max && prefixes.Evict(prefixes.Stats().tokens - max) >= 0) {
   }
 }
 

@@ -46,12 +46,12 @@ class Model {
 
 // Proposes a chain of tokens, the likeliest of `model` or random ones.
 struct Proposal {
-  int most = 4;
+  int max = 4;
   const Model* model = nullptr;  // null: random tokens
 
   Tokens Drafts(Tokens text, std::mt19937& random) const {
     Tokens drafts;
-    while (static_cast<int>(drafts.size()) < most) {
+    while (static_cast<int>(drafts.size()) < max) {
       std::int32_t token = static_cast<std::int32_t>(random() % kVocabulary);
       if (model != nullptr) {
         const auto logits = model->After(text);
@@ -128,10 +128,10 @@ class DraftDistribution : public ::testing::Test {
   const Model model_{1};
   const Model other_{2};
   const Tokens start_ = {2, 4};
-  const std::vector<Proposal> proposals_ = {{.most = 4, .model = &model_},
-                                            {.most = 4, .model = &other_},
-                                            {.most = 3},
-                                            {.most = 2, .model = &model_}};
+  const std::vector<Proposal> proposals_ = {{.max = 4, .model = &model_},
+                                            {.max = 4, .model = &other_},
+                                            {.max = 3},
+                                            {.max = 2, .model = &model_}};
   const std::vector<SamplingParams> samplers_ = {
       {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f},
       {.temperature = 0.8f, .top_k = 4, .top_p = 0.95f, .min_p = 0.05f},

@@ -27,7 +27,7 @@ class DraftModel final : public BatchDrafter {
  public:
   // Gives all of its cache the memory. Errors: those of Engine::UseDraftModel.
   static Result<std::unique_ptr<DraftModel>> Make(std::shared_ptr<Engine> draft,
-                                                  const Engine& target, std::int64_t most_bytes);
+                                                  const Engine& target, std::int64_t max_bytes);
 
   // Returns a drafter for one text, in the sequence that SetSequence names. It proposes nothing before it has
   // read all of the text. Throws std::bad_alloc.

@@ -141,14 +141,14 @@ TEST_P(DraftModelTest, SeveralPromptsShareTheReading) {
     Ask(SomeTokens(6 * kBatch + 5, 3 + 11 * i), 30, std::move(request));
   }
   RunAll();
-  std::int64_t least = 1000;
-  std::int64_t most = 0;
+  std::int64_t min = 1000;
+  std::int64_t max = 0;
   for (const auto& asked : asked_) {
     ExpectExact(*asked);
-    least = std::min(least, asked->result.speculation.drafted);
-    most = std::max(most, asked->result.speculation.drafted);
+    min = std::min(min, asked->result.speculation.drafted);
+    max = std::max(max, asked->result.speculation.drafted);
   }
-  EXPECT_GE(most, least + 5) << "one is read before the others";
+  EXPECT_GE(max, min + 5) << "one is read before the others";
 }
 
 TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
@@ -159,7 +159,7 @@ TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
                               .releases_memory = true,
                               .prefill_chunk = kBatch};
   engine_ = Open(options);
-  const std::int64_t least = Scheduler::LeastBudget(*engine_);
+  const std::int64_t min = Scheduler::MinBudget(*engine_);
   const std::int64_t without = engine_->WorkspaceBytes();
   const auto draft = Draft(3);
   EXPECT_EQ(engine_->UseDraftModel(draft, 1000).code(), StatusCode::kOutOfMemory);
@@ -171,13 +171,13 @@ TEST_P(DraftModelTest, ItsMemoryIsAPartOfTheBudget) {
   EXPECT_EQ(engine_->UseDraftModel(draft, bytes).message(), "the engine has a draft model");
   EXPECT_EQ(Open(options)->UseDraftModel(nullptr).message(), "there is no draft model");
   StartWithDrafts(options);
-  EXPECT_EQ(Scheduler::LeastBudget(*engine_), least + bytes);
-  const std::int64_t budget = Scheduler::LeastBudget(*engine_) + least / 2;
+  EXPECT_EQ(Scheduler::MinBudget(*engine_), min + bytes);
+  const std::int64_t budget = Scheduler::MinBudget(*engine_) + min / 2;
   StartWithDrafts(options, {.budget_bytes = budget, .free_memory_share = 0.0});
   Answers({-1, 4, -1, 4, 16, 2});
   for (const auto& asked : asked_) ExpectExact(*asked);
-  EXPECT_LE(scheduler_->Stats().most_held_bytes, budget);
-  EXPECT_GT(scheduler_->Stats().most_held_bytes, bytes);
+  EXPECT_LE(scheduler_->Stats().max_held_bytes, budget);
+  EXPECT_GT(scheduler_->Stats().max_held_bytes, bytes);
 }
 
 TEST_P(DraftModelTest, RefusesAModelThatCannotDraft) {

@@ -32,7 +32,7 @@ using Tokens = std::vector<std::int32_t>;
 using Row = std::vector<float>;
 
 constexpr int kTexts = 6;
-constexpr int kMost = 16;
+constexpr int kMax = 16;
 
 struct Kind {
   const char* name;
@@ -114,9 +114,9 @@ class HeadBatchTest : public ::testing::TestWithParam<Kind> {
     for (int i = 0; i < count; ++i) AddText(SomeTokens(9 + 23 * i % 100, i), 5 + 7 * i);
   }
 
-  Tokens Alone(std::size_t text, int most) {
+  Tokens Alone(std::size_t text, int max) {
     Tokens drafts;
-    const Status status = drafters_[text]->Propose(most, drafts);
+    const Status status = drafters_[text]->Propose(max, drafts);
     EXPECT_TRUE(status.ok()) << status.message();
     return drafts;
   }
@@ -128,12 +128,12 @@ class HeadBatchTest : public ::testing::TestWithParam<Kind> {
   // Asks for drafts of these texts together. Their vectors have something in them that must go. The nth allocation
   // fails;
   // 0: none does.
-  Asked Together(const std::vector<std::size_t>& texts, const std::vector<int>& most, int nth = 0) {
+  Asked Together(const std::vector<std::size_t>& texts, const std::vector<int>& max, int nth = 0) {
     std::vector<Tokens> drafts(texts.size(), Tokens{77});
     std::vector<DraftAsk> asks;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       asks.push_back(
-          {.drafter = drafters_[texts[i]].get(), .most = most[texts[i]], .drafts = &drafts[i]});
+          {.drafter = drafters_[texts[i]].get(), .max = max[texts[i]], .drafts = &drafts[i]});
     }
     testing::FailAllocation(nth);
     drafters_.front()->batch()->Propose(asks);
@@ -170,14 +170,14 @@ TEST_P(HeadBatchTest, DraftsAreThoseAlone) {
     std::vector<std::size_t> texts = All(kTexts);
     std::shuffle(texts.begin(), texts.end(), random);
     texts.resize(1 + random() % kTexts);
-    std::vector<int> most;
-    for (int i = 0; i < kTexts; ++i) most.push_back(static_cast<int>(random() % (kMost + 1)));
-    const Asked asked = Together(texts, most);
+    std::vector<int> max;
+    for (int i = 0; i < kTexts; ++i) max.push_back(static_cast<int>(random() % (kMax + 1)));
+    const Asked asked = Together(texts, max);
     std::set<Tokens> different;
     std::size_t some = 0;
     for (std::size_t i = 0; i < texts.size(); ++i) {
       EXPECT_TRUE(asked.statuses[i].ok()) << asked.statuses[i].message();
-      ASSERT_EQ(asked.drafts[i], Alone(texts[i], most[texts[i]])) << "round " << round;
+      ASSERT_EQ(asked.drafts[i], Alone(texts[i], max[texts[i]])) << "round " << round;
       some += asked.drafts[i].size() > 3 ? 1 : 0;
       if (asked.drafts[i].size() > 3) different.insert(asked.drafts[i]);
     }
@@ -188,10 +188,10 @@ TEST_P(HeadBatchTest, DraftsAreThoseAlone) {
 // More texts than a pass has rows for.
 TEST_P(HeadBatchTest, ManyTexts) {
   AddTexts(20);
-  std::vector<int> most;
-  for (int i = 0; i < 20; ++i) most.push_back(1 + i % 3);
-  const Asked asked = Together(All(20), most);
-  for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(asked.drafts[i], Alone(i, most[i])) << i;
+  std::vector<int> max;
+  for (int i = 0; i < 20; ++i) max.push_back(1 + i % 3);
+  const Asked asked = Together(All(20), max);
+  for (std::size_t i = 0; i < 20; ++i) EXPECT_EQ(asked.drafts[i], Alone(i, max[i])) << i;
 }
 
 // The logits of a row, and the state that the head leaves, have the bits that they have alone.
@@ -259,13 +259,13 @@ TEST_P(HeadBatchTest, LogitsAreThoseAlone) {
 // disturb the others.
 TEST_P(HeadBatchTest, AFailureDisturbsNoOther) {
   AddTexts();
-  const std::vector<int> most = {3, 1, 5, 2, 4, 2};
+  const std::vector<int> max = {3, 1, 5, 2, 4, 2};
   std::vector<Tokens> alone;
-  for (std::size_t i = 0; i < kTexts; ++i) alone.push_back(Alone(i, most[i]));
+  for (std::size_t i = 0; i < kTexts; ++i) alone.push_back(Alone(i, max[i]));
   int failures = 0;
   for (int nth = 1;; ++nth) {
     backend_->FailNth(nth);
-    const Asked asked = Together(All(kTexts), most);
+    const Asked asked = Together(All(kTexts), max);
     const bool failed = !backend_->failure_pending();
     backend_->FailNth(0);
     ASSERT_EQ(asked.drafts, alone) << "call " << nth;
@@ -290,12 +290,12 @@ TEST_P(HeadBatchTest, AFailureDisturbsNoOther) {
 
 TEST_P(HeadBatchTest, AnAllocationThatFailsDisturbsNone) {
   AddTexts();
-  const std::vector<int> most = {3, 1, 5, 2, 4, 2};
+  const std::vector<int> max = {3, 1, 5, 2, 4, 2};
   std::vector<Tokens> alone;
-  for (std::size_t i = 0; i < kTexts; ++i) alone.push_back(Alone(i, most[i]));
+  for (std::size_t i = 0; i < kTexts; ++i) alone.push_back(Alone(i, max[i]));
   int failures = 0;
   for (int nth = 1; nth == 1 || failed_; ++nth) {
-    const Asked asked = Together(All(kTexts), most, nth);
+    const Asked asked = Together(All(kTexts), max, nth);
     ASSERT_EQ(asked.drafts, alone) << "allocation " << nth;
     for (const Status& status : asked.statuses) EXPECT_TRUE(status.ok()) << status.message();
     failures += failed_ ? 1 : 0;
@@ -308,11 +308,11 @@ TEST_P(HeadBatchTest, WhatIsMissingCostsNoOther) {
   Open(220);
   for (int i = 0; i < 4; ++i) AddText(SomeTokens(50, i), 9);
   engine_->states()->Forget(SequenceId{1});
-  const std::vector<int> most = {16, 16, 16, 7};
-  const Asked asked = Together(All(4), most);
+  const std::vector<int> max = {16, 16, 16, 7};
+  const Asked asked = Together(All(4), max);
   for (std::size_t i = 0; i < 4; ++i) {
     EXPECT_TRUE(asked.statuses[i].ok()) << asked.statuses[i].message();
-    EXPECT_EQ(asked.drafts[i], Alone(i, most[i]));
+    EXPECT_EQ(asked.drafts[i], Alone(i, max[i]));
     EXPECT_EQ(asked.drafts[i].empty(), i == 1);
   }
   if (engine_->model().head_reads_cache()) return;

@@ -40,9 +40,9 @@ class HeadDrafter final : public Drafter {
     last_ = token;
     return Status::Ok();
   }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
     proposed_.clear();
-    DraftAsk ask{.drafter = this, .most = most, .drafts = &proposed_};
+    DraftAsk ask{.drafter = this, .max = max, .drafts = &proposed_};
     batch_.Propose({&ask, 1});
     drafts.insert(drafts.end(), proposed_.begin(), proposed_.end());
     return std::move(ask.status);
@@ -79,12 +79,12 @@ class HeadBatch final : public BatchDrafter {
   struct Row {
     const HeadDrafter* text = nullptr;
     std::vector<std::int32_t>* drafts = nullptr;
-    std::size_t most = 0;  // drafts
+    std::size_t max = 0;  // drafts
 
     std::int32_t token() const { return drafts->empty() ? text->last() : drafts->back(); }
   };
 
-  // Proposes for all of them, at most Model::kMostDraftRows, or fails.
+  // Proposes for all of them, at most Model::kMaxDraftRows, or fails.
   Status ProposeTogether(std::span<DraftAsk> asks);
   void AddRows(std::span<DraftAsk> asks);
   // Drafts a token of each row. Rows that want no more leave.
@@ -108,8 +108,8 @@ class HeadBatch final : public BatchDrafter {
 };
 
 void HeadBatch::Propose(std::span<DraftAsk> asks) {
-  constexpr std::size_t kMost = Model::kMostDraftRows;
-  for (; asks.size() > kMost; asks = asks.subspan(kMost)) Propose(asks.first(kMost));
+  constexpr std::size_t kMax = Model::kMaxDraftRows;
+  for (; asks.size() > kMax; asks = asks.subspan(kMax)) Propose(asks.first(kMax));
   const Status status = ProposeTogether(asks);
   if (status.ok()) return;
   // One that fails alone does not disturb the others.
@@ -123,10 +123,10 @@ void HeadBatch::Propose(std::span<DraftAsk> asks) {
 
 double HeadBatch::Seconds(int texts) const {
   if (!costs_.known()) return 0.0;
-  constexpr int kMost = Model::kMostDraftRows;
-  const int whole = texts / kMost;
-  const int rest = texts % kMost;
-  return whole * costs_.Seconds(kMost) + (rest > 0 ? costs_.Seconds(rest) : 0.0);
+  constexpr int kMax = Model::kMaxDraftRows;
+  const int whole = texts / kMax;
+  const int rest = texts % kMax;
+  return whole * costs_.Seconds(kMax) + (rest > 0 ? costs_.Seconds(rest) : 0.0);
 }
 
 Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
@@ -136,12 +136,12 @@ Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
     if (rows_.empty()) return Status::Ok();
     std::optional<Transaction> round;
     if (!engine_.model().head_reads_cache()) {
-      std::size_t most = 0;
-      for (const Row& row : rows_) most = std::max(most, row.most);
+      std::size_t max = 0;
+      for (const Row& row : rows_) max = std::max(max, row.max);
       Cache* const caches[] = {&CacheOfLayer(engine_.cache(), engine_.info().layers)};
       KVCACHE_ASSIGN_OR_RETURN(
           round, Transaction::Begin(caches, lengths_,
-                                    {.max_tokens = static_cast<Position>(most), .isolated = true}));
+                                    {.max_tokens = static_cast<Position>(max), .isolated = true}));
     }
     while (!rows_.empty()) {
       const int rows = static_cast<int>(rows_.size());
@@ -165,11 +165,11 @@ void HeadBatch::AddRows(std::span<DraftAsk> asks) {
   for (const DraftAsk& ask : asks) {
     ask.drafts->clear();
     const auto& text = static_cast<const HeadDrafter&>(*ask.drafter);
-    const int most = std::min(ask.most, engine_.context() - text.at() - 1);
+    const int max = std::min(ask.max, engine_.context() - text.at() - 1);
     const float* const state = engine_.states()->Find(text.sequence(), text.at() - 1);
-    if (most < 1 || state == nullptr) continue;
+    if (max < 1 || state == nullptr) continue;
     std::copy_n(state, hidden_size_, states_.data() + rows_.size() * hidden_size_);
-    rows_.push_back({.text = &text, .drafts = ask.drafts, .most = static_cast<std::size_t>(most)});
+    rows_.push_back({.text = &text, .drafts = ask.drafts, .max = static_cast<std::size_t>(max)});
     lengths_.push_back({text.sequence(), text.at()});
   }
 }
@@ -221,7 +221,7 @@ bool HeadBatch::AddDraft(std::size_t index) {
   const std::size_t best = LikeliestLogit(logits);
   row.drafts->push_back(head_tokens_.empty() ? static_cast<std::int32_t>(best)
                                              : head_tokens_[best]);
-  return row.drafts->size() < row.most && !engine_.IsEndOfGeneration(row.token());
+  return row.drafts->size() < row.max && !engine_.IsEndOfGeneration(row.token());
 }
 
 }  // namespace

@@ -22,8 +22,8 @@ namespace {
 
 constexpr std::size_t kAnyNumber = std::numeric_limits<std::size_t>::max();
 // A text grows by up to 256 tokens between two tries (DraftRates), and one call must read them all.
-constexpr std::size_t kMostRead = 320;
-constexpr std::size_t kOfARound = DraftRates::kMost + 2;  // tokens that a round adds to a text
+constexpr std::size_t kMaxRead = 320;
+constexpr std::size_t kOfARound = DraftRates::kMax + 2;  // tokens that a round adds to a text
 
 // The text is in one of `sessions`, of which only that one changes.
 class ModelDrafter : public Drafter {
@@ -44,13 +44,13 @@ class ModelDrafter : public Drafter {
       return Status::Ok();
     });
   }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
     std::size_t may_read = kAnyNumber;
-    return ProposeWithin(may_read, most, drafts);
+    return ProposeWithin(may_read, max, drafts);
   }
   // Reads at most `may_read` tokens more than a round adds, and takes them off.
-  Status ProposeWithin(std::size_t& may_read, int most, std::vector<std::int32_t>& drafts) {
-    return WithMemory([&] { return Draft(may_read, most, drafts); });
+  Status ProposeWithin(std::size_t& may_read, int max, std::vector<std::int32_t>& drafts) {
+    return WithMemory([&] { return Draft(may_read, max, drafts); });
   }
 
  private:
@@ -63,9 +63,9 @@ class ModelDrafter : public Drafter {
     }
   }
 
-  Status Draft(std::size_t& may_read, int most, std::vector<std::int32_t>& drafts) {
-    most = std::min(most, engine_.context() - static_cast<int>(text_.size()));
-    if (most < 1) return Status::Ok();
+  Status Draft(std::size_t& may_read, int max, std::vector<std::int32_t>& drafts) {
+    max = std::min(max, engine_.context() - static_cast<int>(text_.size()));
+    if (max < 1) return Status::Ok();
     Session& session = *sessions_[index_].session;
     KVCACHE_ASSIGN_OR_RETURN(const bool all, ReadText(may_read));
     if (!all) return Status::Ok();
@@ -73,7 +73,7 @@ class ModelDrafter : public Drafter {
       KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> logits, session.LastLogits());
       const auto best = static_cast<std::int32_t>(LikeliestLogit(logits));
       drafts.push_back(best);
-      if (--most == 0 || engine_.IsEndOfGeneration(best)) return Status::Ok();
+      if (--max == 0 || engine_.IsEndOfGeneration(best)) return Status::Ok();
       KVCACHE_RETURN_IF_ERROR(session.Append({&best, 1}));
     }
   }
@@ -86,9 +86,9 @@ class ModelDrafter : public Drafter {
     if (own.salt != salt_) KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));
     own.salt = salt_;
     const auto held = session.tokens();
-    const std::size_t most = std::min(held.size(), text_.size() - 1);
-    const auto same = std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(most),
-                                    text_.begin());
+    const std::size_t max = std::min(held.size(), text_.size() - 1);
+    const auto same =
+        std::mismatch(held.begin(), held.begin() + static_cast<std::ptrdiff_t>(max), text_.begin());
     KVCACHE_RETURN_IF_ERROR(session.GoBackTo(static_cast<Position>(same.first - held.begin())));
     auto next = std::span(text_).subspan(session.tokens().size());
     const bool all = next.size() <= std::max(may_read, kOfARound);
@@ -126,9 +126,9 @@ class SharedModelDrafter final : public ModelDrafter {
                      std::uint64_t salt)
       : ModelDrafter(engine, sessions, salt), model_(model) {}
 
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
     std::vector<std::int32_t> proposed;
-    DraftAsk ask{.drafter = this, .most = most, .drafts = &proposed};
+    DraftAsk ask{.drafter = this, .max = max, .drafts = &proposed};
     model_.Propose({&ask, 1});
     drafts.insert(drafts.end(), proposed.begin(), proposed.end());
     return std::move(ask.status);
@@ -178,8 +178,7 @@ DraftModel::DraftModel(std::shared_ptr<Engine> draft) : draft_(std::move(draft))
 }
 
 Result<std::unique_ptr<DraftModel>> DraftModel::Make(std::shared_ptr<Engine> draft,
-                                                     const Engine& target,
-                                                     std::int64_t most_bytes) {
+                                                     const Engine& target, std::int64_t max_bytes) {
   if (draft == nullptr) return Status(StatusCode::kInvalidArgument, "there is no draft model");
   KVCACHE_RETURN_IF_ERROR(CheckCanDraft(*draft, target));
   const int own = draft->options().max_sequences;
@@ -190,9 +189,9 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Make(std::shared_ptr<Engine> dra
   }
   std::unique_ptr<DraftModel> made(new DraftModel(std::move(draft)));
   KVCACHE_ASSIGN_OR_RETURN(made->bytes_, made->TakeMemory());
-  if (most_bytes > 0 && made->bytes_ > most_bytes) {
+  if (max_bytes > 0 && made->bytes_ > max_bytes) {
     return Status(StatusCode::kOutOfMemory, StrCat("the draft model takes ", made->bytes_,
-                                                   " bytes; must be at most ", most_bytes));
+                                                   " bytes; must be at most ", max_bytes));
   }
   return made;
 }
@@ -211,13 +210,13 @@ std::unique_ptr<Drafter> DraftModel::MakeDrafter(std::uint64_t salt) {
 
 void DraftModel::Propose(std::span<DraftAsk> asks) {
   using Clock = std::chrono::steady_clock;
-  std::size_t may_read = std::min(kMostRead, static_cast<std::size_t>(draft_->max_batch()));
+  std::size_t may_read = std::min(kMaxRead, static_cast<std::size_t>(draft_->max_batch()));
   for (DraftAsk& ask : asks) {
     const Clock::time_point start = Clock::now();
     const std::size_t before = may_read;
     ask.drafts->clear();
     ask.status =
-        static_cast<ModelDrafter&>(*ask.drafter).ProposeWithin(may_read, ask.most, *ask.drafts);
+        static_cast<ModelDrafter&>(*ask.drafter).ProposeWithin(may_read, ask.max, *ask.drafts);
     if (!ask.status.ok() || ask.drafts->empty() || may_read < before) continue;
     const double seconds = SecondsSince(start);
     seconds_ = UsualTime(seconds_, seconds / static_cast<double>(ask.drafts->size()));

@@ -29,12 +29,12 @@ class PrefixDrafter final : public Drafter {
     Push(token);
     return own_.Add(token);
   }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
     for (const std::size_t length : LookupDrafter::kLengths) {
-      if (own_.ProposeAfter(length, most, drafts)) return Status::Ok();
+      if (own_.ProposeAfter(length, max, drafts)) return Status::Ok();
       // Three tokens say little of other texts.
       if (length == LookupDrafter::kLengths.back()) break;
-      KVCACHE_RETURN_IF_ERROR(LookUpPrefixes(length, most, drafts));
+      KVCACHE_RETURN_IF_ERROR(LookUpPrefixes(length, max, drafts));
       if (!drafts.empty()) break;
     }
     return Status::Ok();
@@ -49,10 +49,10 @@ class PrefixDrafter final : public Drafter {
   }
 
   // A key that is no token, such as that of an image, ends what followed.
-  Status LookUpPrefixes(std::size_t length, int most, std::vector<std::int32_t>& drafts) {
+  Status LookUpPrefixes(std::size_t length, int max, std::vector<std::int32_t>& drafts) {
     found_.clear();
     KVCACHE_RETURN_IF_ERROR(
-        prefixes_.FollowedBy(last_, length, salt_, static_cast<std::size_t>(most), found_));
+        prefixes_.FollowedBy(last_, length, salt_, static_cast<std::size_t>(max), found_));
     for (const PrefixKey key : found_) {
       if (key > static_cast<PrefixKey>(std::numeric_limits<std::int32_t>::max())) break;
       drafts.push_back(static_cast<std::int32_t>(key));

@@ -31,8 +31,8 @@ class Failing final : public Drafter {
     return Fails() ? Failure() : oracle_.Begin(text);
   }
   Status Add(std::int32_t token) override { return Fails() ? Failure() : oracle_.Add(token); }
-  Status Propose(int most, Tokens& drafts) override {
-    const Status status = oracle_.Propose(most, drafts);
+  Status Propose(int max, Tokens& drafts) override {
+    const Status status = oracle_.Propose(max, drafts);
     return Fails() ? Failure() : status;
   }
 
@@ -120,8 +120,8 @@ TEST_P(SpeculationTest, SampledAnswersAreTheSame) {
 }
 
 TEST_P(SpeculationTest, LimitsAndStopStringsAreKept) {
-  for (const int most : {0, 1, 2, 5}) {
-    ExpectSame({.prompt = SomeTokens(20), .max_tokens = most, .sampling = {.temperature = 1.0f}});
+  for (const int max : {0, 1, 2, 5}) {
+    ExpectSame({.prompt = SomeTokens(20), .max_tokens = max, .sampling = {.temperature = 1.0f}});
   }
   const GenerateRequest request{
       .prompt = SomeTokens(20), .max_tokens = 40, .sampling = {.temperature = 1.0f, .seed = 4}};

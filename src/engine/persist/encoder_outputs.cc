@@ -41,14 +41,14 @@ Status PrefixStore::RestoreOutput(SequenceId sequence, const Snapshot& output) {
 }
 
 Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id,
-                                int most_wait_ms) {
+                                int max_wait_ms) {
   EncoderCache& encoder = *engine_.cache().Encoder();
   KVCACHE_ASSIGN_OR_RETURN(const auto output,
                            encoder.snapshots()->TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
   KVCACHE_RETURN_IF_ERROR(
       encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(encoder, *output, {}));
-  return Queue(id, std::move(bytes), most_wait_ms);
+  return Queue(id, std::move(bytes), max_wait_ms);
 }
 
 void PrefixStore::SaveOutput(SequenceId sequence, std::span<const std::int32_t> text,

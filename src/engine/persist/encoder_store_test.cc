@@ -191,7 +191,7 @@ TEST_P(EncoderStoreTest, ASaltAndAPrefixHaveOtherNames) {
   EXPECT_FALSE(id == *keys.OutputId(std::span(text).first(15), 0));
   const auto chain = *keys.Chain(text, 0);
   EXPECT_FALSE(id == *keys.StateId(chain, text));
-  const auto pieces = *keys.Divide(text, PrefixKeys::kLeastPiece, *keys.Nothing(0),
+  const auto pieces = *keys.Divide(text, PrefixKeys::kMinPiece, *keys.Nothing(0),
                                    [](const ObjectId&) { return true; });
   ASSERT_EQ(pieces.size(), 1U);
   EXPECT_FALSE(id == pieces[0].id);

@@ -16,7 +16,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::string_view kFingerprintListMagic = "kvfps001";
-constexpr std::size_t kMostFingerprints = 16;
+constexpr std::size_t kMaxFingerprints = 16;
 
 std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -33,7 +33,7 @@ Result<ObjectId> ListName() {
 void AddTexts(std::string_view list, std::vector<std::string>& texts) {
   if (!list.starts_with(kFingerprintListMagic)) return;
   list.remove_prefix(kFingerprintListMagic.size());
-  while (list.size() >= 4 && texts.size() < kMostFingerprints) {
+  while (list.size() >= 4 && texts.size() < kMaxFingerprints) {
     const std::uint64_t size = ReadLittleEndian(BytesOf(list).first(4));
     list.remove_prefix(4);
     if (size > list.size()) return;
@@ -104,7 +104,7 @@ Status AddFingerprint(Store& store, const std::string& text) {
   KVCACHE_ASSIGN_OR_RETURN(std::vector<std::string> texts, ReadFingerprints(store));
   if (std::find(texts.begin(), texts.end(), text) != texts.end()) return Status::Ok();
   texts.insert(texts.begin(), text);
-  if (texts.size() > kMostFingerprints) texts.resize(kMostFingerprints);
+  if (texts.size() > kMaxFingerprints) texts.resize(kMaxFingerprints);
   const std::span<const std::byte> magic = BytesOf(kFingerprintListMagic);
   std::vector<std::byte> list(magic.begin(), magic.end());
   for (const std::string& each : texts) {
@@ -149,10 +149,10 @@ std::string WhyMissed(Store& store, const std::string& ours,
       has_any = has_any || (has.ok() && *has);
       return false;
     };
-    (void)keys.Divide(tokens, PrefixKeys::kLeastPiece, *nothing, has_piece).ok();
+    (void)keys.Divide(tokens, PrefixKeys::kMinPiece, *nothing, has_piece).ok();
     if (has_any) return true;
-    const auto most = static_cast<Position>(tokens.size()) - 1;
-    (void)ForEachState(store, keys, tokens, salt, PrefixKeys::kLeastPiece, most,
+    const auto max = static_cast<Position>(tokens.size()) - 1;
+    (void)ForEachState(store, keys, tokens, salt, PrefixKeys::kMinPiece, max,
                        [&](const StoredPiece&) -> Result<bool> {
                          has_any = true;
                          return false;

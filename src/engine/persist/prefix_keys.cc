@@ -46,11 +46,11 @@ Result<StoredPiece> PrefixKeys::Nothing(std::uint64_t salt) const {
 }
 
 Result<std::vector<StoredPiece>> PrefixKeys::Divide(std::span<const std::int32_t> tokens,
-                                                    Position least, StoredPiece from,
+                                                    Position min, StoredPiece from,
                                                     const Accepts& accepts) const {
   std::vector<StoredPiece> pieces;
   const auto end = static_cast<Position>(tokens.size());
-  for (Position size = kChunk; size >= least;) {
+  for (Position size = kChunk; size >= min;) {
     bool is_taken = false;
     if (from.end + size <= end) {
       const auto text =

@@ -36,8 +36,8 @@ struct StoredPiece {
 
 class PrefixKeys {
  public:
-  static constexpr Position kChunk = 512;      // tokens of the largest piece
-  static constexpr Position kLeastPiece = 16;  // tokens of the smallest one
+  static constexpr Position kChunk = 512;    // tokens of the largest piece
+  static constexpr Position kMinPiece = 16;  // tokens of the smallest one
 
   // Errors: kOutOfMemory.
   static Result<PrefixKeys> Make(const StoreHash& fingerprint);
@@ -48,7 +48,7 @@ class PrefixKeys {
   using Accepts = std::function<bool(const ObjectId& id)>;
   // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `least`. Errors:
   // kOutOfMemory.
-  Result<std::vector<StoredPiece>> Divide(std::span<const std::int32_t> tokens, Position least,
+  Result<std::vector<StoredPiece>> Divide(std::span<const std::int32_t> tokens, Position min,
                                           StoredPiece from, const Accepts& accepts) const;
 
   // Returns the keys after 0, 512, 1024, … tokens. Errors: kOutOfMemory.

@@ -21,7 +21,7 @@ namespace {
 
 static_assert(SequenceStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
 
-constexpr std::int64_t kMostWriteBehindBytes = std::int64_t{256} << 20;
+constexpr std::int64_t kMaxWriteBehindBytes = std::int64_t{256} << 20;
 
 std::span<const std::byte> TextBytes(std::string_view text) {
   return std::as_bytes(std::span(text.data(), text.size()));
@@ -34,7 +34,7 @@ PrefixStore::PrefixStore(Engine& engine, std::shared_ptr<Store> store)
       store_(std::move(store)),
       is_divisible_(IsDivisible(engine.info().memory)),
       has_encoder_(engine.has_encoder()),
-      writer_(*store_, kMostWriteBehindBytes) {
+      writer_(*store_, kMaxWriteBehindBytes) {
   for (const LayerMemory& layer : engine.info().memory) {
     const bool grows =
         layer.kind == LayerMemory::Kind::kFull || layer.kind == LayerMemory::Kind::kChunked;
@@ -68,13 +68,13 @@ Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
 }
 
 Status PrefixStore::Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
-                          int most_wait_ms) {
+                          int max_wait_ms) {
   KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(engine_.cache(), snapshot, last));
-  return Queue(id, std::move(bytes), most_wait_ms);
+  return Queue(id, std::move(bytes), max_wait_ms);
 }
 
-Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms) {
-  if (writer_.Add(id, std::move(bytes), most_wait_ms) == WriteBehind::Outcome::kQueued) {
+Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int max_wait_ms) {
+  if (writer_.Add(id, std::move(bytes), max_wait_ms) == WriteBehind::Outcome::kQueued) {
     Announce();
     return Status::Ok();
   }
@@ -98,23 +98,23 @@ void PrefixStore::Announce() {
   writer_.Do([text = fingerprint_text_](Store& store) { return AddFingerprint(store, text); });
 }
 
-Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms) {
+Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int max_wait_ms) {
   KVCACHE_ASSIGN_OR_RETURN(const auto snapshot, engine_.cache().snapshots()->TakeSnapshot(
                                                     sequence, piece.begin, piece.end));
   if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
-  return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, most_wait_ms);
+  return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, max_wait_ms);
 }
 
 void PrefixStore::SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens,
                              Extent extent, Known& known) {
-  const Position least = extent == Extent::kAll ? kLeastPiece : kChunk;
+  const Position min = extent == Extent::kAll ? kMinPiece : kChunk;
   const int wait_ms = extent == Extent::kAll ? known.max_wait_ms : 0;
-  const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + least;
+  const bool has_piece = static_cast<Position>(tokens.size()) >= known.last.end + min;
   if (!is_divisible_ || !has_piece) return;
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(
         const std::vector<StoredPiece> pieces,
-        keys_->Divide(tokens, least, known.last, [](const ObjectId&) { return true; }));
+        keys_->Divide(tokens, min, known.last, [](const ObjectId&) { return true; }));
     for (const StoredPiece& piece : pieces) {
       const bool is_known =
           std::find(known.ids.begin(), known.ids.end(), piece.id) != known.ids.end();
@@ -141,7 +141,7 @@ Status PrefixStore::List(const StoredPiece& state, std::span<const StoreHash> ch
 void PrefixStore::SaveState(const Snapshot& state, std::span<const float> last,
                             std::span<const std::int32_t> tokens, std::uint64_t salt,
                             Known& known) {
-  if (is_divisible_ || tokens.size() < kLeastPiece) return;
+  if (is_divisible_ || tokens.size() < kMinPiece) return;
   const Status status = WithoutExceptions([&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys_->Chain(tokens, salt));
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys_->StateId(chain, tokens));

@@ -28,7 +28,7 @@ namespace kvcache {
 class PrefixStore {
  public:
   static constexpr Position kChunk = PrefixKeys::kChunk;
-  static constexpr Position kLeastPiece = PrefixKeys::kLeastPiece;
+  static constexpr Position kMinPiece = PrefixKeys::kMinPiece;
 
   // `engine` must outlive it. Reads all of the model's file if `store` does not know its hash. Errors:
   // kOutOfMemory.
@@ -100,11 +100,11 @@ class PrefixStore {
 
   void Announce();
   Status Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
-               int most_wait_ms);
-  Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int most_wait_ms);
-  Status Queue(const ObjectId& id, StoreBytes bytes, int most_wait_ms);
+               int max_wait_ms);
+  Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int max_wait_ms);
+  Status Queue(const ObjectId& id, StoreBytes bytes, int max_wait_ms);
   Status List(const StoredPiece& state, std::span<const StoreHash> chain);
-  Status WritePiece(SequenceId sequence, const StoredPiece& piece, int most_wait_ms);
+  Status WritePiece(SequenceId sequence, const StoredPiece& piece, int max_wait_ms);
 
   Engine& engine_;
   std::shared_ptr<Store> store_;

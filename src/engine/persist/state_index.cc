@@ -11,7 +11,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::string_view kStateIndexMagic = "kvidx001";
-constexpr std::size_t kMostIndexed = 64;
+constexpr std::size_t kMaxIndexed = 64;
 constexpr std::size_t kEntryBytes = 36;
 
 struct Listed {
@@ -46,11 +46,10 @@ Status ReadList(Store& store, const ObjectId& list, std::vector<Listed>& all) {
 }  // namespace
 
 Status ForEachState(Store& store, const PrefixKeys& keys, std::span<const std::int32_t> tokens,
-                    std::uint64_t salt, Position least, Position most,
-                    const StateFunction& function) {
+                    std::uint64_t salt, Position min, Position max, const StateFunction& function) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoreHash> chain, keys.Chain(tokens, salt));
   Status first;
-  for (Position chunk = most / PrefixKeys::kChunk; chunk >= least / PrefixKeys::kChunk; --chunk) {
+  for (Position chunk = max / PrefixKeys::kChunk; chunk >= min / PrefixKeys::kChunk; --chunk) {
     KVCACHE_ASSIGN_OR_RETURN(const ObjectId list,
                              keys.ListId(chain[static_cast<std::size_t>(chunk)]));
     std::vector<Listed> all;
@@ -60,7 +59,7 @@ Status ForEachState(Store& store, const PrefixKeys& keys, std::span<const std::i
     std::stable_sort(all.begin(), all.end(),
                      [](const Listed& a, const Listed& b) { return a.length > b.length; });
     for (const Listed& listed : all) {
-      const bool is_here = listed.length >= least && listed.length <= most &&
+      const bool is_here = listed.length >= min && listed.length <= max &&
                            listed.length / PrefixKeys::kChunk == chunk;
       if (!is_here) continue;
       const auto prefix = tokens.first(static_cast<std::size_t>(listed.length));
@@ -80,7 +79,7 @@ Status ListState(Store& store, const ObjectId& list, const StoredPiece& state) {
   const Listed added{state.end, state.id.key};
   if (std::find(all.begin(), all.end(), added) != all.end()) return Status::Ok();
   all.insert(all.begin(), added);
-  if (all.size() > kMostIndexed) all.resize(kMostIndexed);
+  if (all.size() > kMaxIndexed) all.resize(kMaxIndexed);
   std::vector<std::byte> payload;
   for (const char letter : kStateIndexMagic) payload.push_back(static_cast<std::byte>(letter));
   for (const Listed& listed : all) {

@@ -26,8 +26,7 @@ using StateFunction = std::function<Result<bool>(const StoredPiece& state)>;
 // first. Some may be gone. Errors: those of the function, and if no call ended the search, the first of the
 // store; kCorrupt for a damaged list.
 Status ForEachState(Store& store, const PrefixKeys& keys, std::span<const std::int32_t> tokens,
-                    std::uint64_t salt, Position least, Position most,
-                    const StateFunction& function);
+                    std::uint64_t salt, Position min, Position max, const StateFunction& function);
 
 // Lists a state, if it is not. `list` is PrefixKeys::ListId of its chunk. Errors: the store's.
 Status ListState(Store& store, const ObjectId& list, const StoredPiece& state);

@@ -23,10 +23,10 @@ class StateIndexTest : public ::testing::Test {
     const auto list = *keys_.ListId(chain[static_cast<std::size_t>(length) / 512]);
     ASSERT_TRUE(ListState(store, list, StateOf(length, salt)).ok());
   }
-  std::vector<Position> Found(Store& store, Position least = 1, Position most = 4999,
+  std::vector<Position> Found(Store& store, Position min = 1, Position max = 4999,
                               std::uint64_t salt = 0) const {
     std::vector<Position> found;
-    const Status status = ForEachState(store, keys_, tokens_, salt, least, most,
+    const Status status = ForEachState(store, keys_, tokens_, salt, min, max,
                                        [&](const StoredPiece& state) -> Result<bool> {
                                          EXPECT_EQ(state.id, StateOf(state.end, salt).id);
                                          found.push_back(state.end);

@@ -16,8 +16,8 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kMostLoadedAheadBytes = std::int64_t{256} << 20;
-constexpr int kMostRefused = 7;  // then a load measures the speed again
+constexpr std::int64_t kMaxLoadedAheadBytes = std::int64_t{256} << 20;
+constexpr int kMaxRefused = 7;  // then a load measures the speed again
 
 }  // namespace
 
@@ -142,8 +142,8 @@ void StoreLoader::Serve(StoreLoad& load) {
 Status StoreLoader::CheckSpeed(const Request& request, Position tokens) {
   if (loads_per_s_ <= 0.0 || request.computes_per_s <= 0.0) return Status::Ok();
   const double load_s = tokens / loads_per_s_;
-  const bool is_slow = load_s > kLeastLoadSeconds && load_s > tokens / request.computes_per_s;
-  if (!is_slow || refused_ == kMostRefused) {
+  const bool is_slow = load_s > kMinLoadSeconds && load_s > tokens / request.computes_per_s;
+  if (!is_slow || refused_ == kMaxRefused) {
     refused_ = 0;
     return Status::Ok();
   }
@@ -164,7 +164,7 @@ Status StoreLoader::Fetch(StoreLoad& load, std::span<const StoredPiece> pieces,
                           std::size_t& count) {
   const Position begin = std::max(load.request.from, pieces.front().begin);
   KVCACHE_RETURN_IF_ERROR(
-      CheckSpeed(load.request, std::min(pieces.back().end, load.request.most) - begin));
+      CheckSpeed(load.request, std::min(pieces.back().end, load.request.max) - begin));
   std::vector<ObjectId> ids;
   for (const StoredPiece& piece : pieces) ids.push_back(piece.id);
   waited_s_ = 0.0;
@@ -191,7 +191,7 @@ Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
   std::unique_lock lock(mutex_);
   work_.wait(lock, [&] {
     return stop_ || load.is_cancelled || waiting_bytes_ == 0 ||
-           waiting_bytes_ + size <= kMostLoadedAheadBytes;
+           waiting_bytes_ + size <= kMaxLoadedAheadBytes;
   });
   waited_s_ += SecondsSince(start);
   if (stop_ || load.is_cancelled) return {StatusCode::kCancelled, "the load was cancelled"};
@@ -211,18 +211,18 @@ Status StoreLoader::ServePieces(StoreLoad& load) {
   Status status;  // of a store that does not answer; others may
   KVCACHE_ASSIGN_OR_RETURN(
       const std::vector<StoredPiece> pieces,
-      keys.Divide(request.tokens, PrefixKeys::kLeastPiece, nothing, [&](const ObjectId& id) {
+      keys.Divide(request.tokens, PrefixKeys::kMinPiece, nothing, [&](const ObjectId& id) {
         if (IsCancelled(load)) return false;
         const auto has = store.Contains(id);
         if (!has.ok() && status.ok()) status = has.status();
         return has.ok() && *has;
       }));
   const auto missing = std::find_if(pieces.begin(), pieces.end(), [&](const StoredPiece& piece) {
-    return std::min(piece.end, request.most) > request.from;
+    return std::min(piece.end, request.max) > request.from;
   });
   std::size_t whole = static_cast<std::size_t>(missing - pieces.begin());
-  const bool is_worth_it = !pieces.empty() && std::min(pieces.back().end, request.most) >=
-                                                  request.from + PrefixKeys::kLeastPiece;
+  const bool is_worth_it = !pieces.empty() && std::min(pieces.back().end, request.max) >=
+                                                  request.from + PrefixKeys::kMinPiece;
   if (is_worth_it) {
     Status fetched = Fetch(load, std::span(missing, pieces.end()), whole);
     if (!fetched.ok()) status = std::move(fetched);
@@ -250,7 +250,7 @@ Status StoreLoader::ServeState(StoreLoad& load) {
   Store& store = prefixes_.store();
   Status first;
   const Status status = ForEachState(store, prefixes_.keys(), request.tokens, request.salt,
-                                     request.from + PrefixKeys::kLeastPiece, request.most,
+                                     request.from + PrefixKeys::kMinPiece, request.max,
                                      [&](const StoredPiece& state) -> Result<bool> {
                                        if (IsCancelled(load)) return false;
                                        std::size_t count = 0;

@@ -45,12 +45,12 @@ class StoreLoader {
     std::vector<std::int32_t> tokens{};
     std::uint64_t salt = 0;
     Position from = 0;            // the tokens before it are there already
-    Position most = 0;            // tokens that are of use, at most
+    Position max = 0;             // tokens that are of use, at most
     double computes_per_s = 0.0;  // tokens that a pass computes in a second; 0: unknown
   };
   // A prompt whose load would take longer than this, and than its computation, is not loaded. Nobody
   // notices less.
-  static constexpr double kLeastLoadSeconds = 0.25;
+  static constexpr double kMinLoadSeconds = 0.25;
   // Looks for the longest stored prefix of the tokens, and fetches what is of use. Returns null without
   // memory.
   std::shared_ptr<StoreLoad> Begin(Request request);

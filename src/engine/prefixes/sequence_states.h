@@ -46,7 +46,7 @@ class SequenceStates {
  private:
   // A current token and its drafts, and the token before them: a round that fails leaves its state.
   static constexpr int kKept = 18;
-  static_assert(kKept >= DraftRates::kMost + 2);
+  static_assert(kKept >= DraftRates::kMax + 2);
   static constexpr int kMarked = 4;  // ends of chunks, besides those of a pass
 
   // A ring of rows of a sequence.

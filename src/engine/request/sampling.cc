@@ -126,16 +126,16 @@ void Sampler::KeepTopK(std::span<const float> logits, std::size_t k) {
         {static_cast<std::int32_t>(i), std::isnan(logits[i]) ? -kInfinity : logits[i]});
   }
   std::make_heap(candidates_.begin(), candidates_.end(), MoreLikely);
-  float least = candidates_.front().probability;
+  float min = candidates_.front().probability;
   ForBlocksWith(
-      logits.subspan(k), [&](float logit) { return logit > least; },
+      logits.subspan(k), [&](float logit) { return logit > min; },
       [&](std::size_t begin, std::size_t end) {
         for (std::size_t i = k + begin; i < k + end; ++i) {
-          if (!(logits[i] > least)) continue;
+          if (!(logits[i] > min)) continue;
           std::pop_heap(candidates_.begin(), candidates_.end(), MoreLikely);
           candidates_.back() = {static_cast<std::int32_t>(i), logits[i]};
           std::push_heap(candidates_.begin(), candidates_.end(), MoreLikely);
-          least = candidates_.front().probability;
+          min = candidates_.front().probability;
         }
       });
   std::sort(candidates_.begin(), candidates_.end(), MoreLikely);

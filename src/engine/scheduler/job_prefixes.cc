@@ -161,7 +161,7 @@ void JobPrefixes::Empty(Job& job) {
 }
 
 bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const {
-  Position most = 0;
+  Position max = 0;
   const Job* reader =
       nullptr;  // of a sequence that can be cut: whoever has read most of what they share
   for (const JobPtr& other : live) {
@@ -170,35 +170,35 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const
     }
     const Position shared = SharedLength(other->tokens, job.tokens);
     if (divisible_) {
-      const bool further = reader != nullptr && shared == most && other->length > reader->length;
-      if (shared > most || further) reader = other.get();
-      most = std::max(most, shared);
+      const bool further = reader != nullptr && shared == max && other->length > reader->length;
+      if (shared > max || further) reader = other.get();
+      max = std::max(max, shared);
       continue;
     }
     for (const Position at : other->captures.lengths()) {
-      if (at <= shared) most = std::max(most, at);
+      if (at <= shared) max = std::max(max, at);
     }
   }
-  if (most < kWorthWaiting) return false;
+  if (max < kWorthWaiting) return false;
   // The rest of a long prompt is not worth waiting for.
-  if (reader != nullptr && reader->length >= most) return false;
+  if (reader != nullptr && reader->length >= max) return false;
   const auto match = Probe(job.tokens, job.request.salt);
-  return match.ok() && most > match->resumed + kWorthWaiting;
+  return match.ok() && max > match->resumed + kWorthWaiting;
 }
 
 JobPrefixes::Sharer JobPrefixes::FindSharer(std::span<const std::int32_t> tokens,
                                             std::uint64_t salt,
                                             std::span<const JobPtr> live) const {
-  Sharer most;
+  Sharer max;
   const auto reusable = tokens.first(tokens.size() - 1);
   for (const JobPtr& job : live) {
     if (!job->has_prefix || !job->can_keep || job->request.salt != salt) continue;
     const auto evaluated = std::span(job->tokens).first(static_cast<std::size_t>(job->length));
     const Position shared = SharedLength(evaluated, reusable);
     const bool restores = divisible_ || shared == job->length;
-    if (restores && shared > most.tokens) most = {job.get(), shared};
+    if (restores && shared > max.tokens) max = {job.get(), shared};
   }
-  return most;
+  return max;
 }
 
 // A state of a live sequence is taken when another request can use it, not with each token: taking one and looking it

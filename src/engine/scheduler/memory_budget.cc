@@ -33,7 +33,7 @@ int CapturesOf(const PassRows& of) {
 
 }  // namespace
 
-std::int64_t Scheduler::LeastBudget(Engine& engine) {
+std::int64_t Scheduler::MinBudget(Engine& engine) {
   const SequenceLength context[] = {{SequenceId{0}, engine.context()}};
   return engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes() +
          engine.cache().memory()->GrowthOf(context, kMaxCapturesPerPass, 0) +
@@ -67,7 +67,7 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
                                    : [] { return kvcache::AvailableMemory(); }),
       spills_(options.one_at_a_time) {
   growing_.reserve(static_cast<std::size_t>(std::max(engine.options().max_sequences, 1)));
-  if (engine.options().releases_memory) governor_.SetLeast(Scheduler::LeastBudget(engine));
+  if (engine.options().releases_memory) governor_.SetLeast(Scheduler::MinBudget(engine));
 }
 
 std::int64_t MemoryBudget::HeldBytes() const {

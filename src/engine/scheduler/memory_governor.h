@@ -29,16 +29,16 @@ class MemoryGovernor {
   // `most`: bytes; 0: any number. `share`: of the memory that the cache takes and that is available; 0:
   // the machine's memory does not matter. A reading that fails or throws changes nothing.
   MemoryGovernor(
-      std::int64_t most, double share,
+      std::int64_t max, double share,
       std::function<std::optional<std::int64_t>()> available = [] { return AvailableMemory(); })
-      : most_(most > 0 ? most : kNoLimit), share_(share), available_(std::move(available)) {}
+      : max_(max > 0 ? max : kNoLimit), share_(share), available_(std::move(available)) {}
   // Changes `most`.
-  void SetMost(std::int64_t bytes) { most_ = bytes > 0 ? bytes : kNoLimit; }
+  void SetMost(std::int64_t bytes) { max_ = bytes > 0 ? bytes : kNoLimit; }
   // Sets what one request needs, in bytes. A smaller `most` stays as it is.
-  void SetLeast(std::int64_t bytes) { least_ = bytes; }
+  void SetLeast(std::int64_t bytes) { min_ = bytes; }
 
   // Returns whether there can be a budget.
-  bool limits() const { return most_ != kNoLimit || share_ > 0; }
+  bool limits() const { return max_ != kNoLimit || share_ > 0; }
   // Returns the budget while the cache takes `held` bytes.
   std::int64_t Budget(std::int64_t held, Clock::time_point now) {
     if (share_ > 0 && (!read_ || now >= *read_ + kInterval)) {
@@ -46,17 +46,17 @@ class MemoryGovernor {
       if (const std::optional<std::int64_t> available = Read()) {
         const double share = share_ * (static_cast<double>(*available) + static_cast<double>(held));
         const std::int64_t bytes =
-            share < kMostBytes ? static_cast<std::int64_t>(share) : kNoLimit - 1;
-        Follow(std::max(least_, bytes), std::min(intervals, kMostSteps));
+            share < kMaxBytes ? static_cast<std::int64_t>(share) : kNoLimit - 1;
+        Follow(std::max(min_, bytes), std::min(intervals, kMaxSteps));
       }
       read_ = now;
     }
-    return std::min(budget_, most_);
+    return std::min(budget_, max_);
   }
 
  private:
-  static constexpr std::int64_t kMostSteps = 512;  // as good as reaching any target
-  static constexpr double kMostBytes = 0x1.0p+62;
+  static constexpr std::int64_t kMaxSteps = 512;  // as good as reaching any target
+  static constexpr double kMaxBytes = 0x1.0p+62;
 
   std::optional<std::int64_t> Read() const {
     try {
@@ -77,10 +77,10 @@ class MemoryGovernor {
     }
   }
 
-  std::int64_t most_;
+  std::int64_t max_;
   double share_;
   std::function<std::optional<std::int64_t>()> available_;
-  std::int64_t least_ = 0;
+  std::int64_t min_ = 0;
   std::int64_t budget_ = kNoLimit;
   std::optional<Clock::time_point> read_;
 };

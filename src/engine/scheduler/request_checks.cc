@@ -39,9 +39,9 @@ Status CheckRestorePoints(const ScheduledRequest& request) {
 Status CheckRequest(const Engine& engine, const ScheduledRequest& request) {
   KVCACHE_RETURN_IF_ERROR(request.sampling.Check());
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(engine, request.prompt));
-  if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMost) {
+  if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMax) {
     return {StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
-                                                 "; must be from 0 to ", DraftRates::kMost)};
+                                                 "; must be from 0 to ", DraftRates::kMax)};
   }
   return CheckRestorePoints(request);
 }

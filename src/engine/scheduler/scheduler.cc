@@ -38,10 +38,10 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
                          engine.max_batch(), "]"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckBudget(engine, options.budget_bytes));
-  if (options.step_ms < 1 || options.step_ms > SchedulerOptions::kMostStepMs) {
+  if (options.step_ms < 1 || options.step_ms > SchedulerOptions::kMaxStepMs) {
     return Status(StatusCode::kInvalidArgument,
                   StrCat("a step's prompts add ", options.step_ms, " ms; must be in [1, ",
-                         SchedulerOptions::kMostStepMs, "]"));
+                         SchedulerOptions::kMaxStepMs, "]"));
   }
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {

@@ -124,7 +124,7 @@ class CountingBatch final : public BatchDrafter {
     largest = std::max(largest, asks.size());
     if (throws) throw std::bad_alloc();
     for (std::size_t i = 0; i < asks.size(); ++i) {
-      asks[i].drafts->assign(static_cast<std::size_t>(asks[i].most), 5);
+      asks[i].drafts->assign(static_cast<std::size_t>(asks[i].max), 5);
       if (asks[i].drafter == broken) asks[i].status = {StatusCode::kIo, "it is gone"};
     }
   }

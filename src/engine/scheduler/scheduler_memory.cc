@@ -8,7 +8,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kLeastEvicted = 64;  // tokens
+constexpr std::int64_t kMinEvicted = 64;  // tokens
 
 // Returns the request that gives its sequence up first: the last that started.
 std::size_t NextToPark(std::span<const JobPtr> live) {
@@ -33,7 +33,7 @@ void SchedulerImpl::KeepToBudget() {
   // If memory cannot go back, it helps nobody to give up prefixes and sequences.
   if (!memory_.IsOver() || !memory_.Release()) return;
   while (memory_.IsOver()) {
-    if (prefixes_.cache().Evict(kLeastEvicted) < 0) {
+    if (prefixes_.cache().Evict(kMinEvicted) < 0) {
       if (live_.empty()) return;
       ParkOrEnd(NextToPark(live_));
     }
@@ -55,7 +55,7 @@ bool SchedulerImpl::MakeRoom() {
     }
     while (!has_room()) {
       const std::int64_t missing = needed - engine_.cache().memory()->FreeCells();
-      if (prefixes_.cache().Evict(std::max(missing, kLeastEvicted)) < 0) break;
+      if (prefixes_.cache().Evict(std::max(missing, kMinEvicted)) < 0) break;
       memory_.Release();
     }
     if (has_room()) return true;
@@ -99,7 +99,7 @@ bool SchedulerImpl::RestartAlone() {
   job.result.reuse.recomputed += job.length;
   prefixes_.Close(job);
   prefixes_.Empty(job);
-  while (prefixes_.cache().Evict(kLeastEvicted) >= 0) {
+  while (prefixes_.cache().Evict(kMinEvicted) >= 0) {
   }
   memory_.Release();
   job.in_prompt = true;

@@ -23,8 +23,8 @@ class FailingDrafter final : public Drafter {
   explicit FailingDrafter(int calls) : left_(calls) {}
   Status Begin(std::span<const std::int32_t> /*text*/) override { return Call(); }
   Status Add(std::int32_t /*token*/) override { return Call(); }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    drafts.assign(static_cast<std::size_t>(most), 5);
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
+    drafts.assign(static_cast<std::size_t>(max), 5);
     return Call();
   }
 
@@ -41,8 +41,8 @@ class WildDrafter final : public Drafter {
  public:
   Status Begin(std::span<const std::int32_t> /*text*/) override { return Status::Ok(); }
   Status Add(std::int32_t /*token*/) override { return Status::Ok(); }
-  Status Propose(int most, std::vector<std::int32_t>& drafts) override {
-    for (int i = 0; i <= most; ++i) drafts.push_back(++calls_ % 3 == 0 ? -7 : 1 << 30);
+  Status Propose(int max, std::vector<std::int32_t>& drafts) override {
+    for (int i = 0; i <= max; ++i) drafts.push_back(++calls_ % 3 == 0 ? -7 : 1 << 30);
     if (calls_ % 2 == 0) drafts.front() = 4;
     return Status::Ok();
   }
@@ -209,7 +209,7 @@ TEST_P(SchedulerSpeculation, DraftsThatAreNoTokensAreDropped) {
 // The passes never have more tokens than a step, and a full context ends or is shifted as without.
 TEST_P(SchedulerSpeculation, StepsAndContextsHaveTheirLimits) {
   sampling_ = {.temperature = 0.0f};
-  for (const int most : {-1, 120}) {
+  for (const int max : {-1, 120}) {
     std::vector<std::vector<Tokens>> answers;
     for (const bool drafts : {false, true}) {
       Start(3, 0, {.step_tokens = 6});
@@ -223,7 +223,7 @@ TEST_P(SchedulerSpeculation, StepsAndContextsHaveTheirLimits) {
           request.drafter = std::make_shared<ScriptedDrafter>(text, engine_->vocabulary_size());
           request.draft_tokens = 16;
         }
-        Ask(SomeTokens(200 + i), most, std::move(request));
+        Ask(SomeTokens(200 + i), max, std::move(request));
       }
       std::int64_t evaluated = 0;
       while (*scheduler_->Step()) {
@@ -236,7 +236,7 @@ TEST_P(SchedulerSpeculation, StepsAndContextsHaveTheirLimits) {
         answers.back().push_back(asked->result.tokens);
       }
     }
-    EXPECT_EQ(answers[0], answers[1]) << "most " << most;
+    EXPECT_EQ(answers[0], answers[1]) << "most " << max;
   }
 }
 

@@ -44,7 +44,7 @@ void SchedulerImpl::RunStep() {
   composer_.Compose(live_, pass_);
   if (pass_.empty()) loads_.Wait(live_);
   if (!pass_.empty() && MakeRoom()) RunPass();
-  stats_.most_held_bytes = std::max(stats_.most_held_bytes, memory_.HeldBytes());
+  stats_.max_held_bytes = std::max(stats_.max_held_bytes, memory_.HeldBytes());
   KeepToBudget();
   stats_.held_bytes = memory_.HeldBytes();
 }

@@ -210,7 +210,7 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
     scheduler_ = std::move(scheduler).value();
     const auto step = [&] {
       const bool more = *scheduler_->Step();
-      EXPECT_LE(scheduler_->Stats().most_held_bytes, budget) << "seed " << seed;
+      EXPECT_LE(scheduler_->Stats().max_held_bytes, budget) << "seed " << seed;
       return more;
     };
     for (int request = 0; request < 10; ++request) {
@@ -251,7 +251,7 @@ TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
                   .releases_memory = true,
                   .prefill_chunk = 32});
   ASSERT_TRUE(engine_->cache().memory()->ReleaseFreeMemory().ok());
-  const std::int64_t least = Scheduler::LeastBudget(*engine_);
+  const std::int64_t min = Scheduler::MinBudget(*engine_);
   auto scheduler = Scheduler::Make(*engine_, {.recompute_bound = 32, .free_memory_share = 0.0});
   ASSERT_TRUE(scheduler.ok()) << scheduler.status().message();
   scheduler_ = std::move(scheduler).value();
@@ -267,7 +267,7 @@ TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
     Ask(SomeTokens(100 + static_cast<int>(random() % 120), 3 + static_cast<int>(random() % 5)), 20);
     for (auto steps = random() % 12; steps > 0; --steps) step();
     const std::int64_t before = Held();
-    budget = request % 3 == 2 ? 0 : least + static_cast<std::int64_t>(random() % 3) * least / 2;
+    budget = request % 3 == 2 ? 0 : min + static_cast<std::int64_t>(random() % 3) * min / 2;
     const std::int64_t held = scheduler_->SetBudget(budget);
     EXPECT_EQ(held, scheduler_->Stats().held_bytes);
     EXPECT_TRUE(budget == 0 || held <= budget) << held << " of " << budget;

@@ -51,7 +51,7 @@ void StoreLoads::BeginText(Job& job) {
   if (loader_ == nullptr) return;
   job.store.load = loader_->Begin({.tokens = job.request.prompt,
                                    .salt = job.request.salt,
-                                   .most = job.result.reuse.prompt,
+                                   .max = job.result.reuse.prompt,
                                    .computes_per_s = computes_per_s_});
 }
 
@@ -71,26 +71,26 @@ bool StoreLoads::HoldsTwice(const Job& job) const {
   return job.length + end <= pool;
 }
 
-void StoreLoads::Start(Job& job, Position most) {
+void StoreLoads::Start(Job& job, Position max) {
   if (auto nothing = engine_.prefix_store()->keys().Nothing(job.request.salt); nothing.ok()) {
     job.store.known.last = *nothing;
   }
   job.store.load = loader_->Begin({.tokens = job.tokens,
                                    .salt = job.request.salt,
                                    .from = job.length,
-                                   .most = most,
+                                   .max = max,
                                    .computes_per_s = computes_per_s_});
 }
 
 // Passes with few tokens are those of answers.
 void StoreLoads::MeasurePasses() {
-  constexpr std::int64_t kLeastTokens = 32;
+  constexpr std::int64_t kMinTokens = 32;
   const auto tokens =
       stats_.evaluated_tokens - std::exchange(measured_tokens_, stats_.evaluated_tokens);
   const double seconds =
       stats_.pass_seconds - std::exchange(measured_seconds_, stats_.pass_seconds);
   const bool encodes = engine_.has_encoder();  // CountText measures these
-  if (tokens < kLeastTokens || seconds <= 0.0 || encodes) return;
+  if (tokens < kMinTokens || seconds <= 0.0 || encodes) return;
   AddRate(static_cast<double>(tokens) / seconds);
 }
 
@@ -106,7 +106,7 @@ bool StoreLoads::IsLate(const Job& job) const {
   if (computes_per_s_ <= 0.0) return false;
   const double waited = SecondsSince(job.store.began);
   const Position tokens = engine_.has_encoder() ? job.result.reuse.prompt : job.pending();
-  return waited > StoreLoader::kLeastLoadSeconds && waited > tokens / computes_per_s_;
+  return waited > StoreLoader::kMinLoadSeconds && waited > tokens / computes_per_s_;
 }
 
 void StoreLoads::Advance(std::span<const JobPtr> live) {

@@ -38,7 +38,7 @@ class StoreLoads {
 
  private:
   // Asks the loader for what is of use of the request's tokens, at most `most`.
-  void Start(Job& job, Position most);
+  void Start(Job& job, Position max);
   // Learns how many tokens of prompts a second of passes computes.
   void MeasurePasses();
   void AddRate(double rate);

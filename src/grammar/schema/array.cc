@@ -28,8 +28,8 @@ Schemas SchemasAt(const SchemaParts& parts, std::size_t index) {
 }
 
 struct Lengths {
-  std::int64_t least = 0;
-  std::int64_t most = -1;  // any number
+  std::int64_t min = 0;
+  std::int64_t max = -1;  // any number
 };
 
 // Returns the rule of the items. `first`: those of the first places; `item`: all others.
@@ -39,10 +39,10 @@ Result<GrammarSymbol> Sequence(const std::vector<GrammarSymbol>& first, GrammarS
   GrammarBuilder& builder = compiler.builder();
   const GrammarSymbol comma = compiler.json().Comma();
   // From the last place on: what may follow before any item, and after some.
-  std::int64_t count = std::max({std::ssize(first), lengths.least, lengths.most});
+  std::int64_t count = std::max({std::ssize(first), lengths.min, lengths.max});
   GrammarSymbol after_some = builder.AnyOf({{}});
   GrammarSymbol after_none = after_some;
-  if (lengths.most < 0) {
+  if (lengths.max < 0) {
     const GrammarSymbol next = builder.AnyOf({{comma, item}});
     after_some = builder.AnyOf({builder.Repeat(next, 0, -1)});
     after_none = builder.AnyOf({{}, {item, after_some}});
@@ -52,11 +52,11 @@ Result<GrammarSymbol> Sequence(const std::vector<GrammarSymbol>& first, GrammarS
     const GrammarSymbol own = i < std::ssize(first) ? first[static_cast<std::size_t>(i)] : item;
     const GrammarSymbol none = builder.NewRule();
     const GrammarSymbol some = builder.NewRule();
-    if (lengths.most < 0 || i < lengths.most) {
+    if (lengths.max < 0 || i < lengths.max) {
       builder.Add(none, {own, after_some});
       builder.Add(some, {comma, own, after_some});
     }
-    if (i >= lengths.least) {
+    if (i >= lengths.min) {
       builder.Add(none, {});
       builder.Add(some, {});
     }
@@ -70,12 +70,12 @@ Result<GrammarSymbol> Sequence(const std::vector<GrammarSymbol>& first, GrammarS
 
 Status AddSchemaArray(GrammarSymbol rule, const SchemaParts& parts, const std::string& place,
                       int depth, SchemaCompiler& compiler) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto least, CountOf(parts, "minItems", place));
-  KVCACHE_ASSIGN_OR_RETURN(const auto most, CountOf(parts, "maxItems", place));
+  KVCACHE_ASSIGN_OR_RETURN(const auto min, CountOf(parts, "minItems", place));
+  KVCACHE_ASSIGN_OR_RETURN(const auto max, CountOf(parts, "maxItems", place));
   const auto unique = EachOf(parts, "uniqueItems");
   const bool is_unique =
       std::any_of(unique.begin(), unique.end(), [](const Json* value) { return *value == true; });
-  if (is_unique && !(most && *most <= 1)) return UnsupportedKeyword(place, "uniqueItems");
+  if (is_unique && !(max && *max <= 1)) return UnsupportedKeyword(place, "uniqueItems");
   std::size_t named = 0;
   for (const SchemaPart& part : parts) {
     const SchemaItems items = ItemsOf(*part.schema);
@@ -93,7 +93,7 @@ Status AddSchemaArray(GrammarSymbol rule, const SchemaParts& parts, const std::s
   GrammarBuilder& builder = compiler.builder();
   KVCACHE_ASSIGN_OR_RETURN(
       const GrammarSymbol items,
-      Sequence(first, item, {least.value_or(0), most.value_or(-1)}, place, compiler));
+      Sequence(first, item, {min.value_or(0), max.value_or(-1)}, place, compiler));
   builder.Add(rule, Joined(Joined(builder.Literal("["), {items}), builder.Literal("]")));
   return Status::Ok();
 }

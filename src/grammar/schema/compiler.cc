@@ -16,12 +16,12 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr int kMaxSchemaDepth = 100;
-constexpr std::size_t kMostParts = 300'000;
-constexpr std::size_t kKeywordsOfPart = 8;        // that take as long as one part
-constexpr std::size_t kPartsOfPart = 64;          // where they are only compared
-constexpr std::size_t kMostCompared = 4'000'000;  // constants with constants
+constexpr std::size_t kMaxParts = 300'000;
+constexpr std::size_t kKeywordsOfPart = 8;       // that take as long as one part
+constexpr std::size_t kPartsOfPart = 64;         // where they are only compared
+constexpr std::size_t kMaxCompared = 4'000'000;  // constants with constants
 constexpr std::size_t kCostOfLanguage = 20;
-constexpr std::size_t kMostOverlapping = 8;  // schemas of 'oneOf'
+constexpr std::size_t kMaxOverlapping = 8;  // schemas of 'oneOf'
 
 bool IsBeside(const SchemaKeyword& keyword) {
   return keyword.name == "$ref" || keyword.name == "allOf" || keyword.name == "nullable";
@@ -67,7 +67,7 @@ Result<GrammarSymbol> SchemaCompiler::ValueOf(Flat flat, const Where& where) {
   SchemaParts sorted = flat.parts;
   std::sort(sorted.begin(), sorted.end());
   parts_ += 1 + sorted.size();
-  if (parts_ > kMostParts || builder_.too_large()) {
+  if (parts_ > kMaxParts || builder_.too_large()) {
     return SchemaError(where.place, "makes the grammar too large");
   }
   const auto [known, is_new] = rules_.try_emplace(std::move(sorted));
@@ -86,7 +86,7 @@ Status SchemaCompiler::Flatten(const Json& schema, const Where& where, std::set<
                                Flat& flat) {
   if (where.depth > kMaxSchemaDepth) return SchemaError(where.place, "is nested too deep");
   parts_ += 1 + schema.size() / kKeywordsOfPart + flat.parts.size() / kPartsOfPart;
-  if (parts_ > kMostParts) return SchemaError(where.place, "makes the grammar too large");
+  if (parts_ > kMaxParts) return SchemaError(where.place, "makes the grammar too large");
   if (schema.is_boolean()) {
     flat.impossible = flat.impossible || !schema.get<bool>();
     return Status::Ok();
@@ -248,7 +248,7 @@ Status SchemaCompiler::ChooseOne(GrammarSymbol rule, const SchemaParts& parts, s
     schemas.push_back(target);
   }
   const bool apart = schemas.size() == 1 || AreDisjoint(schemas);
-  if (!apart && schemas.size() > kMostOverlapping) {
+  if (!apart && schemas.size() > kMaxOverlapping) {
     return UnsupportedKeyword(
         where.place,
         "oneOf with schemas that may allow the same value, or with too many to compare");
@@ -382,7 +382,7 @@ Status SchemaCompiler::Constants(GrammarSymbol rule, const SchemaParts& parts, c
   std::size_t others = 0;
   for (const Json* const list : EachOf(parts, "enum")) others += list->size();
   const std::size_t own = std::min(others, values.size());  // not compared with itself
-  if (values.size() * (others - own) > kMostCompared) {
+  if (values.size() * (others - own) > kMaxCompared) {
     return SchemaError(place, "has constants that are too many to compare");
   }
   for (const Json& value : values) {
@@ -426,7 +426,7 @@ Status SchemaCompiler::AddText(GrammarSymbol rule, const SchemaParts& parts,
                                const std::string& place) {
   KVCACHE_ASSIGN_OR_RETURN(auto texts, TextsOf(parts, place, programs_));
   const TextLengths lengths = texts->lengths();
-  if (texts->parts().empty() && lengths.least == 0 && lengths.most < 0) {
+  if (texts->parts().empty() && lengths.min == 0 && lengths.max < 0) {
     builder_.Add(rule, {json_.AnyText()});
     return Status::Ok();
   }

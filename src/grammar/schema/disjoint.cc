@@ -11,7 +11,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::int64_t kMostSchemas = 1024;
+constexpr std::int64_t kMaxSchemas = 1024;
 constexpr std::int64_t kMaxDisjointSteps = std::int64_t{1} << 22;
 
 // The values of "enum" or "const".
@@ -134,7 +134,7 @@ class Comparer {
 }  // namespace
 
 bool AreDisjoint(const std::vector<const Json*>& schemas) {
-  if (std::ssize(schemas) > kMostSchemas) return false;
+  if (std::ssize(schemas) > kMaxSchemas) return false;
   Comparer comparer;
   for (std::size_t i = 0; i < schemas.size(); ++i) {
     for (std::size_t j = 0; j < i; ++j) {

@@ -75,9 +75,9 @@ TEST(JsonSchema, Arrays) {
 }
 
 TEST(JsonSchema, Numbers) {
-  for (const auto& [least, most] : {std::pair{-12, 105}, {0, 9}, {7, 7}, {-30, -4}, {99, 1001}}) {
+  for (const auto& [min, max] : {std::pair{-12, 105}, {0, 9}, {7, 7}, {-30, -4}, {99, 1001}}) {
     const std::string schema =
-        Json({{"type", "integer"}, {"minimum", least}, {"maximum", most}}).dump();
+        Json({{"type", "integer"}, {"minimum", min}, {"maximum", max}}).dump();
     auto grammar = GrammarOfSchema(schema);
     ASSERT_TRUE(grammar.ok());
     GrammarAutomaton automaton(std::move(*grammar));
@@ -87,7 +87,7 @@ TEST(JsonSchema, Numbers) {
         state = automaton.Next(state, static_cast<unsigned char>(c));
       }
       const bool matches = state != GrammarAutomaton::kDead && automaton.Accepts(state);
-      EXPECT_EQ(matches, value >= least && value <= most) << schema << " " << value;
+      EXPECT_EQ(matches, value >= min && value <= max) << schema << " " << value;
     }
   }
   ExpectTexts(R"({"type": "integer", "exclusiveMinimum": 0})", {"1", "99"}, {"0", "-1"});
@@ -99,7 +99,7 @@ TEST(JsonSchema, Numbers) {
 
 // Numbers with fractions and multiples are those that arithmetic says, as far as each has a text.
 TEST(JsonSchema, DecimalsAndMultiples) {
-  for (const auto& [least, most, multiple, places] :
+  for (const auto& [min, max, multiple, places] :
        std::vector<std::tuple<double, double, double, int>>{{-12, 105, 5, 0},
                                                             {1, 99, 7, 0},
                                                             {-3, -1, 2, 0},
@@ -110,7 +110,7 @@ TEST(JsonSchema, DecimalsAndMultiples) {
                                                             {0.1, 0.3, 0.1, 1},
                                                             {-1.5, 3.5, 0.5, 1}}) {
     Json schema = {
-        {"type", places == 0 ? "integer" : "number"}, {"minimum", least}, {"maximum", most}};
+        {"type", places == 0 ? "integer" : "number"}, {"minimum", min}, {"maximum", max}};
     if (multiple != 0) schema["multipleOf"] = multiple;
     auto grammar = GrammarOfSchema(schema.dump());
     ASSERT_TRUE(grammar.ok()) << schema << grammar.status().message();
@@ -127,8 +127,8 @@ TEST(JsonSchema, DecimalsAndMultiples) {
       for (const char c : text) state = automaton.Next(state, static_cast<unsigned char>(c));
       const bool matches = state != GrammarAutomaton::kDead && automaton.Accepts(state);
       const long step = std::lround(multiple * static_cast<double>(scale));
-      const bool expected = units >= std::lround(least * static_cast<double>(scale)) &&
-                            units <= std::lround(most * static_cast<double>(scale)) &&
+      const bool expected = units >= std::lround(min * static_cast<double>(scale)) &&
+                            units <= std::lround(max * static_cast<double>(scale)) &&
                             (step == 0 || units % step == 0);
       EXPECT_EQ(matches, expected) << schema << " " << text;
     }

@@ -16,8 +16,8 @@ namespace {
 using Json = nlohmann::ordered_json;
 using Schemas = SchemaCompiler::Schemas;
 
-constexpr std::size_t kMostNames = 10'000;
-constexpr std::size_t kMostPatterns = 6;  // of 'patternProperties': each may match or not
+constexpr std::size_t kMaxNames = 10'000;
+constexpr std::size_t kMaxPatterns = 6;  // of 'patternProperties': each may match or not
 
 class ObjectGrammar {
  public:
@@ -31,10 +31,10 @@ class ObjectGrammar {
         json_(compiler.json()) {}
 
   Status Add(GrammarSymbol rule) {
-    KVCACHE_ASSIGN_OR_RETURN(const auto least, CountOf(parts_, "minProperties", place_));
-    KVCACHE_ASSIGN_OR_RETURN(const auto most, CountOf(parts_, "maxProperties", place_));
-    least_ = least.value_or(0);
-    most_ = most.value_or(-1);
+    KVCACHE_ASSIGN_OR_RETURN(const auto min, CountOf(parts_, "minProperties", place_));
+    KVCACHE_ASSIGN_OR_RETURN(const auto max, CountOf(parts_, "maxProperties", place_));
+    min_ = min.value_or(0);
+    max_ = max.value_or(-1);
     KVCACHE_RETURN_IF_ERROR(ReadPatterns());
     KVCACHE_RETURN_IF_ERROR(ReadMembers());
     if (impossible_) return Status::Ok();
@@ -55,8 +55,8 @@ class ObjectGrammar {
     for (const Json* const patterns : EachOf(parts_, "patternProperties")) {
       for (const auto& [pattern, schema] : patterns->items()) {
         if (patterns_.contains(pattern)) continue;
-        if (patterns_.size() == kMostPatterns) {
-          return SchemaError(place_, StrCat("has more than ", kMostPatterns,
+        if (patterns_.size() == kMaxPatterns) {
+          return SchemaError(place_, StrCat("has more than ", kMaxPatterns,
                                             " different 'patternProperties', which this server "
                                             "does not support"));
         }
@@ -130,9 +130,9 @@ class ObjectGrammar {
         required.insert(name.get<std::string>());
       }
     }
-    if (names.size() > kMostNames) {
-      return SchemaError(place_, StrCat("has more than ", kMostNames,
-                                        " properties in schemas that hold together"));
+    if (names.size() > kMaxNames) {
+      return SchemaError(
+          place_, StrCat("has more than ", kMaxNames, " properties in schemas that hold together"));
     }
     for (const std::string& name : names) {
       KVCACHE_RETURN_IF_ERROR(ReadMember(name, required.contains(name)));
@@ -167,7 +167,7 @@ class ObjectGrammar {
 
   // Properties without names of their own, by the patterns that their names match.
   Status ReadOthers() {
-    if (most_ >= 0 && most_ == 0) return Status::Ok();
+    if (max_ >= 0 && max_ == 0) return Status::Ok();
     for (std::size_t choice = 0; choice < std::size_t{1} << patterns_.size(); ++choice) {
       std::set<std::string> matched;
       Json of_name = Json::array();
@@ -209,13 +209,13 @@ class ObjectGrammar {
   Result<GrammarSymbol> Members() {
     const auto always = std::count_if(members_.begin(), members_.end(),
                                       [](const Member& member) { return member.required; });
-    if (most_ >= std::ssize(members_) && others_.empty()) most_ = -1;
-    if (least_ > always + 1 && !others_.empty()) {
+    if (max_ >= std::ssize(members_) && others_.empty()) max_ = -1;
+    if (min_ > always + 1 && !others_.empty()) {
       return UnsupportedKeyword(place_,
                                 "minProperties, where more than one property without a name of "
                                 "its own may have to be written");
     }
-    top_ = most_ >= 0 ? most_ : std::max<std::int64_t>({1, least_ > always ? least_ : 0});
+    top_ = max_ >= 0 ? max_ : std::max<std::int64_t>({1, min_ > always ? min_ : 0});
     std::vector<GrammarSymbol> after;  // [count]
     for (std::int64_t count = 0; count <= top_; ++count) after.push_back(Tail(count));
     for (auto member = members_.rbegin(); member != members_.rend(); ++member) {
@@ -232,7 +232,7 @@ class ObjectGrammar {
   // Returns the count behind one more member; none: there are too many.
   std::optional<std::size_t> OneMore(std::int64_t count) const {
     if (count < top_) return static_cast<std::size_t>(count + 1);
-    return most_ >= 0 ? std::nullopt : std::optional(static_cast<std::size_t>(top_));
+    return max_ >= 0 ? std::nullopt : std::optional(static_cast<std::size_t>(top_));
   }
 
   GrammarSymbol Before(const Member& member, std::int64_t count,
@@ -249,15 +249,15 @@ class ObjectGrammar {
 
   // Returns what may follow all members. Names of others may be equal, so that all of them count as one.
   GrammarSymbol Tail(std::int64_t count) {
-    const std::int64_t needed = least_ > top_ && most_ < 0 ? 0 : least_ - count;
+    const std::int64_t needed = min_ > top_ && max_ < 0 ? 0 : min_ - count;
     const GrammarSymbol rule = builder_.NewRule();
     if (needed <= 0) builder_.Add(rule, {});
-    if (others_.empty() || needed > 1 || (most_ >= 0 && count >= most_)) return rule;
+    if (others_.empty() || needed > 1 || (max_ >= 0 && count >= max_)) return rule;
     if (!other_) {
       other_ = builder_.AnyOf(others_);
       next_ = builder_.AnyOf({{json_.Comma(), *other_}});
     }
-    const GrammarSequence more = builder_.Repeat(*next_, 0, most_ < 0 ? -1 : most_ - count - 1);
+    const GrammarSequence more = builder_.Repeat(*next_, 0, max_ < 0 ? -1 : max_ - count - 1);
     builder_.Add(rule, Joined({count > 0 ? *next_ : *other_}, more));
     return rule;
   }
@@ -268,9 +268,9 @@ class ObjectGrammar {
   SchemaCompiler& compiler_;
   GrammarBuilder& builder_;
   JsonGrammar& json_;
-  std::int64_t least_ = 0;
-  std::int64_t most_ = -1;  // any number
-  std::int64_t top_ = 1;    // counts from here on are one
+  std::int64_t min_ = 0;
+  std::int64_t max_ = -1;  // any number
+  std::int64_t top_ = 1;   // counts from here on are one
   bool impossible_ = false;
   bool names_properties_ = false;
   std::set<std::string> patterns_;

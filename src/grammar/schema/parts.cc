@@ -10,8 +10,8 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kMostCount = 10'000;    // of items and properties
-constexpr std::int64_t kMostLength = 100'000;  // of texts
+constexpr std::int64_t kMaxCount = 10'000;    // of items and properties
+constexpr std::int64_t kMaxLength = 100'000;  // of texts
 
 }  // namespace
 
@@ -59,15 +59,15 @@ Result<std::optional<std::int64_t>> CountOf(const SchemaParts& parts, const char
                                             const std::string& place) {
   const SchemaKeyword& known = *FindKeyword(keyword);
   const bool greatest = known.merge == SchemaMerge::kGreatest;
-  const std::int64_t most = known.type == SchemaType::kString ? kMostLength : kMostCount;
+  const std::int64_t max = known.type == SchemaType::kString ? kMaxLength : kMaxCount;
   std::optional<double> count;
   for (const auto* const value : EachOf(parts, keyword)) {
     const auto own = value->get<double>();
     count = !count ? own : greatest ? std::max(*count, own) : std::min(*count, own);
   }
   if (!count) return std::optional<std::int64_t>();
-  if (*count > static_cast<double>(most)) {
-    return SchemaError(place, StrCat("has ", Quoted(keyword), " above ", WithThousands(most),
+  if (*count > static_cast<double>(max)) {
+    return SchemaError(place, StrCat("has ", Quoted(keyword), " above ", WithThousands(max),
                                      ", which is more than this server counts"));
   }
   return std::optional(static_cast<std::int64_t>(*count));

@@ -10,7 +10,7 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-constexpr std::size_t kMostBytes = std::size_t{4} << 20;
+constexpr std::size_t kMaxBytes = std::size_t{4} << 20;
 
 // Undoes %XX of a URI's fragment.
 std::string Unescaped(std::string_view text) {
@@ -56,7 +56,7 @@ Result<const Json*> SchemaReferences::Keep(Json schema, const std::string& place
   const auto [known, is_new] = made_.try_emplace(std::move(text));
   if (is_new) {
     made_bytes_ += bytes;
-    if (made_bytes_ > kMostBytes) {
+    if (made_bytes_ > kMaxBytes) {
       return SchemaError(place, "has conditions or names that are too large together");
     }
     known->second = std::move(schema);

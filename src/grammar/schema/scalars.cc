@@ -72,8 +72,8 @@ Result<PatternPrograms::Program> PatternPrograms::Compiled(const PatternTree& tr
   KVCACHE_ASSIGN_OR_RETURN(PatternProgram program, CompilePattern(tree));
   nodes_ += 1 + program.nodes.size();
   for (const CodePointSet& set : program.sets) nodes_ += set.ranges().size() / kRangesOfNode;
-  if (nodes_ > GrammarBuilder::kMostSymbols) {
-    return InvalidArgument(StrCat("makes more than ", GrammarBuilder::kMostSymbols,
+  if (nodes_ > GrammarBuilder::kMaxSymbols) {
+    return InvalidArgument(StrCat("makes more than ", GrammarBuilder::kMaxSymbols,
                                   " steps together with the other patterns"));
   }
   return Program(std::make_shared<const PatternProgram>(std::move(program)));
@@ -105,9 +105,9 @@ Result<PatternPrograms::Program> PatternPrograms::Texts(
   std::size_t bytes = 0;
   for (const std::string_view text : texts) bytes += text.size();
   // A character has up to four bytes.
-  if (bytes / 4 + texts.size() > GrammarBuilder::kMostSymbols) {
+  if (bytes / 4 + texts.size() > GrammarBuilder::kMaxSymbols) {
     return InvalidArgument(
-        StrCat("have more than ", GrammarBuilder::kMostSymbols, " characters together"));
+        StrCat("have more than ", GrammarBuilder::kMaxSymbols, " characters together"));
   }
   return Compiled(TreeOfTexts(texts));
 }
@@ -124,19 +124,19 @@ Result<bool> PatternPrograms::Matches(const std::string& pattern, const std::str
 
 Result<bool> PatternPrograms::Has(const TextLanguage& language, const std::string& text) {
   work_ += 10 + text.size();
-  if (work_ <= kMostWork) {
+  if (work_ <= kMaxWork) {
     const auto has = language.Has(text, work_);
-    if (has && work_ <= kMostWork) return *has;
+    if (has && work_ <= kMaxWork) return *has;
   }
-  return InvalidArgument(StrCat("takes more than ", kMostWork,
+  return InvalidArgument(StrCat("takes more than ", kMaxWork,
                                 " steps to compare with names or constants, together with others"));
 }
 
 Result<std::shared_ptr<const TextLanguage>> TextsOf(const SchemaParts& parts,
                                                     const std::string& place,
                                                     PatternPrograms& programs) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto least, CountOf(parts, "minLength", place));
-  KVCACHE_ASSIGN_OR_RETURN(const auto most, CountOf(parts, "maxLength", place));
+  KVCACHE_ASSIGN_OR_RETURN(const auto min, CountOf(parts, "minLength", place));
+  KVCACHE_ASSIGN_OR_RETURN(const auto max, CountOf(parts, "maxLength", place));
   TextParts texts(place, programs);
   for (const SchemaPart& part : parts) {
     KVCACHE_RETURN_IF_ERROR(texts.Add(*part.schema, /*negated=*/false));
@@ -145,7 +145,7 @@ Result<std::shared_ptr<const TextLanguage>> TextsOf(const SchemaParts& parts,
     KVCACHE_RETURN_IF_ERROR(texts.Add(*refused, /*negated=*/true));
   }
   return std::make_shared<const TextLanguage>(texts.Take(),
-                                              TextLengths{least.value_or(0), most.value_or(-1)});
+                                              TextLengths{min.value_or(0), max.value_or(-1)});
 }
 
 Result<NumberRange> NumbersOf(const SchemaParts& parts, bool whole, const std::string& place) {

@@ -22,7 +22,7 @@ class PatternPrograms {
  public:
   using Program = std::shared_ptr<const PatternProgram>;
   // The most work that it may take to compare names and constants with patterns, all together.
-  static constexpr std::size_t kMostWork = 10'000'000;
+  static constexpr std::size_t kMaxWork = 10'000'000;
 
   // Errors: kInvalidArgument with what is wrong with the pattern.
   Result<Program> Pattern(const std::string& pattern);

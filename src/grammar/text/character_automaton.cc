@@ -86,7 +86,7 @@ bool HaveCommonCharacters(const TextLanguage& language, PatternWork& work) {
 
 CharacterAutomaton::CharacterAutomaton(const TextLanguage& language)
     : language_(language),
-      work_{.done = language.classes().work(), .most = kMostStartWork},
+      work_{.done = language.classes().work(), .max = kMaxStartWork},
       full_(language.classes().full()) {
   if (full_) return;
   for (const TextLanguage::Part& part : language.parts()) {
@@ -94,7 +94,7 @@ CharacterAutomaton::CharacterAutomaton(const TextLanguage& language)
     searches_ = searches_ || part.negated || part.program->may_be_stuck;
   }
   const TextLengths lengths = language.lengths();
-  const bool has_lengths = lengths.least > 0 || lengths.most >= 0;
+  const bool has_lengths = lengths.min > 0 || lengths.max >= 0;
   searches_ = searches_ || matchers_.size() > 1 || (has_lengths && !matchers_.empty());
 }
 
@@ -104,13 +104,13 @@ bool CharacterAutomaton::full() const {
     if (matcher.full()) return true;
     bytes += matcher.bytes();
   }
-  return full_ || bytes > kMostBytes || work_.done > work_.most;
+  return full_ || bytes > kMaxBytes || work_.done > work_.max;
 }
 
 void CharacterAutomaton::ForgetSteps() {
   std::size_t bytes = step_bytes_;
   for (const PatternMatcher& matcher : matchers_) bytes += matcher.step_bytes();
-  if (bytes < kMostStepBytes) return;
+  if (bytes < kMaxStepBytes) return;
   for (StateData& state : states_) std::vector<State>().swap(state.next);
   step_bytes_ = 0;
   for (PatternMatcher& matcher : matchers_) matcher.ForgetSteps();
@@ -119,13 +119,13 @@ void CharacterAutomaton::ForgetSteps() {
 CharacterAutomaton::State CharacterAutomaton::start() {
   // Lengths alone need no search, so nothing else would find that they allow no text.
   const TextLengths lengths = language_.lengths();
-  if (full() || (lengths.most >= 0 && lengths.least > lengths.most)) return kDead;
+  if (full() || (lengths.max >= 0 && lengths.min > lengths.max)) return kDead;
   if (!HaveCommonCharacters(language_, work_)) return kDead;
   std::vector<std::int32_t> parts;
   for (const PatternMatcher& matcher : matchers_) parts.push_back(matcher.start());
   const State state = StateOf(std::move(parts), 0);
   const bool can_end = CanEnd(state) && !full();
-  if (!full()) work_.most = kMostWork;
+  if (!full()) work_.max = kMaxWork;
   return can_end ? state : kDead;
 }
 
@@ -137,14 +137,14 @@ CharacterAutomaton::State CharacterAutomaton::StateOf(std::vector<std::int32_t> 
     if (lost) return kDead;
   }
   const TextLengths lengths = language_.lengths();
-  if (lengths.most >= 0 && count > lengths.most) return kDead;
-  if (lengths.most < 0) count = std::min(count, lengths.least);
+  if (lengths.max >= 0 && count > lengths.max) return kDead;
+  if (lengths.max < 0) count = std::min(count, lengths.min);
   std::vector<std::int32_t> key = parts;
   key.push_back(static_cast<std::int32_t>(count));
   const auto [known, is_new] =
       state_ids_.try_emplace(std::move(key), static_cast<State>(states_.size()));
   if (!is_new) return known->second;
-  if (states_.size() >= kMostStates) {
+  if (states_.size() >= kMaxStates) {
     full_ = true;
     return kDead;
   }
@@ -180,7 +180,7 @@ CharacterAutomaton::State CharacterAutomaton::Next(State state, std::int32_t of_
 }
 
 bool CharacterAutomaton::Accepts(State state) {
-  if (state == kDead || At(state).count < language_.lengths().least) return false;
+  if (state == kDead || At(state).count < language_.lengths().min) return false;
   for (std::size_t i = 0; i < matchers_.size(); ++i) {
     if (matchers_[i].Accepts(At(state).parts[i]) == language_.parts()[i].negated) return false;
   }
@@ -188,7 +188,7 @@ bool CharacterAutomaton::Accepts(State state) {
 }
 
 std::int64_t CharacterAutomaton::Distance(State state) {
-  std::int64_t distance = language_.lengths().least - At(state).count;
+  std::int64_t distance = language_.lengths().min - At(state).count;
   for (std::size_t i = 0; i < matchers_.size(); ++i) {
     if (language_.parts()[i].negated) continue;
     distance = std::max<std::int64_t>(distance, matchers_[i].Distance(At(state).parts[i]));
@@ -207,7 +207,7 @@ bool CharacterAutomaton::Search(State from) {
   using Entry = std::tuple<std::int64_t, std::int64_t, State>;  // distance, -depth, state
   std::priority_queue<Entry, std::vector<Entry>, std::greater<>> open;
   std::unordered_map<State, State> before = {{from, kDead}};
-  const std::int64_t most = language_.lengths().most;
+  const std::int64_t max = language_.lengths().max;
   if (Distance(from) < PatternProgram::kNever) open.emplace(Distance(from), 0, from);
   while (!open.empty()) {
     const auto [distance, depth, state] = open.top();
@@ -224,7 +224,7 @@ bool CharacterAutomaton::Search(State from) {
       const State next = Step(state, static_cast<std::int32_t>(i));
       if (next == kDead || At(next).fate == Fate::kNever) continue;
       const std::int64_t left = Distance(next);
-      const bool too_long = most >= 0 && At(next).count + left > most;
+      const bool too_long = max >= 0 && At(next).count + left > max;
       if (too_long || left >= PatternProgram::kNever) continue;
       if (before.try_emplace(next, state).second) open.emplace(left, depth - 1, next);
     }

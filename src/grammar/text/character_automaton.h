@@ -17,13 +17,13 @@ class CharacterAutomaton {
   using State = std::int32_t;
   static constexpr State kDead = -1;
   // Beyond so many states, so many bytes of them, or so much work, every step is dead and full() is true.
-  static constexpr std::size_t kMostStates = 200'000;
-  static constexpr std::size_t kMostBytes = std::size_t{48} << 20;
+  static constexpr std::size_t kMaxStates = 200'000;
+  static constexpr std::size_t kMaxBytes = std::size_t{48} << 20;
   // Until the start is known, and afterwards.
-  static constexpr std::size_t kMostStartWork = 20'000'000;
-  static constexpr std::size_t kMostWork = 400'000'000;
+  static constexpr std::size_t kMaxStartWork = 20'000'000;
+  static constexpr std::size_t kMaxWork = 400'000'000;
   // Beyond so many bytes, the steps that are remembered are forgotten.
-  static constexpr std::size_t kMostStepBytes = std::size_t{24} << 20;
+  static constexpr std::size_t kMaxStepBytes = std::size_t{24} << 20;
 
   // REQUIRES: the language outlives the automaton.
   explicit CharacterAutomaton(const TextLanguage& language);

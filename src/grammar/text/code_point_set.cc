@@ -12,7 +12,7 @@ constexpr std::uint32_t kReplacement = 0xFFFD;
 struct Utf8Lead {
   std::size_t length = 0;  // 0: none
   std::uint32_t bits = 0;
-  std::uint32_t least = 0;  // smaller ones are overlong
+  std::uint32_t min = 0;  // smaller ones are overlong
 };
 
 Utf8Lead LeadOf(unsigned char byte) {
@@ -112,7 +112,7 @@ std::uint32_t ReadCodePoint(std::string_view text, std::size_t& at) {
     if ((byte & 0xC0) != 0x80) return kReplacement;
     point = point << 6 | (byte & 0x3Fu);
   }
-  if (point < lead.least || point > kLastCodePoint || (point >= 0xD800 && point <= 0xDFFF)) {
+  if (point < lead.min || point > kLastCodePoint || (point >= 0xD800 && point <= 0xDFFF)) {
     return kReplacement;
   }
   at += lead.length - 1;

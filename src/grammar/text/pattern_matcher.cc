@@ -152,7 +152,7 @@ PatternMatcher::State PatternMatcher::StateOf(std::vector<Place> places, Before 
   bytes_ += 200 + 2 * places.size() * sizeof(Place);
   data.places = std::move(places);
   states_.push_back(std::move(data));
-  full_ = full_ || bytes_ > kMostBytes;
+  full_ = full_ || bytes_ > kMaxBytes;
   return known->second;
 }
 

@@ -21,7 +21,7 @@ class CharacterClasses {
  public:
   // Beyond so many intervals that sets have, all together, the classes are useless and full() is true. A set counts as
   // its complement does if that has fewer.
-  static constexpr std::size_t kMostWork = 4'000'000;
+  static constexpr std::size_t kMaxWork = 4'000'000;
 
   explicit CharacterClasses(const std::vector<const CodePointSet*>& sets);
 
@@ -37,7 +37,7 @@ class CharacterClasses {
   // Returns a code point of each class.
   const std::vector<std::uint32_t>& members() const { return members_; }
   std::size_t size() const { return members_.size(); }
-  bool full() const { return work_ > kMostWork; }
+  bool full() const { return work_ > kMaxWork; }
   std::size_t work() const { return work_; }
 
  private:
@@ -54,12 +54,12 @@ class CharacterClasses {
 // Counts work: a unit is a place that is looked at, some 50 ns.
 struct PatternWork {
   std::size_t done = 0;
-  std::size_t most = 0;
+  std::size_t max = 0;
 
   // Returns whether there is not too much.
   bool Spend(std::size_t work) {
     done += work;
-    return done <= most;
+    return done <= max;
   }
 };
 
@@ -68,7 +68,7 @@ class PatternMatcher {
   using State = std::int32_t;
   static constexpr State kDead = -1;
   // Beyond so many bytes of states, or the work that is allowed, every step is dead and full() is true.
-  static constexpr std::size_t kMostBytes = std::size_t{32} << 20;
+  static constexpr std::size_t kMaxBytes = std::size_t{32} << 20;
   static constexpr std::size_t kWorkOfState = 15;  // beside its places, or of a duty
   static constexpr std::size_t kClassesOfWork =
       16;  // as much work as one place, where they are cleared

@@ -22,7 +22,7 @@ class PatternCompiler {
     program_.start = Build(tree_.root, accept);
     if (!BeginsAtStart(tree_.root)) AddAnyBefore();
     if (IsTooLarge()) {
-      return InvalidArgument(StrCat("has more than ", PatternProgram::kMostNodes,
+      return InvalidArgument(StrCat("has more than ", PatternProgram::kMaxNodes,
                                     " characters when its repetitions are written out"));
     }
     FindDistances();
@@ -33,7 +33,7 @@ class PatternCompiler {
  private:
   using Node = PatternProgram::Node;
 
-  bool IsTooLarge() const { return program_.nodes.size() > PatternProgram::kMostNodes; }
+  bool IsTooLarge() const { return program_.nodes.size() > PatternProgram::kMaxNodes; }
   std::int32_t Add(const Node& node) {
     program_.nodes.push_back(node);
     return static_cast<std::int32_t>(program_.nodes.size()) - 1;
@@ -87,16 +87,16 @@ class PatternCompiler {
   std::int32_t BuildRepeat(const PatternTree::Node& node, std::int32_t next) {
     const std::int32_t child = node.children[0];
     std::int32_t first = next;
-    if (node.most < 0) {
+    if (node.max < 0) {
       first = Add({.step = Step::kFork, .next = next, .other = next});
       const std::int32_t body = Build(child, first);
       NodeAt(first).next = body;
     }
-    for (std::int64_t i = node.least; i < node.most && !IsTooLarge(); ++i) {
+    for (std::int64_t i = node.min; i < node.max && !IsTooLarge(); ++i) {
       const std::int32_t body = Build(child, first);
       first = Add({.step = Step::kFork, .next = body, .other = next});
     }
-    for (std::int64_t i = 0; i < node.least && !IsTooLarge(); ++i) first = Build(child, first);
+    for (std::int64_t i = 0; i < node.min && !IsTooLarge(); ++i) first = Build(child, first);
     return first;
   }
 

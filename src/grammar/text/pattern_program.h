@@ -28,7 +28,7 @@ struct PatternProgram {
     std::int32_t other = 0;
     std::int32_t set = 0;
   };
-  static constexpr std::size_t kMostNodes = 150'000;
+  static constexpr std::size_t kMaxNodes = 150'000;
   static constexpr std::int32_t kNever = 1'000'000'000;
 
   std::vector<Node> nodes{};

@@ -14,7 +14,7 @@ namespace kvcache {
 namespace {
 
 constexpr int kMaxGroupDepth = 50;
-constexpr std::int64_t kMostRepeats = 10'000;
+constexpr std::int64_t kMaxRepeats = 10'000;
 
 class PatternParser {
  public:
@@ -63,11 +63,11 @@ class PatternParser {
       if (!IsEmpty(term)) node.children.push_back(term);
       if (IsTooLarge()) break;
     }
-    if (IsTooLarge()) return Fail(StrCat("has more than ", PatternTree::kMostNodes, " parts"));
+    if (IsTooLarge()) return Fail(StrCat("has more than ", PatternTree::kMaxNodes, " parts"));
     return node.children.size() == 1 ? node.children[0] : tree_.AddNode(std::move(node));
   }
 
-  bool IsTooLarge() const { return tree_.nodes.size() > PatternTree::kMostNodes; }
+  bool IsTooLarge() const { return tree_.nodes.size() > PatternTree::kMaxNodes; }
   bool IsEmpty(std::int32_t index) const {
     const Node& node = tree_.nodes[static_cast<std::size_t>(index)];
     return node.kind == PatternKind::kSequence && node.children.empty();
@@ -116,50 +116,47 @@ class PatternParser {
   }
 
   Result<std::int32_t> Repeated(std::int32_t atom) {
-    std::int64_t least = 0;
-    std::int64_t most = PatternTree::kEndless;
+    std::int64_t min = 0;
+    std::int64_t max = PatternTree::kEndless;
     if (TakeIf('*')) {
     } else if (TakeIf('+')) {
-      least = 1;
+      min = 1;
     } else if (TakeIf('?')) {
-      most = 1;
+      max = 1;
     } else if (TakeIf('{')) {
-      KVCACHE_ASSIGN_OR_RETURN(least, Count());
-      most = least;
+      KVCACHE_ASSIGN_OR_RETURN(min, Count());
+      max = min;
       if (TakeIf(',')) {
-        most = PatternTree::kEndless;
+        max = PatternTree::kEndless;
         if (!Is('}')) {
-          KVCACHE_ASSIGN_OR_RETURN(most, Count());
+          KVCACHE_ASSIGN_OR_RETURN(max, Count());
         }
       }
       if (!TakeIf('}')) return Fail("has a '{' without counts and a '}'");
-      if (most >= 0 && most < least) return Fail("has counts in the wrong order");
+      if (max >= 0 && max < min) return Fail("has counts in the wrong order");
     } else {
       return atom;
     }
     TakeIf('?');  // lazy: the same texts
     if (Is('*') || Is('+') || Is('?') || Is('{')) return Fail("repeats a repetition");
-    if (most == 0) return tree_.AddNode({});
-    return IsEmpty(atom) ? atom : tree_.AddNode(Merged(atom, least, most));
+    if (max == 0) return tree_.AddNode({});
+    return IsEmpty(atom) ? atom : tree_.AddNode(Merged(atom, min, max));
   }
 
   // (x{a,b}){c,d} is x{ac,bd} if no count between these is left out.
-  Node Merged(std::int32_t atom, std::int64_t least, std::int64_t most) const {
+  Node Merged(std::int32_t atom, std::int64_t min, std::int64_t max) const {
     const Node& inner = tree_.nodes[static_cast<std::size_t>(atom)];
-    Node node{
-        .kind = PatternKind::kRepeat, .set = 0, .least = least, .most = most, .children = {atom}};
+    Node node{.kind = PatternKind::kRepeat, .set = 0, .min = min, .max = max, .children = {atom}};
     if (inner.kind != PatternKind::kRepeat) return node;
-    const bool is_endless = inner.most < 0;
+    const bool is_endless = inner.max < 0;
     const bool whole =
-        least == most ||
-        (is_endless && least > 0 ? true : least * inner.most + 1 >= (least + 1) * inner.least);
-    if (!whole || (is_endless && least == 0 && inner.least > 1)) return node;
-    const std::int64_t all_least = least * inner.least;
-    const std::int64_t all_most =
-        is_endless || most < 0 ? PatternTree::kEndless : most * inner.most;
-    if (all_least > kMostMerged || all_most > kMostMerged) return node;
-    node.least = all_least;
-    node.most = all_most;
+        min == max || (is_endless && min > 0 ? true : min * inner.max + 1 >= (min + 1) * inner.min);
+    if (!whole || (is_endless && min == 0 && inner.min > 1)) return node;
+    const std::int64_t all_min = min * inner.min;
+    const std::int64_t all_max = is_endless || max < 0 ? PatternTree::kEndless : max * inner.max;
+    if (all_min > kMaxMerged || all_max > kMaxMerged) return node;
+    node.min = all_min;
+    node.max = all_max;
     node.children = inner.children;
     return node;
   }
@@ -169,7 +166,7 @@ class PatternParser {
     const std::size_t begin = at_;
     for (; at_ < points_.size() && points_[at_] >= '0' && points_[at_] <= '9'; ++at_) {
       count = count * 10 + (points_[at_] - '0');
-      if (count > kMostRepeats) return Fail("repeats more than 10,000 times");
+      if (count > kMaxRepeats) return Fail("repeats more than 10,000 times");
     }
     if (at_ == begin) return Fail("has a '{' without counts and a '}'");
     return count;
@@ -208,8 +205,8 @@ class PatternParser {
   Result<CodePointSet> Character(bool in_class) {
     KVCACHE_ASSIGN_OR_RETURN(CodePointSet set, OneCharacter(in_class));
     if (set.ranges().size() > 1) ranges_ += set.ranges().size();
-    if (ranges_ > PatternTree::kMostRanges) {
-      return Fail(StrCat("has classes with more than ", PatternTree::kMostRanges, " ranges"));
+    if (ranges_ > PatternTree::kMaxRanges) {
+      return Fail(StrCat("has classes with more than ", PatternTree::kMaxRanges, " ranges"));
     }
     return set;
   }
@@ -320,7 +317,7 @@ class PatternParser {
     return CodePointSet::Of(point);
   }
 
-  static constexpr std::int64_t kMostMerged = 1'000'000;
+  static constexpr std::int64_t kMaxMerged = 1'000'000;
 
   std::vector<std::uint32_t> points_;
   std::size_t at_ = 0;

@@ -31,14 +31,14 @@ enum class PatternKind : std::uint8_t {
 struct PatternTree {
   static constexpr std::int64_t kEndless = -1;
   // A tree with more makes too large a program.
-  static constexpr std::size_t kMostNodes = 300'000;
+  static constexpr std::size_t kMaxNodes = 300'000;
   // Of the classes of a pattern, as they are written.
-  static constexpr std::size_t kMostRanges = 100'000;
+  static constexpr std::size_t kMaxRanges = 100'000;
   struct Node {
     PatternKind kind = PatternKind::kSequence;
     std::int32_t set = 0;
-    std::int64_t least = 0;
-    std::int64_t most = 0;
+    std::int64_t min = 0;
+    std::int64_t max = 0;
     std::vector<std::int32_t> children{};
   };
   std::vector<Node> nodes{};

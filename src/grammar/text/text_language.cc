@@ -68,7 +68,7 @@ class TextReader final : public ByteReader {
   }
 
  private:
-  static constexpr std::size_t kMostStates = 500'000;
+  static constexpr std::size_t kMaxStates = 500'000;
   enum class Within : std::uint8_t {
     kNothing,        // between characters
     kTail,           // `left` more bytes of UTF-8, whatever they are; then the state is `at`
@@ -84,7 +84,7 @@ class TextReader final : public ByteReader {
     Within within = Within::kNothing;
     std::int32_t left = 0;
     std::uint32_t value = 0;
-    std::uint32_t least = 0;  // kUtf8: smaller code points are overlong
+    std::uint32_t min = 0;  // kUtf8: smaller code points are overlong
     auto operator<=>(const Key&) const = default;
   };
 
@@ -100,7 +100,7 @@ class TextReader final : public ByteReader {
   State StateOf(const Key& key) {
     const auto [known, is_new] = ids_.try_emplace(key, static_cast<State>(states_.size()));
     if (!is_new) return known->second;
-    if (states_.size() >= kMostStates) {
+    if (states_.size() >= kMaxStates) {
       full_ = true;
       return kDead;
     }
@@ -147,11 +147,11 @@ class TextReader final : public ByteReader {
     if (byte < 0x80) return Behind(key, byte);
     Key next{key.at, Within::kUtf8};
     if (byte >= 0xC2 && byte <= 0xDF) {
-      next.left = 1, next.value = byte & 0x1Fu, next.least = 0x80;
+      next.left = 1, next.value = byte & 0x1Fu, next.min = 0x80;
     } else if (byte >= 0xE0 && byte <= 0xEF) {
-      next.left = 2, next.value = byte & 0x0Fu, next.least = 0x800;
+      next.left = 2, next.value = byte & 0x0Fu, next.min = 0x800;
     } else if (byte >= 0xF0 && byte <= 0xF4) {
-      next.left = 3, next.value = byte & 0x07u, next.least = kFirstWide;
+      next.left = 3, next.value = byte & 0x07u, next.min = kFirstWide;
     } else {
       return kDead;
     }
@@ -164,7 +164,7 @@ class TextReader final : public ByteReader {
     --key.left;
     if (key.left > 0) return Utf8State(key);
     const bool is_surrogate = key.value >= kFirstSurrogate && key.value <= kLastSurrogate;
-    if (key.value < key.least || key.value > kLastCodePoint || is_surrogate) return kDead;
+    if (key.value < key.min || key.value > kLastCodePoint || is_surrogate) return kDead;
     return Behind(key, key.value);
   }
 
@@ -179,14 +179,14 @@ class TextReader final : public ByteReader {
     const unsigned shift = 6u * static_cast<unsigned>(key.left);
     const std::uint32_t first = key.value << shift;
     const std::uint32_t last = first | ((1u << shift) - 1);
-    const bool whole = first >= key.least && last <= kLastCodePoint &&
+    const bool whole = first >= key.min && last <= kLastCodePoint &&
                        (last < kFirstSurrogate || first > kLastSurrogate);
     if (whole) {
       const Targets targets = Behind(key, first, last, /*all=*/true);
       if (targets.one == CharacterAutomaton::kDead) return kDead;
       return StateOf(targets.same ? Key{targets.one, Within::kTail, key.left} : key);
     }
-    const std::uint32_t from = std::max(first, key.least);
+    const std::uint32_t from = std::max(first, key.min);
     const std::uint32_t to = std::min(last, kLastCodePoint);
     const bool any = AnyBehind(key, from, std::min(to, kFirstSurrogate - 1)) ||
                      AnyBehind(key, std::max(from, kLastSurrogate + 1), to);

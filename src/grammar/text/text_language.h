@@ -20,8 +20,8 @@ namespace kvcache {
 
 // Characters of a text.
 struct TextLengths {
-  std::int64_t least = 0;
-  std::int64_t most = -1;  // any number
+  std::int64_t min = 0;
+  std::int64_t max = -1;  // any number
 };
 
 class TextLanguage final : public ByteLanguage {

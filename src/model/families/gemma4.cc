@@ -290,7 +290,7 @@ Status Gemma4::LoadHead(const GgufFile& file) {
 
 Status Gemma4::Reserve(int max_batch) {
   KVCACHE_RETURN_IF_ERROR(Decoder::Reserve(max_batch));
-  return assistant_ ? assistant_->Reserve(kMostDraftRows) : Status::Ok();
+  return assistant_ ? assistant_->Reserve(kMaxDraftRows) : Status::Ok();
 }
 
 Status Gemma4::BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) {
@@ -304,9 +304,9 @@ Status Gemma4::Draft(std::span<const std::int32_t> tokens, std::span<const Posit
     return {StatusCode::kUnsupported, "the model has no draft head"};
   }
   const auto batch = static_cast<std::int64_t>(tokens.size());
-  if (batch == 0 || batch > kMostDraftRows || positions.size() != tokens.size()) {
+  if (batch == 0 || batch > kMaxDraftRows || positions.size() != tokens.size()) {
     return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
-                                  " positions; both must be 1 to ", kMostDraftRows));
+                                  " positions; both must be 1 to ", kMaxDraftRows));
   }
   return assistant_->Draft({tokens, positions, states, logits, next_states}, cache, interrupt());
 }

@@ -113,8 +113,8 @@ Status Gemma4Assistant::LoadTensors(WeightReader& weights) {
 
 // ---- Drafting
 
-Status Gemma4Assistant::Reserve(int most) {
-  Pass measure = Pass::Measuring(most);
+Status Gemma4Assistant::Reserve(int max) {
+  Pass measure = Pass::Measuring(max);
   (void)Run(measure, {}, nullptr);
   KVCACHE_RETURN_IF_ERROR(measure.status());
   return activations_.Reserve(backend_, measure.peak_values());

@@ -63,7 +63,7 @@ class Gemma4Assistant {
                                                        const AssistantTarget& target);
 
   // Allocates the activations of `most` drafts side by side.
-  Status Reserve(int most);
+  Status Reserve(int max);
   // Says which tokens each row of the next drafts follows: the first ones of its sequence, which are evaluated.
   // Valid until a call changes the cache. Errors: SequenceViews::Set's.
   Status Begin(Cache& cache, std::span<const SequenceLength> rows);

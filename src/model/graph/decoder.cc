@@ -113,7 +113,7 @@ Status Decoder::Reserve(int max_batch) {
   RunLayers(measure, {}, x);
   if (head_) {
     PutHead(measure, {}, finals);
-    Pass draft = Pass::Measuring(kMostDraftRows);
+    Pass draft = Pass::Measuring(kMaxDraftRows);
     RunDraft(draft, {}, nullptr);
     KVCACHE_RETURN_IF_ERROR(draft_activations_.Reserve(backend_, draft.peak_values()));
   }

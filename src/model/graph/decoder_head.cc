@@ -15,7 +15,7 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kMostFfn = 1 << 23;
+constexpr std::int64_t kMaxFfn = 1 << 23;
 
 // Returns states [hidden_size, count] of a caller.
 TensorView StatesAt(const float* states, std::int64_t hidden_size, std::int64_t count) {
@@ -76,8 +76,8 @@ Status Decoder::LoadHead(const GgufFile& file) {
   const std::string ffn_key = StrCat(architecture_, ".feed_forward_length");
   if (HasOnlyDraftHead(file) && file.Find(ffn_key) != nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(const std::int64_t ffn, file.GetInt(ffn_key));
-    if (ffn < 1 || ffn > kMostFfn) {
-      return Corrupt(StrCat(ffn_key, " is ", ffn, "; must be 1 to ", kMostFfn));
+    if (ffn < 1 || ffn > kMaxFfn) {
+      return Corrupt(StrCat(ffn_key, " is ", ffn, "; must be 1 to ", kMaxFfn));
     }
     params_.ffn.back() = static_cast<int>(ffn);
   }
@@ -173,9 +173,9 @@ TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,
 Status Decoder::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                       const float* states, Cache& cache, float* logits, float* next_states) {
   const auto batch = static_cast<std::int64_t>(tokens.size());
-  if (batch == 0 || batch > kMostDraftRows || positions.size() != tokens.size()) {
+  if (batch == 0 || batch > kMaxDraftRows || positions.size() != tokens.size()) {
     return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
-                                  " positions; both must be 1 to ", kMostDraftRows));
+                                  " positions; both must be 1 to ", kMaxDraftRows));
   }
   Pass pass(backend_, draft_activations_, &cache, positions, interrupt());
   const TensorView state = RunDraft(pass, tokens, states);

@@ -128,9 +128,9 @@ std::span<const LinearGroup> ExpertPlan::Down(const LinearWeight& down, const Te
 Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
                               std::int64_t hidden_size, const ExpertParams& params) {
   const bool scored = params.selection_bias || params.groups > 1;
-  if (scored && params.count > RouterOptions::kMostScored) {
+  if (scored && params.count > RouterOptions::kMaxScored) {
     return Unsupported(StrCat(params.count, " experts with a bias or groups, at most ",
-                              RouterOptions::kMostScored, " are served"));
+                              RouterOptions::kMaxScored, " are served"));
   }
   Experts experts;
   experts.params = params;

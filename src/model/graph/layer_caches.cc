@@ -24,8 +24,8 @@ std::unique_ptr<Cache> MakeOne(const AttentionSpan& span, const ShiftKeysFn& shi
 
 int TwiceTheWindow(int window) {
   // Windows of files go up to 2^30, so twice a window may not fit into an int.
-  const int most = std::numeric_limits<int>::max();
-  return window > most / 2 ? most : 2 * window;
+  const int max = std::numeric_limits<int>::max();
+  return window > max / 2 ? max : 2 * window;
 }
 
 std::unique_ptr<Cache> MakeLayerCaches(std::span<const AttentionSpan> span_of_layer,

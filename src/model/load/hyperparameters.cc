@@ -107,9 +107,9 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
                            keys.PerLayer("attention.head_count", kMaxHiddenSize, blocks));
   params.kv_heads = params.heads;
   if (keys.Has("attention.head_count_kv")) {
-    const int least = kinds == LayerKinds::kHybrid ? 0 : 1;
-    KVCACHE_ASSIGN_OR_RETURN(
-        params.kv_heads, keys.PerLayer("attention.head_count_kv", kMaxHiddenSize, blocks, least));
+    const int min = kinds == LayerKinds::kHybrid ? 0 : 1;
+    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads,
+                             keys.PerLayer("attention.head_count_kv", kMaxHiddenSize, blocks, min));
   }
   KVCACHE_ASSIGN_OR_RETURN(params.ffn,
                            keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, blocks));

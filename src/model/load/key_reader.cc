@@ -51,9 +51,9 @@ std::string KeyReader::Used(std::string_view key) {
 }
 
 Result<int> KeyReader::InRange(std::string_view key, std::int64_t value, std::int64_t limit,
-                               int least) const {
-  if (value >= least && value <= limit) return static_cast<int>(value);
-  return Corrupt(StrCat(Key(key), " is ", value, "; must be ", least, " to ", limit));
+                               int min) const {
+  if (value >= min && value <= limit) return static_cast<int>(value);
+  return Corrupt(StrCat(Key(key), " is ", value, "; must be ", min, " to ", limit));
 }
 
 Result<int> KeyReader::Int(std::string_view key, std::int64_t limit) {
@@ -71,7 +71,7 @@ Result<int> KeyReader::IntOrZero(std::string_view key, std::int64_t limit) {
 }
 
 Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t limit, int layers,
-                                             int least) {
+                                             int min) {
   const GgufEntry* entry = file_.Find(Used(key));
   if (entry == nullptr || entry->type != GgufType::kArray) {
     KVCACHE_ASSIGN_OR_RETURN(const int value, Int(key, limit));
@@ -83,7 +83,7 @@ Result<std::vector<int>> KeyReader::PerLayer(std::string_view key, std::int64_t 
   }
   std::vector<int> values;
   for (const std::int64_t value : array) {
-    KVCACHE_ASSIGN_OR_RETURN(const int checked, InRange(key, value, limit, least));
+    KVCACHE_ASSIGN_OR_RETURN(const int checked, InRange(key, value, limit, min));
     values.push_back(checked);
   }
   return values;

@@ -41,7 +41,7 @@ class KeyReader {
   // Reads one value for all layers, or an array with one value per layer. Returns [layers] values,
   // each from `least` to `limit`. Errors as for Int.
   Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers,
-                                    int least = 1);
+                                    int min = 1);
 
   // Read a finite number, a bool or a string. The Or forms return `otherwise` for a missing key.
   Result<double> Float(std::string_view key);
@@ -68,7 +68,7 @@ class KeyReader {
  private:
   std::string Used(std::string_view key);
   Result<int> InRange(std::string_view key, std::int64_t value, std::int64_t limit,
-                      int least = 1) const;
+                      int min = 1) const;
   Result<double> Finite(std::string_view key, Result<double> value) const;
 
   const GgufFile& file_;

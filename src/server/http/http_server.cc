@@ -70,8 +70,8 @@ class SocketServer final : public HttpServer {
     asio::post(sockets_->io, [this] { StopAll(); });
   }
 
-  bool WaitUntilSent(std::chrono::milliseconds most) override {
-    const auto end = Clock::now() + most;
+  bool WaitUntilSent(std::chrono::milliseconds max) override {
+    const auto end = Clock::now() + max;
     while (CountUnsent() > 0) {
       if (Clock::now() >= end) return false;
       std::this_thread::sleep_for(std::chrono::milliseconds(5));

@@ -80,7 +80,7 @@ class HttpServer {
   // Accepts no more connections, and closes each as soon as its request is answered.
   virtual void StopAccepting() = 0;
   // Waits until all answers are sent, for at most `most`. Returns whether they are.
-  virtual bool WaitUntilSent(std::chrono::milliseconds most) = 0;
+  virtual bool WaitUntilSent(std::chrono::milliseconds max) = 0;
 };
 
 }  // namespace kvcache::server

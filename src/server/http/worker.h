@@ -16,8 +16,8 @@ namespace kvcache::server {
 
 class Worker {
  public:
-  Worker(std::size_t most, std::size_t most_bytes)
-      : most_(most), most_bytes_(most_bytes), thread_([this] { Run(); }) {}
+  Worker(std::size_t max, std::size_t max_bytes)
+      : max_(max), max_bytes_(max_bytes), thread_([this] { Run(); }) {}
   ~Worker() { End(); }
   Worker(const Worker&) = delete;
   Worker& operator=(const Worker&) = delete;
@@ -39,7 +39,7 @@ class Worker {
   bool Add(std::size_t bytes, std::function<void()> work) {
     {
       const std::lock_guard lock(mutex_);
-      const bool full = work_.size() >= most_ || bytes_ + bytes > most_bytes_;
+      const bool full = work_.size() >= max_ || bytes_ + bytes > max_bytes_;
       if (full && !work_.empty()) return false;
     }
     GoOn(bytes, std::move(work));
@@ -97,7 +97,7 @@ class Worker {
   }
 
   inline static thread_local const Worker* current_ = nullptr;  // whose thread this is
-  const std::size_t most_, most_bytes_;
+  const std::size_t max_, max_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable more_;
   std::deque<Work> work_;

@@ -23,10 +23,10 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 // Forever is 95 years here: the clock has no room for much more.
-constexpr double kMostSeconds = 3e9;
+constexpr double kMaxSeconds = 3e9;
 
 Clock::time_point After(Clock::time_point time, double seconds) {
-  const std::chrono::duration<double> bounded(std::min(seconds, kMostSeconds));
+  const std::chrono::duration<double> bounded(std::min(seconds, kMaxSeconds));
   return time + std::chrono::duration_cast<Clock::duration>(bounded);
 }
 
@@ -66,11 +66,11 @@ class Host final : public ModelHost {
       lock.unlock();
       return ready(std::move(lease));
     }
-    if (waiting_.size() >= options_.most_waiting) {
+    if (waiting_.size() >= options_.max_waiting) {
       lock.unlock();
-      return ready(Status(
-          StatusCode::kCacheFull,
-          StrCat(options_.most_waiting, " requests wait for their models; try again later")));
+      return ready(
+          Status(StatusCode::kCacheFull,
+                 StrCat(options_.max_waiting, " requests wait for their models; try again later")));
     }
     waiting_.push_back({std::move(loan), stay_seconds, std::move(ready)});
     lock.unlock();
@@ -154,7 +154,7 @@ class Host final : public ModelHost {
     std::shared_ptr<Engine> engine{};        // outlives the service
     std::unique_ptr<TextService> service{};  // null: is being ended
     double stay_seconds = kForever;
-    std::int64_t least_budget = 0;
+    std::int64_t min_budget = 0;
     int leases = 0;            // all
     int users = 0;             // of them, those of requests
     bool leaving = false;      // gets no more requests
@@ -191,7 +191,7 @@ class Host final : public ModelHost {
     std::function<void(Result<ModelLease>)> ready;
     std::shared_ptr<Engine>
         engine{};  // the model, if it is open and waits for its part of the budget
-    std::int64_t least_budget = 0;
+    std::int64_t min_budget = 0;
     double seconds = 0.0;  // that opening it took
   };
 
@@ -311,7 +311,7 @@ class Host final : public ModelHost {
       lock.unlock();
       for (const std::future<void>& done : shared) done.wait();
       loaded.front().engine = std::move(waiting.engine);
-      loaded.front().least_budget = waiting.least_budget;
+      loaded.front().min_budget = waiting.min_budget;
       status = Load(loaded.front(), part, waiting.seconds);
       lock.lock();
       if (!status.ok() && !entries_.empty()) Share(entries_.size());
@@ -347,17 +347,17 @@ class Host final : public ModelHost {
   Entry* MustLeave(const Waiting& next) {
     if (entries_.empty()) return nullptr;
     std::int64_t bytes = next.loan.model.bytes;
-    std::int64_t least_budget = next.least_budget;
+    std::int64_t min_budget = next.min_budget;
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
       bytes += entry.model.bytes;
-      least_budget = std::max(least_budget, entry.least_budget);
+      min_budget = std::max(min_budget, entry.min_budget);
       if (entry.leaving) return &entry;
       if (oldest == nullptr || entry.asked < oldest->asked) oldest = &entry;
     }
-    const bool fits = options_.most_bytes == 0 || bytes <= options_.most_bytes;
-    const bool has_part = budget() == 0 || least_budget <= PartOf(entries_.size() + 1);
-    return fits && has_part && entries_.size() < options_.most_loaded ? nullptr : oldest;
+    const bool fits = options_.max_bytes == 0 || bytes <= options_.max_bytes;
+    const bool has_part = budget() == 0 || min_budget <= PartOf(entries_.size() + 1);
+    return fits && has_part && entries_.size() < options_.max_loaded ? nullptr : oldest;
   }
 
   std::int64_t budget() const { return options_.scheduler.budget_bytes; }
@@ -394,7 +394,7 @@ class Host final : public ModelHost {
       KVCACHE_ASSIGN_OR_RETURN(auto engine, source_->Open(model));
       KVCACHE_RETURN_IF_ERROR(Scheduler::CheckBudget(*engine, budget()));  // before others go
       if (engine->options().releases_memory && budget() > 0) {
-        waiting.least_budget = Scheduler::LeastBudget(*engine);
+        waiting.min_budget = Scheduler::MinBudget(*engine);
       }
       waiting.engine = std::move(engine);
       return Status::Ok();
@@ -411,7 +411,7 @@ class Host final : public ModelHost {
       SchedulerOptions options = options_.scheduler;
       options.budget_bytes = part;
       KVCACHE_ASSIGN_OR_RETURN(entry.service,
-                               TextService::Make(*entry.engine, options_.most_running, options,
+                               TextService::Make(*entry.engine, options_.max_running, options,
                                                  entry.model.chat_template));
       return Status::Ok();
     });

@@ -32,12 +32,12 @@ namespace kvcache::server {
 inline constexpr double kForever = std::numeric_limits<double>::infinity();
 
 struct ModelHostOptions {
-  std::size_t most_loaded = 8;  // models at a time
-  std::int64_t most_bytes = 0;  // of the files of several models together; 0: any
+  std::size_t max_loaded = 8;  // models at a time
+  std::int64_t max_bytes = 0;  // of the files of several models together; 0: any
   double stay_seconds = kForever;
-  std::size_t most_waiting = 256;   // requests that wait for a model
-  std::int64_t most_running = 512;  // as in TextService::Make
-  SchedulerOptions scheduler{};     // of each model, with a part of the budget
+  std::size_t max_waiting = 256;   // requests that wait for a model
+  std::int64_t max_running = 512;  // as in TextService::Make
+  SchedulerOptions scheduler{};    // of each model, with a part of the budget
 };
 
 // Keeps a model loaded.

@@ -69,10 +69,10 @@ class ModelHostTest : public ::testing::Test {
   }
 
   // Returns the least budget for one model.
-  static std::int64_t LeastBudget(const std::string& name) {
+  static std::int64_t MinBudget(const std::string& name) {
     auto engine = Files(std::move(MakeMemoryStore()).value(), true).Open(Files::Model(name));
     EXPECT_TRUE(engine.ok());
-    return Scheduler::LeastBudget(**engine);
+    return Scheduler::MinBudget(**engine);
   }
 
   static std::int64_t Held(const ModelLease& lease) { return lease->counters().held_bytes; }
@@ -188,7 +188,7 @@ TEST_F(ModelHostTest, LetsGoWhenTheTimeIsOver) {
 TEST_F(ModelHostTest, WhatAModelHadCachedIsFoundAgain) {
   for (const char* const name : {"story", "story-hybrid"}) {
     SCOPED_TRACE(name);
-    Start({.most_loaded = 1});
+    Start({.max_loaded = 1});
     auto lease = Acquire(name);
     ASSERT_TRUE(lease.ok());
     const auto tokens = static_cast<Position>((*lease)->Encode(LongText())->tokens.size());
@@ -210,7 +210,7 @@ TEST_F(ModelHostTest, WhatAModelHadCachedIsFoundAgain) {
 
 // A model in use is not taken away, and one that must leave gets no more requests.
 TEST_F(ModelHostTest, TheOldestLeavesWhenItsRequestsEnd) {
-  Start({.most_loaded = 2});
+  Start({.max_loaded = 2});
   auto story = Acquire("story");
   auto window = Acquire("story-window");
   ASSERT_TRUE(story.ok() && window.ok());
@@ -238,18 +238,18 @@ TEST_F(ModelHostTest, TheOldestLeavesWhenItsRequestsEnd) {
 }
 
 TEST_F(ModelHostTest, BytesAreALimitToo) {
-  Start({.most_bytes = 1500});
+  Start({.max_bytes = 1500});
   ASSERT_TRUE(Acquire("story").ok());
   ASSERT_TRUE(Acquire("story-window").ok());
   EXPECT_THAT(Names(), ElementsAre("story-window"));
-  Start({.most_bytes = 500});
+  Start({.max_bytes = 500});
   EXPECT_TRUE(Acquire("story").ok()) << "one model is always allowed";
 }
 
 // A model alone has the whole budget, and gives half of it back before another one is loaded.
 TEST_F(ModelHostTest, ModelsShareOneBudget) {
-  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
-  const std::int64_t budget = 3 * least;
+  const std::int64_t min = std::max(MinBudget("story"), MinBudget("story-window"));
+  const std::int64_t budget = 3 * min;
   Start({.scheduler = {.budget_bytes = budget, .free_memory_share = 0.0}});
   auto story = Acquire("story");
   ASSERT_TRUE(story.ok());
@@ -273,8 +273,8 @@ TEST_F(ModelHostTest, ModelsShareOneBudget) {
 }
 
 TEST_F(ModelHostTest, WithoutRoomForTwoTheOldestLeaves) {
-  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
-  Start({.scheduler = {.budget_bytes = 2 * least - 2, .free_memory_share = 0.0}});
+  const std::int64_t min = std::max(MinBudget("story"), MinBudget("story-window"));
+  Start({.scheduler = {.budget_bytes = 2 * min - 2, .free_memory_share = 0.0}});
   auto story = Acquire("story");
   ASSERT_TRUE(story.ok());
   EXPECT_EQ(Ask(*story, LongText()), 0);
@@ -289,8 +289,8 @@ TEST_F(ModelHostTest, WithoutRoomForTwoTheOldestLeaves) {
 
 // The other model comes while this one generates.
 TEST_F(ModelHostTest, ModelsThatGenerateGiveBackToo) {
-  const std::int64_t least = std::max(LeastBudget("story"), LeastBudget("story-window"));
-  const std::int64_t budget = 2 * least;
+  const std::int64_t min = std::max(MinBudget("story"), MinBudget("story-window"));
+  const std::int64_t budget = 2 * min;
   Start({.scheduler = {.budget_bytes = budget, .free_memory_share = 0.0}});
   auto story = Acquire("story");
   ASSERT_TRUE(story.ok());
@@ -313,7 +313,7 @@ TEST_F(ModelHostTest, ModelsThatGenerateGiveBackToo) {
 }
 
 TEST_F(ModelHostTest, AModelThatCannotHaveABudgetMakesNoOtherGo) {
-  Start({.scheduler = {.budget_bytes = 2 * LeastBudget("story"), .free_memory_share = 0.0}});
+  Start({.scheduler = {.budget_bytes = 2 * MinBudget("story"), .free_memory_share = 0.0}});
   ASSERT_TRUE(Acquire("story").ok());
   const auto large = Acquire(Files::kManySequences);
   EXPECT_EQ(large.status().code(), StatusCode::kInvalidArgument);
@@ -339,7 +339,7 @@ TEST_F(ModelHostTest, ErrorsAreGivenAndOthersGoOn) {
 }
 
 TEST_F(ModelHostTest, TooManyWaitAndTheEndTellsThem) {
-  Start({.most_loaded = 1, .most_waiting = 1});
+  Start({.max_loaded = 1, .max_waiting = 1});
   auto story = Acquire("story");
   ASSERT_TRUE(story.ok());
   std::atomic<int> ended{0};
@@ -356,7 +356,7 @@ TEST_F(ModelHostTest, TooManyWaitAndTheEndTellsThem) {
 
 // Many threads ask for three models, of which two fit.
 TEST_F(ModelHostTest, ManyAskAtOnce) {
-  Start({.most_loaded = 2, .stay_seconds = 0.01});
+  Start({.max_loaded = 2, .stay_seconds = 0.01});
   std::atomic<int> served{0};
   {
     std::vector<std::thread> threads;

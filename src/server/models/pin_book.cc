@@ -31,8 +31,8 @@ void PinBook::Pin(std::span<const std::int32_t> tokens, double until, double now
     const bool covered = same && entry.until <= until && Begins(tokens, entry.tokens);
     if (covered || entry.until <= now) Unpin(i, now);
   }
-  if (std::ssize(tokens) > most_tokens_) return;
-  while (!entries_.empty() && tokens_ + std::ssize(tokens) > most_tokens_) {
+  if (std::ssize(tokens) > max_tokens_) return;
+  while (!entries_.empty() && tokens_ + std::ssize(tokens) > max_tokens_) {
     const auto first =
         std::min_element(entries_.begin(), entries_.end(),
                          [](const Entry& a, const Entry& b) { return a.until < b.until; });

@@ -14,9 +14,9 @@ namespace kvcache::server {
 
 class PinBook {
  public:
-  // `prefixes` must outlive the book. `most_tokens`: of all pinned prompts together.
-  PinBook(PrefixCache& prefixes, std::int64_t most_tokens)
-      : prefixes_(prefixes), most_tokens_(most_tokens) {}
+  // `prefixes` must outlive the book. `max_tokens`: of all pinned prompts together.
+  PinBook(PrefixCache& prefixes, std::int64_t max_tokens)
+      : prefixes_(prefixes), max_tokens_(max_tokens) {}
 
   // Keeps what is known of `tokens` with this salt until `until`. Those that end first give way. Both times are of the
   // clock of the prefixes.
@@ -36,7 +36,7 @@ class PinBook {
   void Unpin(std::size_t index, double now);
 
   PrefixCache& prefixes_;
-  const std::int64_t most_tokens_;
+  const std::int64_t max_tokens_;
   std::vector<Entry> entries_;  // none is a prefix of another that lasts as long
   std::int64_t tokens_ = 0;     // of all entries
 };

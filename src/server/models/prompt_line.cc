@@ -7,7 +7,7 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::size_t kMostTokens = 64;     // on each side
+constexpr std::size_t kMaxTokens = 64;      // on each side
 constexpr std::size_t kMaxLineBytes = 100;  // on each side
 
 bool IsInsideCharacter(char byte) {
@@ -34,7 +34,7 @@ std::string FirstBytes(const std::string& text) {
 PromptDifference LineAt(const Engine& engine, std::span<const std::int32_t> tokens,
                         const PrefixDifference& difference) {
   const auto middle = static_cast<std::size_t>(difference.position);
-  const std::size_t begin = middle - std::min(middle, kMostTokens);
+  const std::size_t begin = middle - std::min(middle, kMaxTokens);
   // Tokens at the beginning of a text lose a blank, so all that is shown is decoded from one beginning.
   const auto decode = [&](std::size_t end) {
     auto text = engine.Detokenize(tokens.subspan(begin, end - begin));
@@ -45,7 +45,7 @@ PromptDifference LineAt(const Engine& engine, std::span<const std::int32_t> toke
   };
   const std::string before = decode(middle);
   const std::string with_token = decode(std::min(tokens.size(), middle + 1));
-  const std::string all = decode(std::min(tokens.size(), middle + kMostTokens));
+  const std::string all = decode(std::min(tokens.size(), middle + kMaxTokens));
   PromptDifference line{.before = LastBytes(before.substr(before.find_last_of('\n') + 1)),
                         .prompt = FirstBytes(rest(with_token, before))};
   if (const std::size_t end = line.prompt.find('\n'); end != std::string::npos) {

@@ -21,7 +21,7 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-constexpr std::size_t kMostRestorePoints = 4;
+constexpr std::size_t kMaxRestorePoints = 4;
 
 std::tm LocalTime() {
   const std::time_t now = std::time(nullptr);
@@ -61,7 +61,7 @@ bool ThinksUnasked(const ChatFormat& format) {
 class Service final : public TextService {
  public:
   Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
-          ChatFormat tool_format, std::int64_t most_running)
+          ChatFormat tool_format, std::int64_t max_running)
       : engine_(engine),
         scheduler_(std::move(scheduler)),
         format_(std::move(format)),
@@ -69,9 +69,9 @@ class Service final : public TextService {
         calls_(CallSyntaxOf(tool_format_)),
         reasons_(format_.Writes("</think>")),
         thinks_unasked_(reasons_ && ThinksUnasked(format_)),
-        most_running_(most_running),
+        max_running_(max_running),
         started_(LocalTime()),
-        pins_(scheduler_->prefixes(), most_pinned()),
+        pins_(scheduler_->prefixes(), max_pinned()),
         thread_([this] { Run(); }) {}
 
   ~Service() override {
@@ -107,7 +107,7 @@ class Service final : public TextService {
     prompt.restore_points.erase(
         prompt.restore_points.begin(),
         prompt.restore_points.begin() +
-            static_cast<std::ptrdiff_t>(points - std::min(points, kMostRestorePoints)));
+            static_cast<std::ptrdiff_t>(points - std::min(points, kMaxRestorePoints)));
     return prompt;
   }
 
@@ -130,10 +130,10 @@ class Service final : public TextService {
     std::vector<RequestId> ids;
     ids.reserve(requests.size());
     // All take their places before the first begins: it may end before the last is submitted.
-    if (running_.fetch_add(count) + count > most_running_) {
+    if (running_.fetch_add(count) + count > max_running_) {
       running_ -= count;
       return Status(StatusCode::kCacheFull,
-                    StrCat(most_running_, " requests are running or waiting; try again later"));
+                    StrCat(max_running_, " requests are running or waiting; try again later"));
     }
     Places unused{running_, count};  // also if memory runs out
     AnswerForm known;                // the form of the request before
@@ -210,7 +210,7 @@ class Service final : public TextService {
     return now;
   }
 
-  std::int64_t most_pinned() const override {
+  std::int64_t max_pinned() const override {
     const EngineOptions& options = engine_.options();
     const std::int64_t context = options.context;
     const std::int64_t pool =
@@ -418,7 +418,7 @@ class Service final : public TextService {
   const CallSyntax calls_;
   const bool reasons_;
   const bool thinks_unasked_;
-  const std::int64_t most_running_;
+  const std::int64_t max_running_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread; guarded by mutex_
@@ -436,7 +436,7 @@ class Service final : public TextService {
 
 }  // namespace
 
-Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t most_running,
+Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t max_running,
                                                        SchedulerOptions options,
                                                        const std::string& chat_template) {
   const auto make_format = [&](ToolUse tools) {
@@ -449,7 +449,7 @@ Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int6
   options.use_engine_drafts = true;
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
   return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
-                                                  std::move(tool_format), most_running));
+                                                  std::move(tool_format), max_running));
 }
 
 }  // namespace kvcache::server

@@ -81,10 +81,10 @@ struct TextRequest {
 
 class TextService {
  public:
-  // `engine` must outlive the service. `most_running`: requests at a time, waiting ones included.
+  // `engine` must outlive the service. `max_running`: requests at a time, waiting ones included.
   // The engine's draft head or draft model is used if it has one. `chat_template`: instead of the model's own;
   // empty: that one. Errors: those of Scheduler::Make and of the template.
-  static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t most_running,
+  static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t max_running,
                                                    SchedulerOptions options = {},
                                                    const std::string& chat_template = "");
   // Ends all requests without calling their functions.
@@ -120,7 +120,7 @@ class TextService {
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
   // Returns the tokens that pins keep at most; more than that are not pinned.
-  virtual std::int64_t most_pinned() const = 0;
+  virtual std::int64_t max_pinned() const = 0;
   virtual ServiceCounters counters() const = 0;
   // Returns whether all requests have ended and their functions have returned.
   virtual bool idle() const = 0;

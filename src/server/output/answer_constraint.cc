@@ -50,8 +50,8 @@ class MaskConstraint final : public FormConstraint {
     if (!allowed_.full()) return Status::Ok();
     return {StatusCode::kInvalidArgument,
             StrCat("the form that is asked for is too large: it needs more than ",
-                   GrammarAutomaton::kMostStates, " states, or more than ",
-                   GrammarAutomaton::kMostPlaces, " places in one of them")};
+                   GrammarAutomaton::kMaxStates, " states, or more than ",
+                   GrammarAutomaton::kMaxPlaces, " places in one of them")};
   }
 
  private:

@@ -46,10 +46,10 @@ std::string Parse(const AnswerSyntax& syntax, const std::vector<std::string>& pi
 std::string ParseAll(const AnswerSyntax& syntax, const std::string& text) {
   std::string whole = Parse(syntax, {text});
   std::mt19937 random(7);
-  for (std::size_t most : {1U, 2U, 5U, 11U}) {
+  for (std::size_t max : {1U, 2U, 5U, 11U}) {
     std::vector<std::string> pieces;
     for (std::size_t at = 0; at < text.size();) {
-      const std::size_t size = 1 + random() % most;
+      const std::size_t size = 1 + random() % max;
       pieces.push_back(text.substr(at, size));
       at += size;
     }

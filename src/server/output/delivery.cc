@@ -185,12 +185,12 @@ void Deliver(const RouteContext& context, const TextRequest& request, bool strea
 void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choices, bool stream,
                     const Reply& reply) {
   TextService& service = context.service;
-  const int most = service.engine().context();
+  const int max = service.engine().context();
   for (const AnswerChoice& choice : choices) {
     const auto tokens = std::ssize(choice.request.prompt.tokens);
-    if (tokens < most) continue;
+    if (tokens < max) continue;
     return SendError(*reply, context.api,
-                     TooLong(context.api, choice.shape->prompt_field(), tokens, most));
+                     TooLong(context.api, choice.shape->prompt_field(), tokens, max));
   }
   const auto all = std::make_shared<Choices>();
   all->lease = context.lease;

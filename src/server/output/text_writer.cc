@@ -12,10 +12,10 @@ namespace {
 
 // Returns the logarithm of the sum of the logits' exponentials.
 double LogSum(std::span<const float> logits) {
-  const float most = *std::max_element(logits.begin(), logits.end());
+  const float max = *std::max_element(logits.begin(), logits.end());
   double sum = 0.0;
-  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - most);
-  return most + std::log(sum);
+  for (const float logit : logits) sum += std::exp(static_cast<double>(logit) - max);
+  return max + std::log(sum);
 }
 
 std::vector<std::string> Joined(std::vector<std::string> a, const std::vector<std::string>& b) {

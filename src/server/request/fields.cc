@@ -67,7 +67,7 @@ bool Fields::Bool(const char* name, bool fallback) {
   return fallback;
 }
 
-double Fields::Number(const char* name, double fallback, double least, double most) {
+double Fields::Number(const char* name, double fallback, double min, double max) {
   const Json* const value = Find(name);
   if (value == nullptr) return fallback;
   if (!value->is_number()) {
@@ -75,23 +75,23 @@ double Fields::Number(const char* name, double fallback, double least, double mo
     return fallback;
   }
   const auto number = value->get<double>();
-  if (number >= least && number <= most) return number;
-  Fail(name, StrCat("is ", number, "; must be from ", least, " to ", most));
+  if (number >= min && number <= max) return number;
+  Fail(name, StrCat("is ", number, "; must be from ", min, " to ", max));
   return fallback;
 }
 
-std::int64_t Fields::Integer(const char* name, std::int64_t fallback, std::int64_t least,
-                             std::int64_t most) {
+std::int64_t Fields::Integer(const char* name, std::int64_t fallback, std::int64_t min,
+                             std::int64_t max) {
   const Json* const value = Find(name);
   if (value == nullptr) return fallback;
   const auto number = IntegerOf(*value);
-  if (number && *number >= least && *number <= most) return *number;
+  if (number && *number >= min && *number <= max) return *number;
   const bool whole = value->is_number() && std::trunc(value->get<double>()) == value->get<double>();
-  Fail(name, whole ? StrCat("must be from ", least, " to ", most) : "must be an integer");
+  Fail(name, whole ? StrCat("must be from ", min, " to ", max) : "must be an integer");
   return fallback;
 }
 
-std::vector<std::string> Fields::Texts(const char* name, std::size_t most) {
+std::vector<std::string> Fields::Texts(const char* name, std::size_t max) {
   const Json* const value = Find(name);
   std::vector<std::string> texts;
   if (value == nullptr) return texts;
@@ -103,7 +103,7 @@ std::vector<std::string> Fields::Texts(const char* name, std::size_t most) {
     }
     texts.push_back(item.get<std::string>());
   }
-  if (texts.size() > most) Fail(name, StrCat("has more than ", most, " strings"));
+  if (texts.size() > max) Fail(name, StrCat("has more than ", max, " strings"));
   return texts;
 }
 

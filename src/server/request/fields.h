@@ -33,11 +33,10 @@ class Fields {
 
   std::string Text(const char* name, const std::string& fallback = "");
   bool Bool(const char* name, bool fallback);
-  double Number(const char* name, double fallback, double least, double most);
-  std::int64_t Integer(const char* name, std::int64_t fallback, std::int64_t least,
-                       std::int64_t most);
+  double Number(const char* name, double fallback, double min, double max);
+  std::int64_t Integer(const char* name, std::int64_t fallback, std::int64_t min, std::int64_t max);
   // A text or an array of texts; none is empty.
-  std::vector<std::string> Texts(const char* name, std::size_t most);
+  std::vector<std::string> Texts(const char* name, std::size_t max);
 
   // Refuses the fields that are present and neither null nor `neutral`.
   void Refuse(const char* name, const Json& neutral = nullptr) { RefuseUnless(name, {neutral}); }

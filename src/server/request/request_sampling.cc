@@ -8,7 +8,7 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+constexpr std::int32_t kMax = std::numeric_limits<std::int32_t>::max();
 
 // Parameters of other servers that change which tokens the prompt or the text has.
 void RefuseOtherTexts(Fields& fields) {
@@ -52,7 +52,7 @@ void RefuseOtherSamplers(Fields& fields) {
 void ReadPenaltyWindow(Fields& fields, SamplingParams& params) {
   params.penalty_window = 0;
   if (!fields.Has("repeat_last_n")) return;
-  const auto window = static_cast<std::int32_t>(fields.Integer("repeat_last_n", -1, -1, kMost));
+  const auto window = static_cast<std::int32_t>(fields.Integer("repeat_last_n", -1, -1, kMax));
   if (window == 0) {
     params.repeat_penalty = 1.0f;
     params.presence_penalty = params.frequency_penalty = 0.0f;
@@ -62,9 +62,9 @@ void ReadPenaltyWindow(Fields& fields, SamplingParams& params) {
 
 }  // namespace
 
-SamplingParams ReadSampling(Fields& fields, double least_penalty, double hottest) {
-  const auto number = [&](const char* name, double fallback, double least, double most) {
-    return static_cast<float>(fields.Number(name, fallback, least, most));
+SamplingParams ReadSampling(Fields& fields, double min_penalty, double hottest) {
+  const auto number = [&](const char* name, double fallback, double min, double max) {
+    return static_cast<float>(fields.Number(name, fallback, min, max));
   };
   SamplingParams params;
   params.temperature = number("temperature", 1.0, 0.0, hottest);
@@ -72,10 +72,10 @@ SamplingParams ReadSampling(Fields& fields, double least_penalty, double hottest
   // No token is left at 0; the most likely one remains for the smallest positive value.
   if (params.top_p <= 0.0f) params.top_p = std::numeric_limits<float>::min();
   // Some clients turn it off with -1.
-  params.top_k = std::max(0, static_cast<std::int32_t>(fields.Integer("top_k", 0, -1, kMost)));
+  params.top_k = std::max(0, static_cast<std::int32_t>(fields.Integer("top_k", 0, -1, kMax)));
   params.min_p = number("min_p", 0.0, 0.0, 1.0);
-  params.presence_penalty = number("presence_penalty", 0.0, least_penalty, 2.0);
-  params.frequency_penalty = number("frequency_penalty", 0.0, least_penalty, 2.0);
+  params.presence_penalty = number("presence_penalty", 0.0, min_penalty, 2.0);
+  params.frequency_penalty = number("frequency_penalty", 0.0, min_penalty, 2.0);
   const double repeat = fields.Number("repeat_penalty", 1.0, 0.01, 100.0);
   params.repeat_penalty = number("repetition_penalty", repeat, 0.01, 100.0);
   ReadPenaltyWindow(fields, params);
@@ -94,7 +94,7 @@ std::int32_t ReadMostTokens(Fields& fields, const char* name, std::int32_t fallb
   using Limits = std::numeric_limits<std::int64_t>;
   const std::int64_t tokens = fields.Integer(name, fallback, Limits::min(), Limits::max());
   if (tokens < 1 && tokens != -1) fields.Fail(name, "must be at least 1, or -1 for no limit");
-  return static_cast<std::int32_t>(std::clamp<std::int64_t>(tokens, -1, kMost));
+  return static_cast<std::int32_t>(std::clamp<std::int64_t>(tokens, -1, kMax));
 }
 
 }  // namespace kvcache::server

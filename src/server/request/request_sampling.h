@@ -9,10 +9,10 @@
 
 namespace kvcache::server {
 
-// Reads temperature, top_p, top_k, min_p, seed and the penalties; `least_penalty` is their least
+// Reads temperature, top_p, top_k, min_p, seed and the penalties; `min_penalty` is their least
 // value. Without a seed it is random. Parameters of samplers that are not here are refused, unless their value
 // changes nothing.
-SamplingParams ReadSampling(Fields& fields, double least_penalty = -2.0, double hottest = 2.0);
+SamplingParams ReadSampling(Fields& fields, double min_penalty = -2.0, double hottest = 2.0);
 
 // Reads the most tokens of an answer; -1: no limit but the context's.
 std::int32_t ReadMostTokens(Fields& fields, const char* name, std::int32_t fallback);

@@ -64,8 +64,8 @@ class ChildProcess {
     status_ = status;
   }
   // Returns its exit status; 1000 and the signal that ended it; -1 if it takes longer. Looks once at least.
-  int WaitFor(std::chrono::seconds most) {
-    const auto end = std::chrono::steady_clock::now() + most;
+  int WaitFor(std::chrono::seconds max) {
+    const auto end = std::chrono::steady_clock::now() + max;
     while (!status_) {
       int status = 0;
       if (waitpid(process_, &status, WNOHANG) == process_) status_ = status;

@@ -33,19 +33,19 @@
 namespace kvcache {
 namespace {
 
-constexpr std::int64_t kSlackShare = 8;     // one part in eight
-constexpr std::int64_t kIndexPages = 16;    // that one object can add to the index
-constexpr int kMostAttempts = 24;           // to find room in one run of pages
-constexpr std::size_t kMostTouched = 4096;  // uses that wait to be written
-constexpr std::size_t kMostValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
-constexpr int kMostCompactions = 8;  // of files that other processes replace meanwhile
+constexpr std::int64_t kSlackShare = 8;    // one part in eight
+constexpr std::int64_t kIndexPages = 16;   // that one object can add to the index
+constexpr int kMaxAttempts = 24;           // to find room in one run of pages
+constexpr std::size_t kMaxTouched = 4096;  // uses that wait to be written
+constexpr std::size_t kMaxValueBytes = std::size_t{0xffffffff} - kEnvelopeBytes;
+constexpr int kMaxCompactions = 8;  // of files that other processes replace meanwhile
 
 class DiskStore final : public Store {
  public:
   DiskStore(const DiskStoreOptions& options, SteadyClock clock)
-      : most_wait_(options.most_wait_ms),
+      : max_wait_(options.max_wait_ms),
         budget_bytes_(options.budget_bytes),
-        file_(options.directory, {.map_bytes = options.budget_bytes, .most_wait = most_wait_},
+        file_(options.directory, {.map_bytes = options.budget_bytes, .max_wait = max_wait_},
               std::move(clock)) {}
 
   ~DiskStore() override { WriteTouched(); }
@@ -105,7 +105,7 @@ class DiskStore final : public Store {
   void Touch(std::span<const ObjectId> ids) override {
     try {
       const std::lock_guard lock(mutex_);
-      if (touched_.size() + ids.size() > kMostTouched) return;
+      if (touched_.size() + ids.size() > kMaxTouched) return;
       touched_.insert(touched_.end(), ids.begin(), ids.end());
     } catch (const std::bad_alloc&) {
       return;  // the order of eviction is a little older
@@ -178,10 +178,10 @@ class DiskStore final : public Store {
 
   // Removes what is beyond the budget, and compacts the file.
   Status Shrink() {
-    for (int attempt = 0; attempt < kMostCompactions; ++attempt) {
+    for (int attempt = 0; attempt < kMaxCompactions; ++attempt) {
       KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.InPlace());
       const int error = WriteEvicting(*environment, [&](Changes& changes, std::int64_t& evicted) {
-        return MakeRoom(*environment, changes, MostPages(*environment), evicted);
+        return MakeRoom(*environment, changes, MaxPages(*environment), evicted);
       });
       if (error == kFileMoved) continue;
       if (error != 0) return environment->Error("write", error);
@@ -209,7 +209,7 @@ class DiskStore final : public Store {
     }
   }
 
-  std::int64_t MostPages(const LmdbEnvironment& environment) const {
+  std::int64_t MaxPages(const LmdbEnvironment& environment) const {
     const std::int64_t bytes = std::min(budget_bytes_, environment.map_bytes());
     return (bytes - bytes / kSlackShare) / static_cast<std::int64_t>(environment.page_bytes());
   }
@@ -309,23 +309,23 @@ class DiskStore final : public Store {
   int TryPut(LmdbEnvironment& environment, const ObjectId& id, std::span<const std::byte> payload) {
     const std::int64_t needed = kIndexPages + LmdbValuePages(kEnvelopeBytes + payload.size(),
                                                              kIdBytes, environment.page_bytes());
-    while (needed > MostPages(environment) && environment.Grow(budget_bytes_)) {
+    while (needed > MaxPages(environment) && environment.Grow(budget_bytes_)) {
     }
-    if (needed > MostPages(environment) || payload.size() > kMostValueBytes) {
+    if (needed > MaxPages(environment) || payload.size() > kMaxValueBytes) {
       return MDB_BAD_VALSIZE;
     }
     const Envelope envelope = MakeEnvelope(id, payload);
     const std::vector<ObjectId> touched = TakeTouched();
-    Waits waits{.may_grow = environment.map_bytes() < budget_bytes_, .left = most_wait_};
+    Waits waits{.may_grow = environment.map_bytes() < budget_bytes_, .left = max_wait_};
     int error = 0;
-    for (int attempt = 0; attempt < kMostAttempts; ++attempt) {
-      const std::int64_t most = MostPages(environment) - needed;
+    for (int attempt = 0; attempt < kMaxAttempts; ++attempt) {
+      const std::int64_t max = MaxPages(environment) - needed;
       error = WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
         std::int64_t live = 0;
         if (const int counted = changes.LivePages(live); counted != 0) return counted;
-        if (live > most && waits.may_grow) return MDB_MAP_FULL;
+        if (live > max && waits.may_grow) return MDB_MAP_FULL;
         if (const int used = changes.UseAll(touched); used != 0) return used;
-        if (const int made = MakeRoom(environment, changes, most, evicted); made != 0) return made;
+        if (const int made = MakeRoom(environment, changes, max, evicted); made != 0) return made;
         return changes.Write(id, envelope, payload);
       });
       if (error != MDB_MAP_FULL) break;
@@ -397,7 +397,7 @@ class DiskStore final : public Store {
   EvictionHook evicts_;
   std::mutex mutex_;
   std::vector<ObjectId> touched_;  // that no transaction has written yet
-  const std::chrono::milliseconds most_wait_;
+  const std::chrono::milliseconds max_wait_;
   const std::int64_t budget_bytes_;
   StoreFile file_;
   std::atomic<std::int64_t> evicted_ = 0;
@@ -406,13 +406,13 @@ class DiskStore final : public Store {
 };
 
 Status CheckOptions(const DiskStoreOptions& options) {
-  if (options.budget_bytes < kLeastDiskStoreBytes) {
+  if (options.budget_bytes < kMinDiskStoreBytes) {
     return InvalidArgument(StrCat("the disk store's budget is ", options.budget_bytes,
-                                  " bytes; must be at least ", kLeastDiskStoreBytes));
+                                  " bytes; must be at least ", kMinDiskStoreBytes));
   }
-  if (options.most_wait_ms >= 0) return Status::Ok();
+  if (options.max_wait_ms >= 0) return Status::Ok();
   return InvalidArgument(
-      StrCat("the disk store's longest wait is ", options.most_wait_ms, " ms; must be at least 0"));
+      StrCat("the disk store's longest wait is ", options.max_wait_ms, " ms; must be at least 0"));
 }
 
 Result<std::unique_ptr<DiskStore>> Make(const DiskStoreOptions& options, SteadyClock clock) {

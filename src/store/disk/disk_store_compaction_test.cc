@@ -23,7 +23,7 @@ constexpr std::int64_t kBudget = std::int64_t{16} << 20;
 constexpr std::uint64_t kObjects = 20;
 
 DiskStoreOptions OptionsOf(const TestDirectory& directory) {
-  return {.directory = directory.path(), .budget_bytes = kBudget, .most_wait_ms = 200};
+  return {.directory = directory.path(), .budget_bytes = kBudget, .max_wait_ms = 200};
 }
 
 // Two calls at a time are beside somebody else's.

@@ -34,7 +34,7 @@ std::size_t SizeOfObject(std::uint64_t number) {
 
 std::unique_ptr<Store> OpenFull(const std::string& directory) {
   auto store =
-      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .most_wait_ms = 1000});
+      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .max_wait_ms = 1000});
   if (!store.ok()) return nullptr;
   for (std::uint64_t i = 0; i < kObjects; ++i) {
     if (!(*store)->Put(TestId(i), TestPayload(i, SizeOfObject(i))).ok()) return nullptr;

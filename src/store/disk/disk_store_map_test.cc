@@ -24,9 +24,9 @@ bool LimitAddressSpace(std::int64_t more) {
   std::ifstream statm("/proc/self/statm");
   std::int64_t pages = 0;
   statm >> pages;
-  const auto most = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + more);
-  const rlimit limit{most, most};
-  return most < rlim_t{1} << 40 && setrlimit(RLIMIT_AS, &limit) == 0;
+  const auto max = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE) + more);
+  const rlimit limit{max, max};
+  return max < rlim_t{1} << 40 && setrlimit(RLIMIT_AS, &limit) == 0;
 }
 
 constexpr int kSkipped = 77;

@@ -40,7 +40,7 @@ std::size_t SizeOfObject(std::uint64_t number) {
 
 std::unique_ptr<Store> Open(const std::string& directory) {
   auto store =
-      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .most_wait_ms = 1000});
+      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .max_wait_ms = 1000});
   EXPECT_TRUE(store.ok()) << store.status().message();
   return store.ok() ? std::move(*store) : nullptr;
 }
@@ -298,10 +298,10 @@ TEST_F(DiskStoreRepair, LeavesTheCopyOfACollectionThatRuns) {
   const int lock = open((directory_.path() + "/lock").c_str(), O_RDWR);
   ASSERT_EQ(flock(lock, LOCK_EX), 0);
   std::ofstream(copy) << "x";
-  EXPECT_FALSE(OpenDiskStore({.directory = directory_.path(), .most_wait_ms = 20}).ok());
+  EXPECT_FALSE(OpenDiskStore({.directory = directory_.path(), .max_wait_ms = 20}).ok());
   EXPECT_TRUE(fs::exists(copy));
   close(lock);
-  EXPECT_TRUE(OpenDiskStore({.directory = directory_.path(), .most_wait_ms = 20}).ok());
+  EXPECT_TRUE(OpenDiskStore({.directory = directory_.path(), .max_wait_ms = 20}).ok());
   EXPECT_FALSE(fs::exists(copy));
 }
 

@@ -30,7 +30,7 @@ constexpr int kWaitMs = 100;
 constexpr std::chrono::seconds kNoHang{60};  // machines are slow
 
 Result<std::unique_ptr<Store>> Open(const std::string& directory) {
-  return OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .most_wait_ms = kWaitMs});
+  return OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .max_wait_ms = kWaitMs});
 }
 
 bool Says(const Status& status, const std::string& words) {
@@ -72,8 +72,8 @@ TEST(DiskStoreStoppedTest, NobodyWaitsForAProcessThatIsStopped) {
   for (int round = 0; round < rounds; ++round) {
     const SharedWithChildren<std::atomic<int>> done;
     ChildProcess writer([&] { return WriteForEver(directory.path(), *done); });
-    const int least = static_cast<int>(random() % 6);
-    while (*done < least) std::this_thread::yield();
+    const int min = static_cast<int>(random() % 6);
+    while (*done < min) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 3000));
     writer.Stop();
     const std::string name = "process " + std::to_string(writer.process()) + ", which is stopped,";
@@ -281,7 +281,7 @@ TEST(DiskStoreStoppedTest, AStoreOpensLater) {
   LockKeeper keeper(directory.path() + "/lock");
   ManualClock clock;
   auto late = OpenDiskStoreLaterWith(
-      {.directory = directory.path(), .budget_bytes = kBudget, .most_wait_ms = kWaitMs},
+      {.directory = directory.path(), .budget_bytes = kBudget, .max_wait_ms = kWaitMs},
       clock.reader());
   ASSERT_TRUE(late.ok()) << late.status().message();
   EXPECT_TRUE(Says(late->problem, keeper.name())) << late->problem.message();

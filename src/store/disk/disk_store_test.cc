@@ -237,7 +237,7 @@ void Work(const std::string& directory, unsigned seed, std::uint64_t numbers,
           std::atomic<int>& done) {
   // On a busy machine the others may hold the lock for long.
   auto store =
-      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .most_wait_ms = 60'000});
+      OpenDiskStore({.directory = directory, .budget_bytes = kBudget, .max_wait_ms = 60'000});
   if (!store.ok()) _exit(3);
   std::mt19937 random(seed);
   for (;; ++done) {
@@ -257,25 +257,25 @@ TEST(DiskStoreTest, SurvivesKills) {
   const int kills = std::getenv("KVCACHE_SLOW_TESTS") != nullptr ? 1000 : 40;
   const TestDirectory directory;
   std::mt19937 random(1);
-  int most = 0;
+  int max = 0;
   for (int i = 0; i < kills; ++i) {
     const SharedCount done;
     const pid_t child = Fork([&] { Work(directory.path(), static_cast<unsigned>(i), 60, *done); });
     // The process ends while it opens the store, or in one of its first writes.
-    const int least = static_cast<int>(random() % 8);
-    while (*done < least && waitpid(child, nullptr, WNOHANG) == 0) std::this_thread::yield();
+    const int min = static_cast<int>(random() % 8);
+    while (*done < min && waitpid(child, nullptr, WNOHANG) == 0) std::this_thread::yield();
     std::this_thread::sleep_for(std::chrono::microseconds(random() % 5000));
     ASSERT_EQ(kill(child, SIGKILL), 0);
     const int status = WaitFor(child);
     ASSERT_TRUE(WIFSIGNALED(status)) << "exit status " << WEXITSTATUS(status);
     const auto store = Open(directory.path());
     ASSERT_NE(store, nullptr);
-    most = std::max(most, ExpectWhole(*store, 60));
+    max = std::max(max, ExpectWhole(*store, 60));
     EXPECT_LE(store->Stats()->held_bytes, kBudget);
     EXPECT_EQ(store->Stats()->damaged, 0);
     if (HasFailure()) return;
   }
-  EXPECT_GT(most, 10);
+  EXPECT_GT(max, 10);
 }
 
 // Two processes write; each sees what the other has written. One is killed, and the other goes on.
@@ -405,7 +405,7 @@ TEST_F(DamagedFile, GivesOnlyMissesWhenBitsAreFlipped) {
   ASSERT_GT(index.size(), 5U);
   const int rounds = std::getenv("KVCACHE_SLOW_TESTS") != nullptr ? 4000 : 150;
   std::mt19937 random(7);
-  int most = 0;
+  int max = 0;
   for (int i = 0; i < rounds; ++i) {
     std::string damaged = bytes;
     for (auto flips = 1 + random() % 3; flips > 0; --flips) {
@@ -416,9 +416,9 @@ TEST_F(DamagedFile, GivesOnlyMissesWhenBitsAreFlipped) {
     }
     const int hits = HitsOf(damaged);
     ASSERT_LE(hits, kHeld + 1) << "round " << i;
-    most = std::max(most, hits);
+    max = std::max(max, hits);
   }
-  EXPECT_GT(most, 20);
+  EXPECT_GT(max, 20);
 }
 
 // The first pages of large values have headers that LMDB believes.

@@ -43,8 +43,8 @@ bool IsStopped(long process) {
 
 }  // namespace
 
-int LockOpenFile(int fd, std::chrono::milliseconds most_wait) {
-  const Clock::time_point end = Clock::now() + most_wait;
+int LockOpenFile(int fd, std::chrono::milliseconds max_wait) {
+  const Clock::time_point end = Clock::now() + max_wait;
   for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
     if (errno != EWOULDBLOCK && errno != EINTR) return errno;
@@ -78,16 +78,16 @@ FileLock::~FileLock() {
   (void)close(fd_);
 }
 
-int FileLock::Take(std::chrono::milliseconds most_wait) {
+int FileLock::Take(std::chrono::milliseconds max_wait) {
   std::unique_lock lock(mutex_);
   const Clock::time_point start = Clock::now();
-  if (pause_.Left(start) > Clock::duration::zero()) most_wait = std::chrono::milliseconds(0);
+  if (pause_.Left(start) > Clock::duration::zero()) max_wait = std::chrono::milliseconds(0);
   const auto is_free = [&] { return !is_taken_; };
-  if (!released_.wait_until(lock, start + most_wait, is_free)) return EWOULDBLOCK;
+  if (!released_.wait_until(lock, start + max_wait, is_free)) return EWOULDBLOCK;
   is_taken_ = true;
   lock.unlock();
   const auto left =
-      std::chrono::duration_cast<std::chrono::milliseconds>(start + most_wait - Clock::now());
+      std::chrono::duration_cast<std::chrono::milliseconds>(start + max_wait - Clock::now());
   const int error = LockOpenFile(fd_, std::max(left, std::chrono::milliseconds(0)));
   lock.lock();
   if (error == 0) {

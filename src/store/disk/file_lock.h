@@ -21,7 +21,7 @@ namespace kvcache {
 
 // Takes the lock of an open file. Returns 0; EWOULDBLOCK if another process has it all the time; the number of
 // another error.
-int LockOpenFile(int fd, std::chrono::milliseconds most_wait);
+int LockOpenFile(int fd, std::chrono::milliseconds max_wait);
 
 // Returns which process has the lock of the file, as far as the system tells: "process 17, which is stopped," or
 // "another process".
@@ -36,7 +36,7 @@ class FileLock {
   FileLock& operator=(const FileLock&) = delete;
 
   // As LockOpenFile; another thread of this process may have the lock, too.
-  int Take(std::chrono::milliseconds most_wait);
+  int Take(std::chrono::milliseconds max_wait);
   // REQUIRES: Take returned 0.
   void Release();
   const std::string& path() const { return path_; }
@@ -55,8 +55,8 @@ class FileLock {
 // Holds a lock until the end of its life, if it could be taken.
 class FileLockGuard {
  public:
-  FileLockGuard(FileLock& lock, std::chrono::milliseconds most_wait)
-      : lock_(lock), error_(lock.Take(most_wait)) {}
+  FileLockGuard(FileLock& lock, std::chrono::milliseconds max_wait)
+      : lock_(lock), error_(lock.Take(max_wait)) {}
   ~FileLockGuard() {
     if (error_ == 0) lock_.Release();
   }

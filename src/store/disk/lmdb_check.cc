@@ -28,9 +28,9 @@ constexpr std::size_t kNodeHeader = 8;
 constexpr std::uint16_t kBranch = 0x01, kLeaf = 0x02, kOverflow = 0x04, kMetaPage = 0x08;
 constexpr std::uint16_t kBigData = 0x01, kSubTable = 0x02;
 constexpr std::uint16_t kFreeListFlags =
-    0x4008;                      // integer keys; the file has no directory of its own
-constexpr int kMostLevels = 30;  // LMDB's cursors have 32
-constexpr std::size_t kMostPageBytes = 1 << 15;
+    0x4008;                     // integer keys; the file has no directory of its own
+constexpr int kMaxLevels = 30;  // LMDB's cursors have 32
+constexpr std::size_t kMaxPageBytes = 1 << 15;
 
 struct Table {  // MDB_db
   std::uint32_t pad;
@@ -59,7 +59,7 @@ struct Meta {  // MDB_meta
 static_assert(sizeof(Meta) == 136);
 constexpr std::size_t kFreeTableAt = kPageHeader + offsetof(Meta, free);
 constexpr std::size_t kMainTableAt = kPageHeader + offsetof(Meta, main);
-constexpr std::uint64_t kMostTransactions = std::uint64_t{1} << 62;  // more is damage
+constexpr std::uint64_t kMaxTransactions = std::uint64_t{1} << 62;  // more is damage
 
 template <class T>
 T Load(std::span<const std::byte> bytes, std::size_t at) {
@@ -89,7 +89,7 @@ Status CheckMeta(std::span<const std::byte> page, std::uint64_t number, Meta& me
   if (meta.magic != kLmdbMagic || meta.version != kVersion) {
     return Corrupt(StrCat("meta page ", number, " is not of a file of LMDB 0.9"));
   }
-  if (page_bytes < 512 || page_bytes > kMostPageBytes || (page_bytes & (page_bytes - 1)) != 0) {
+  if (page_bytes < 512 || page_bytes > kMaxPageBytes || (page_bytes & (page_bytes - 1)) != 0) {
     return Corrupt(StrCat("pages of ", page_bytes, " bytes"));
   }
   if (meta.free.flags != kFreeListFlags || meta.main.flags != 0 || meta.main.pad != 0) {
@@ -97,7 +97,7 @@ Status CheckMeta(std::span<const std::byte> page, std::uint64_t number, Meta& me
   }
   // LMDB writes odd transactions to the second page, and looks for them there.
   const bool is_elsewhere = meta.transaction != 0 && meta.transaction % 2 != number;
-  if (is_elsewhere || meta.transaction > kMostTransactions) {
+  if (is_elsewhere || meta.transaction > kMaxTransactions) {
     return Corrupt(StrCat("meta page ", number, " has transaction ", meta.transaction));
   }
   return Status::Ok();
@@ -153,7 +153,7 @@ class Walk {
 
   Status Pages(const Table& table, const Place& place) {
     if (table.root == kNoPage) return Status::Ok();
-    if (table.depth < 1 || table.depth > kMostLevels) {
+    if (table.depth < 1 || table.depth > kMaxLevels) {
       return Corrupt(StrCat("a tree has ", table.depth, " levels"));
     }
     return Page(table.root, table.depth, place);
@@ -308,9 +308,9 @@ class Walk {
 
 // Another process may write a meta page while it is read: two equal reads are of a whole one.
 Result<std::array<Meta, 2>> ReadSettledMetas(int fd) {
-  constexpr int kMostReads = 1000;
+  constexpr int kMaxReads = 1000;
   KVCACHE_ASSIGN_OR_RETURN(auto metas, ReadMetas(fd));
-  for (int i = 0; i < kMostReads; ++i) {
+  for (int i = 0; i < kMaxReads; ++i) {
     KVCACHE_ASSIGN_OR_RETURN(const auto again, ReadMetas(fd));
     if (std::memcmp(&metas, &again, sizeof(metas)) == 0) return metas;
     metas = again;

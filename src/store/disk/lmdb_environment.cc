@@ -25,7 +25,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kMostOpenings = 4;          // of files that are damaged
+constexpr int kMaxOpenings = 4;           // of files that are damaged
 constexpr std::int64_t kOthersShare = 4;  // of the address space: one part in four is for others
 
 // The environments of this process, by directory.
@@ -52,9 +52,9 @@ std::int64_t SizeOf(int fd) {
 }
 
 // Removes a file that is not open here. REQUIRES: the directory's lock.
-Status RemoveAlone(const std::string& directory, std::chrono::milliseconds most_wait) {
+Status RemoveAlone(const std::string& directory, std::chrono::milliseconds max_wait) {
   KVCACHE_ASSIGN_OR_RETURN(const auto lock, FileLock::Open(directory + kWriteLock));
-  const FileLockGuard alone(*lock, most_wait);
+  const FileLockGuard alone(*lock, max_wait);
   if (alone.error() != 0) {
     return {StatusCode::kIo, StrCat("cannot remove ", directory, kStoreFile, ", which is damaged: ",
                                     LockHolder(lock->path()), " keeps ", lock->path(), " locked")};
@@ -76,7 +76,7 @@ Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string
     if (known->IsInPlace()) return known;
     known->WaitForClose();
   }
-  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(real, options.most_wait));
+  KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock, DirectoryLock::Take(real, options.max_wait));
   std::string discarded;
   for (int attempt = 0;; ++attempt) {
     std::shared_ptr<LmdbEnvironment> made(new LmdbEnvironment(real, options));
@@ -90,10 +90,10 @@ Result<std::shared_ptr<LmdbEnvironment>> LmdbEnvironment::Open(const std::string
     // While it was opened: the next check says where.
     const bool is_cut = made->has_fault_ || (made->IsOpen() && made->IsCut());
     made.reset();
-    if ((!is_corrupt && !is_cut) || attempt == kMostOpenings) return status;
+    if ((!is_corrupt && !is_cut) || attempt == kMaxOpenings) return status;
     if (!is_corrupt) continue;
     discarded = status.message();
-    KVCACHE_RETURN_IF_ERROR(RemoveAlone(real, options.most_wait));
+    KVCACHE_RETURN_IF_ERROR(RemoveAlone(real, options.max_wait));
   }
 }
 
@@ -112,7 +112,7 @@ int LmdbEnvironment::Begin(bool is_write, std::shared_lock<std::shared_mutex>& l
     int error = 0;
     if (is_write) {
       // LMDB also takes the readers' lock if the last writer was killed.
-      const FileLockGuard readers(*read_lock_, options_.most_wait);
+      const FileLockGuard readers(*read_lock_, options_.max_wait);
       if (readers.error() != 0)
         return readers.error() == EWOULDBLOCK ? kStoreBusy : readers.error();
       error = Guarded([&] { return mdb_txn_begin(env_, nullptr, 0, transaction); });
@@ -145,7 +145,7 @@ int LmdbEnvironment::Read(const Body& body) {
 }
 
 int LmdbEnvironment::Write(const Body& body) {
-  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  const FileLockGuard alone(*write_lock_, options_.max_wait);
   if (alone.error() != 0) return alone.error() == EWOULDBLOCK ? kStoreBusy : alone.error();
   const int result = WriteIn(body);
   if (result == kMappingFault) has_fault_ = true;
@@ -272,10 +272,10 @@ int LmdbEnvironment::FollowGrownFile() {
   return SetMapBytes(std::max(map_bytes_.load(), size + size / 8 + (1 << 20)));
 }
 
-bool LmdbEnvironment::Grow(std::int64_t most_bytes) {
+bool LmdbEnvironment::Grow(std::int64_t max_bytes) {
   const std::unique_lock alone(map_lock_);
-  if (env_ == nullptr || map_bytes_ >= most_bytes) return false;
-  std::int64_t more = std::min(map_bytes_.load(), most_bytes - map_bytes_);
+  if (env_ == nullptr || map_bytes_ >= max_bytes) return false;
+  std::int64_t more = std::min(map_bytes_.load(), max_bytes - map_bytes_);
   if (const auto left = AddressSpaceLeft()) {
     // Many small steps, too, leave what others need.
     more = std::min(more, *left - (map_bytes_ + *left) / kOthersShare);
@@ -303,10 +303,10 @@ int LmdbEnvironment::WaitForReaders(std::chrono::milliseconds& left, bool& has_w
   using Clock = RetryPause::Clock;
   has_waited = false;
   const Clock::time_point start = Clock::now();
-  auto most = left;
+  auto max = left;
   {
     const std::lock_guard lock(pause_mutex_);
-    if (reader_pause_.Left(start) > Clock::duration::zero()) most = std::chrono::milliseconds(0);
+    if (reader_pause_.Left(start) > Clock::duration::zero()) max = std::chrono::milliseconds(0);
   }
   std::uint64_t newest = 0;
   int error = FindNewest(newest);
@@ -318,7 +318,7 @@ int LmdbEnvironment::WaitForReaders(std::chrono::milliseconds& left, bool& has_w
     }
     if (error != 0 || oldest.transaction >= newest) break;
     has_waited = true;
-    if (Clock::now() - start >= most) error = kOldReader;
+    if (Clock::now() - start >= max) error = kOldReader;
     if (error != 0) break;
   }
   const auto waited = std::chrono::duration_cast<std::chrono::milliseconds>(Clock::now() - start);
@@ -399,8 +399,8 @@ bool LmdbEnvironment::IsInPlace() const {
 
 Status LmdbEnvironment::RemoveFile() {
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
-                           DirectoryLock::Take(directory_, options_.most_wait));
-  const FileLockGuard alone(*write_lock_, options_.most_wait);
+                           DirectoryLock::Take(directory_, options_.max_wait));
+  const FileLockGuard alone(*write_lock_, options_.max_wait);
   if (alone.error() != 0) return Error("remove", kStoreBusy);
   if (IsInPlace()) RemoveLmdbFile(directory_);
   return Status::Ok();
@@ -415,7 +415,7 @@ int LmdbEnvironment::MakeCopy(const std::string& path, std::uint64_t& transactio
 
 Result<bool> LmdbEnvironment::Compact() {
   KVCACHE_ASSIGN_OR_RETURN(const DirectoryLock lock,
-                           DirectoryLock::Take(directory_, options_.most_wait));
+                           DirectoryLock::Take(directory_, options_.max_wait));
   if (!IsInPlace()) return false;  // another process has replaced it meanwhile
   const std::string copy = directory_ + kStoreFile + kCopySuffix;
   auto replaced = CopyAndReplace(copy);
@@ -429,7 +429,7 @@ Result<bool> LmdbEnvironment::CopyAndReplace(const std::string& copy) {
   std::uint64_t copied = 0;
   std::uint64_t newest = 0;
   if (const int error = MakeCopy(copy, copied); error != 0) return Error("copy", error);
-  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  const FileLockGuard alone(*write_lock_, options_.max_wait);
   if (alone.error() != 0) return Error("replace", kStoreBusy);
   if (!IsInPlace()) return false;
   int error = FindNewest(newest);

@@ -41,8 +41,8 @@
 namespace kvcache {
 
 struct LmdbOptions {
-  std::int64_t map_bytes = 0;           // at most
-  std::chrono::milliseconds most_wait;  // for a lock that another process has
+  std::int64_t map_bytes = 0;          // at most
+  std::chrono::milliseconds max_wait;  // for a lock that another process has
 };
 
 class LmdbEnvironment {
@@ -72,8 +72,8 @@ class LmdbEnvironment {
   // pages are the value's.
   bool MendRun(const MDB_val& value, std::size_t key_bytes) const;
 
-  // Makes the map larger, up to `most_bytes`, if the system lets it. Returns whether it did.
-  bool Grow(std::int64_t most_bytes);
+  // Makes the map larger, up to `max_bytes`, if the system lets it. Returns whether it did.
+  bool Grow(std::int64_t max_bytes);
   // Frees what processes that are gone had read. Returns 0, with how many there were, or an error.
   int ClearDeadReaders(int& dead);
   // Returns 0 when everybody reads what is the newest state now, or a later one, and whether somebody did not.

@@ -62,9 +62,9 @@ Status CheckBeforeOpening(const std::string& path) {
   const std::int64_t size = SizeOfFile(path);
   if (size == 0) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(const LmdbMeta meta, CheckLmdbMeta(file.fd()));
-  const auto least = static_cast<off_t>((meta.last_page + 1) * meta.page_bytes);
-  if (size >= least) return Status::Ok();
-  const int error = posix_fallocate(file.fd(), 0, least);
+  const auto min = static_cast<off_t>((meta.last_page + 1) * meta.page_bytes);
+  if (size >= min) return Status::Ok();
+  const int error = posix_fallocate(file.fd(), 0, min);
   return error == 0 ? Status::Ok() : OsError("write", path, error);
 }
 
@@ -82,9 +82,9 @@ void FinishReplacement(const std::string& path, const std::string& lock_file) {
 
 // LMDB calls a write that ended early, as the one that fills a disk, an error of input and output.
 bool IsFull(const std::string& directory) {
-  constexpr std::uint64_t kLeastFree = std::uint64_t{64} << 10;
+  constexpr std::uint64_t kMinFree = std::uint64_t{64} << 10;
   struct statvfs info {};
-  return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kLeastFree;
+  return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kMinFree;
 }
 
 // Code that was left in the middle would go on as if a check of LMDB had succeeded, or end the process.
@@ -116,7 +116,7 @@ int OpenMapped(const std::string& path, std::int64_t map_bytes, MDB_env*& env) {
 
 }  // namespace
 
-Result<MDB_env*> OpenLmdbFile(const std::string& directory, std::int64_t most_map_bytes) {
+Result<MDB_env*> OpenLmdbFile(const std::string& directory, std::int64_t max_map_bytes) {
   const std::string path = directory + kStoreFile;
   FinishReplacement(path, directory + kStoreLockFile);
   if (access(path.c_str(), F_OK) == 0 || errno != ENOENT) {
@@ -126,18 +126,18 @@ Result<MDB_env*> OpenLmdbFile(const std::string& directory, std::int64_t most_ma
   // A file that is larger than the map needs free pages beyond its end, even to remove objects.
   const std::int64_t size = SizeOfFile(path);
   const std::int64_t needed = size + size / 8 + (1 << 20);
-  const std::int64_t most = size > most_map_bytes ? needed : most_map_bytes;
-  const std::int64_t least = std::min(needed, most);
-  std::int64_t map_bytes = most;
+  const std::int64_t max = size > max_map_bytes ? needed : max_map_bytes;
+  const std::int64_t min = std::min(needed, max);
+  std::int64_t map_bytes = max;
   if (const auto left = AddressSpaceLeft()) {
-    map_bytes = std::clamp(std::min(kFirstMapBytes, *left / kFirstMapShare), least, most);
+    map_bytes = std::clamp(std::min(kFirstMapBytes, *left / kFirstMapShare), min, max);
   }
   for (;;) {
     MDB_env* env = nullptr;
     const int error = OpenMapped(path, map_bytes, env);
     if (error == 0) return env;
-    if (error == ENOMEM && map_bytes > least) {
-      map_bytes = std::max(least, map_bytes / 2);
+    if (error == ENOMEM && map_bytes > min) {
+      map_bytes = std::max(min, map_bytes / 2);
       continue;
     }
     Status status = LmdbError("open", directory, error);

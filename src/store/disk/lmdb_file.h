@@ -19,10 +19,10 @@ inline constexpr const char* kStoreLockFile = "/objects.mdb-lock";  // LMDB's na
 inline constexpr const char* kWriteLock = "/write-lock";            // who writes
 inline constexpr const char* kCopySuffix = ".new";                  // of a copy that is being made
 
-// Opens DIRECTORY/objects.mdb with a map of at most `most_map_bytes`, or makes it, and finishes what a process that
+// Opens DIRECTORY/objects.mdb with a map of at most `max_map_bytes`, or makes it, and finishes what a process that
 // was killed left behind. A file that is larger has a larger map. If the process may not map as much, the map is
 // smaller, but not smaller than the file. Errors: kCorrupt for a file of another kind or version; kIo.
-Result<MDB_env*> OpenLmdbFile(const std::string& directory, std::int64_t most_map_bytes);
+Result<MDB_env*> OpenLmdbFile(const std::string& directory, std::int64_t max_map_bytes);
 
 // Returns an error of LMDB, of the system, or of lmdb_calls.h as a Status that names the store's file.
 Status LmdbError(std::string_view doing, const std::string& directory, int number);

@@ -18,7 +18,7 @@ namespace {
 
 // While the meta pages are read, two commits of other processes replace what is read. So many in a row is no
 // chance.
-constexpr int kMostChecks = 100;
+constexpr int kMaxChecks = 100;
 
 Status WriteAt(int fd, std::uint64_t at, std::span<const std::byte> bytes) {
   const ssize_t put = pwrite(fd, bytes.data(), bytes.size(), static_cast<off_t>(at));
@@ -43,7 +43,7 @@ Status LmdbEnvironment::OpeningError(std::string_view doing, int error) {
 Status LmdbEnvironment::OpenLocks() {
   KVCACHE_ASSIGN_OR_RETURN(write_lock_, FileLock::Open(directory_ + kWriteLock));
   KVCACHE_ASSIGN_OR_RETURN(read_lock_, FileLock::Open(directory_ + "/read-lock"));
-  readers_ = std::make_unique<LmdbReaders>(*read_lock_, options_.most_wait);
+  readers_ = std::make_unique<LmdbReaders>(*read_lock_, options_.max_wait);
   return Status::Ok();
 }
 
@@ -92,12 +92,12 @@ Status LmdbEnvironment::CheckFile() {
   std::vector<LmdbCounters> wrong;
   bool tables_agree = true;
   Status status;
-  for (int i = 0; i < kMostChecks; ++i) {
+  for (int i = 0; i < kMaxChecks; ++i) {
     status = CheckNewest(wrong, tables_agree);
     if (status.code() != StatusCode::kNotFound) break;
   }
   if (status.code() == StatusCode::kNotFound) {
-    const FileLockGuard alone(*write_lock_, options_.most_wait);
+    const FileLockGuard alone(*write_lock_, options_.max_wait);
     if (alone.error() != 0) return Error("open", kStoreBusy);
     status = CheckNewest(wrong, tables_agree);
     // Nobody writes: LMDB's lock file is of another file.
@@ -111,7 +111,7 @@ Status LmdbEnvironment::CheckFile() {
 
 // The counters of committed pages are changed in their place. Nobody but writers reads them.
 Status LmdbEnvironment::CorrectCounters() {
-  const FileLockGuard alone(*write_lock_, options_.most_wait);
+  const FileLockGuard alone(*write_lock_, options_.max_wait);
   if (alone.error() != 0) return Error("open", kStoreBusy);
   std::vector<LmdbCounters> wrong;
   bool tables_agree = true;

@@ -34,7 +34,7 @@ int LmdbReaders::Begin(MDB_env* env, MDB_txn** transaction) {
     if (error != 0) End(std::exchange(*transaction, nullptr));
     return error;
   }
-  const FileLockGuard lock(lock_, most_wait_);
+  const FileLockGuard lock(lock_, max_wait_);
   if (lock.error() != 0) return ErrorOfLock(lock.error());
   int error = Guarded([&] { return mdb_txn_begin(env, nullptr, MDB_RDONLY, transaction); });
   if (error != MDB_READERS_FULL) return error;
@@ -55,7 +55,7 @@ void LmdbReaders::End(MDB_txn* transaction) {
 }
 
 int LmdbReaders::ClearDead(MDB_env* env, int& dead) {
-  const FileLockGuard lock(lock_, most_wait_);
+  const FileLockGuard lock(lock_, max_wait_);
   if (lock.error() != 0) return ErrorOfLock(lock.error());
   return Guarded([&] { return mdb_reader_check(env, &dead); });
 }

@@ -25,8 +25,8 @@ namespace kvcache {
 
 class LmdbReaders {
  public:
-  LmdbReaders(FileLock& lock, std::chrono::milliseconds most_wait)
-      : lock_(lock), most_wait_(most_wait) {}
+  LmdbReaders(FileLock& lock, std::chrono::milliseconds max_wait)
+      : lock_(lock), max_wait_(max_wait) {}
 
   // Begins a transaction. Returns 0, an error of LMDB, or a number of lmdb_calls.h.
   int Begin(MDB_env* env, MDB_txn** transaction);
@@ -47,7 +47,7 @@ class LmdbReaders {
 
  private:
   FileLock& lock_;
-  const std::chrono::milliseconds most_wait_;
+  const std::chrono::milliseconds max_wait_;
   std::mutex mutex_;
   std::vector<MDB_txn*> ended_;
 };

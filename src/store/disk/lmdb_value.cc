@@ -39,8 +39,8 @@ bool Whole(const Call& call) {
 
 std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes,
                             std::size_t page_bytes) {
-  const std::size_t most_in_index = (((page_bytes - sizeof(RunHeader)) / 2) & ~std::size_t{1}) - 2;
-  if (kNodeHeader + key_bytes + value_bytes <= most_in_index) return 0;
+  const std::size_t max_in_index = (((page_bytes - sizeof(RunHeader)) / 2) & ~std::size_t{1}) - 2;
+  if (kNodeHeader + key_bytes + value_bytes <= max_in_index) return 0;
   return static_cast<std::int64_t>((sizeof(RunHeader) - 1 + value_bytes) / page_bytes + 1);
 }
 

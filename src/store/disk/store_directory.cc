@@ -59,12 +59,12 @@ Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirect
 }
 
 Result<DirectoryLock> DirectoryLock::Take(const std::string& directory,
-                                          std::chrono::milliseconds most_wait) {
+                                          std::chrono::milliseconds max_wait) {
   const std::string path = directory + "/lock";
   const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
   if (fd < 0) return OsError("write to the store's directory:", path, errno);
   DirectoryLock lock(fd);
-  const int error = LockOpenFile(fd, most_wait);
+  const int error = LockOpenFile(fd, max_wait);
   if (error == 0) return lock;
   if (error != EWOULDBLOCK) return OsError("lock", path, error);
   return Status(StatusCode::kIo, StrCat("the store cannot be opened: ", LockHolder(path), " keeps ",

@@ -21,9 +21,9 @@ Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirect
 class DirectoryLock {
  public:
   // Waits for another process that opens the store. Errors: kIo if the file system has no locks, or if the
-  // other process takes longer than `most_wait`.
+  // other process takes longer than `max_wait`.
   static Result<DirectoryLock> Take(const std::string& directory,
-                                    std::chrono::milliseconds most_wait);
+                                    std::chrono::milliseconds max_wait);
   DirectoryLock(DirectoryLock&& other) noexcept;
   DirectoryLock& operator=(DirectoryLock&&) = delete;
   ~DirectoryLock();

@@ -62,7 +62,7 @@ class RedisClusterTest : public ::testing::Test {
   }
   std::unique_ptr<Store> Open() const {
     return std::move(
-        *OpenRedisStore({.url = nodes_[0]->url(), .timeout_ms = 500, .most_pause_ms = 300}));
+        *OpenRedisStore({.url = nodes_[0]->url(), .timeout_ms = 500, .max_pause_ms = 300}));
   }
   static int NodeOf(std::uint64_t object) {
     const int slot = RedisSlot(KeyOf(TestId(object)));

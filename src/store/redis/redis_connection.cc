@@ -20,10 +20,10 @@ namespace kvcache {
 namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{256} << 10;
-constexpr std::size_t kMostVectors = 16;  // of one system call
+constexpr std::size_t kMaxVectors = 16;  // of one system call
 // A page of SCAN has some thousand keys, CLUSTER SLOTS at most 16,384 ranges of some nodes.
-constexpr std::int64_t kMostParts = std::int64_t{1} << 19;
-constexpr std::int64_t kMostAnswerBytes = std::int64_t{520} << 20;  // a value has 512 MiB at most
+constexpr std::int64_t kMaxParts = std::int64_t{1} << 19;
+constexpr std::int64_t kMaxAnswerBytes = std::int64_t{520} << 20;  // a value has 512 MiB at most
 
 using MakeArray = decltype(redisReplyObjectFunctions::createArray);
 MakeArray usual_make_array = nullptr;
@@ -183,7 +183,7 @@ Status RedisConnection::Send(std::span<const std::string_view> arguments,
   for (std::size_t first = 0; first < vectors.size();) {
     msghdr message{};
     message.msg_iov = &vectors[first];
-    message.msg_iovlen = std::min(kMostVectors, vectors.size() - first);
+    message.msg_iovlen = std::min(kMaxVectors, vectors.size() - first);
     const ssize_t sent = sendmsg(socket_, &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
@@ -206,7 +206,7 @@ Status RedisConnection::Send(std::span<const std::string_view> arguments,
 }
 
 Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
-  parts_left_ = kMostParts;
+  parts_left_ = kMaxParts;
   std::int64_t bytes = 0;
   for (;;) {
     void* reply = nullptr;
@@ -215,8 +215,8 @@ Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
                     StrCat("the answer is not Redis': ", OneLine(reader_->errstr)));
     }
     RedisReply answer(static_cast<redisReply*>(reply));  // is freed also if it is refused
-    if (bytes > kMostAnswerBytes) {
-      return Status(StatusCode::kCorrupt, StrCat("the answer has more than ", kMostAnswerBytes,
+    if (bytes > kMaxAnswerBytes) {
+      return Status(StatusCode::kCorrupt, StrCat("the answer has more than ", kMaxAnswerBytes,
                                                  " bytes; no value of this store has"));
     }
     if (answer != nullptr) return answer;

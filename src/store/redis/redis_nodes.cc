@@ -12,8 +12,8 @@ namespace {
 using Clock = std::chrono::steady_clock;
 
 constexpr int kSlots = 16384;
-constexpr int kMostPort = 65535;
-constexpr std::size_t kMostIdle = 4;  // connections that are kept for each node
+constexpr int kMaxPort = 65535;
+constexpr std::size_t kMaxIdle = 4;  // connections that are kept for each node
 constexpr std::chrono::milliseconds kFirstPause{50};
 constexpr std::chrono::seconds kLearnedFor{1};
 
@@ -39,11 +39,11 @@ int RedisSlot(std::string_view key) {
   return static_cast<int>(crc % kSlots);
 }
 
-RedisNodes::RedisNodes(RedisUrl url, int most_pause_ms, Opener open)
-    : url_(std::move(url)), most_pause_(most_pause_ms), open_(std::move(open)) {}
+RedisNodes::RedisNodes(RedisUrl url, int max_pause_ms, Opener open)
+    : url_(std::move(url)), max_pause_(max_pause_ms), open_(std::move(open)) {}
 
 RedisNodes::Node& RedisNodes::Find(const RedisAddress& address) {
-  Node node{.address = address, .pause = RetryPause(kFirstPause, most_pause_)};
+  Node node{.address = address, .pause = RetryPause(kFirstPause, max_pause_)};
   return nodes_.try_emplace(TextOf(address), std::move(node)).first->second;
 }
 
@@ -75,7 +75,7 @@ void RedisNodes::GiveBack(Lease lease) {
   const std::lock_guard lock(mutex_);
   Node& node = Find(lease.address);
   node.pause.Worked();
-  if (node.idle.size() < kMostIdle) node.idle.push_back(std::move(lease.connection));
+  if (node.idle.size() < kMaxIdle) node.idle.push_back(std::move(lease.connection));
 }
 
 void RedisNodes::Failed(const RedisAddress& address, const Status& why) {
@@ -117,7 +117,7 @@ void RedisNodes::LearnSlots(const redisReply& slots, const RedisAddress& from) {
                           range.element[1]->type == REDIS_REPLY_INTEGER &&
                           master.type == REDIS_REPLY_ARRAY && master.elements >= 2 &&
                           master.element[1]->type == REDIS_REPLY_INTEGER &&
-                          master.element[1]->integer > 0 && master.element[1]->integer <= kMostPort;
+                          master.element[1]->integer > 0 && master.element[1]->integer <= kMaxPort;
     if (!is_whole) continue;
     const std::string host(TextOf(*master.element[0]));
     const RedisAddress address{host.empty() ? from.host : host,

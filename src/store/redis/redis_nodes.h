@@ -31,7 +31,7 @@ class RedisNodes {
   using Opener = std::function<Result<std::unique_ptr<RedisConnection>>(
       const RedisAddress& address, const RedisUrl& url, Deadline deadline)>;
 
-  RedisNodes(RedisUrl url, int most_pause_ms, Opener open = &RedisConnection::Open);
+  RedisNodes(RedisUrl url, int max_pause_ms, Opener open = &RedisConnection::Open);
 
   // A connection to a node, for one thread.
   struct Lease {
@@ -66,7 +66,7 @@ class RedisNodes {
   void LearnSlots(const redisReply& slots, const RedisAddress& from);
 
   const RedisUrl url_;
-  const std::chrono::milliseconds most_pause_;
+  const std::chrono::milliseconds max_pause_;
   const Opener open_;
   std::mutex mutex_;
   std::map<std::string, Node> nodes_;  // by address

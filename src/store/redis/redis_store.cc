@@ -21,11 +21,11 @@ namespace kvcache {
 namespace {
 
 constexpr std::string_view kPrefix = "kvcache:";
-constexpr std::size_t kMostRedisBytes = std::size_t{512} << 20;  // Redis' default limit
-constexpr std::size_t kMostAhead = 4;  // values that are asked for at once
-constexpr int kMostRedirections = 5;
-constexpr std::int64_t kMostMemoryBytes = std::int64_t{1}
-                                          << 48;  // of one server, as far as is believed
+constexpr std::size_t kMaxRedisBytes = std::size_t{512} << 20;  // Redis' default limit
+constexpr std::size_t kMaxAhead = 4;                            // values that are asked for at once
+constexpr int kMaxRedirections = 5;
+constexpr std::int64_t kMaxMemoryBytes = std::int64_t{1}
+                                         << 48;  // of one server, as far as is believed
 
 using Deadline = RedisConnection::Deadline;
 
@@ -54,8 +54,8 @@ bool ParseKey(std::string_view text, ObjectId& id) {
 }
 
 // A number of the server in [0, most]; nothing else makes sense.
-std::int64_t NumberIn(std::int64_t number, std::int64_t most) {
-  return std::clamp<std::int64_t>(number, 0, most);
+std::int64_t NumberIn(std::int64_t number, std::int64_t max) {
+  return std::clamp<std::int64_t>(number, 0, max);
 }
 
 Status SaidBy(const RedisAddress& address, const redisReply& reply) {
@@ -71,7 +71,7 @@ class RedisStore final : public Store {
       : name_(url.Name()),
         options_(options),
         limits_(limits),
-        nodes_(std::move(url), options.most_pause_ms, std::move(open)) {}
+        nodes_(std::move(url), options.max_pause_ms, std::move(open)) {}
 
   Status Get(const ObjectId& id, const Reader& reader) override {
     const std::string key = KeyText(id);
@@ -85,7 +85,7 @@ class RedisStore final : public Store {
     std::deque<RedisAddress> asked;
     Status status;
     for (std::size_t i = 0, next = 0; i < ids.size() && status.ok(); ++i) {
-      for (; next < ids.size() && next < i + kMostAhead && status.ok(); ++next) {
+      for (; next < ids.size() && next < i + kMaxAhead && status.ok(); ++next) {
         const std::string key = KeyText(ids[next]);
         asked.push_back(nodes_.NodeOf(RedisSlot(key)));
         status = Named(leases.Send(asked.back(), {"GET", key}, Soon()));
@@ -109,7 +109,7 @@ class RedisStore final : public Store {
   }
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
-    if (payload.size() + kEnvelopeBytes > kMostRedisBytes) {
+    if (payload.size() + kEnvelopeBytes > kMaxRedisBytes) {
       return {StatusCode::kCacheFull,
               StrCat(name_, ": an object of ", payload.size(), " bytes is larger than a value")};
     }
@@ -245,7 +245,7 @@ class RedisStore final : public Store {
     const int slot = RedisSlot(key);
     RedisAddress address = nodes_.NodeOf(slot);
     bool is_asking = false;
-    for (int hop = 0; hop <= kMostRedirections; ++hop) {
+    for (int hop = 0; hop <= kMaxRedirections; ++hop) {
       auto answer = AskNode(address, is_asking, arguments, deadline, parts);
       if (!answer.ok()) return Named(std::move(answer).TakeStatus());
       if ((*answer)->type != REDIS_REPLY_ERROR) return answer;
@@ -338,7 +338,7 @@ class RedisStore final : public Store {
         StoredObject object;
         const bool is_there = size->type == REDIS_REPLY_INTEGER &&
                               size->integer >= static_cast<long long>(kEnvelopeBytes) &&
-                              size->integer <= static_cast<long long>(kMostRedisBytes);
+                              size->integer <= static_cast<long long>(kMaxRedisBytes);
         if (!is_there || !ParseKey(TextOf(*keys.element[i]), object.id)) continue;
         object.payload_bytes = size->integer - static_cast<std::int64_t>(kEnvelopeBytes);
         object.last_used_s =
@@ -360,7 +360,7 @@ class RedisStore final : public Store {
       std::int64_t value = 0;
       if (at == std::string::npos) return value;
       (void)std::from_chars(text.data() + at + name.size() + 2, text.data() + text.size(), value);
-      return NumberIn(value, kMostMemoryBytes);
+      return NumberIn(value, kMaxMemoryBytes);
     };
     stats.held_bytes += number("used_memory");
     stats.budget_bytes += number("maxmemory");
@@ -380,9 +380,9 @@ Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& optio
                                                   RedisNodes::Opener open,
                                                   const RedisListLimits& limits) {
   KVCACHE_ASSIGN_OR_RETURN(RedisUrl url, ParseRedisUrl(options.url));
-  if (options.timeout_ms < 1 || options.most_pause_ms < 1 || options.ttl_s < 0) {
+  if (options.timeout_ms < 1 || options.max_pause_ms < 1 || options.ttl_s < 0) {
     return InvalidArgument(StrCat("a Redis store has a time-out of ", options.timeout_ms,
-                                  " ms, a pause of up to ", options.most_pause_ms,
+                                  " ms, a pause of up to ", options.max_pause_ms,
                                   " ms and a time to live of ", options.ttl_s,
                                   " s; the first two must be at least 1, the last one at least 0"));
   }

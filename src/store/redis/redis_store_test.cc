@@ -25,7 +25,7 @@ constexpr int kTimeoutMs = 1000;
 std::unique_ptr<Store> Open(const std::string& url, RedisStoreOptions options = {}) {
   options.url = url;
   options.timeout_ms = kTimeoutMs;
-  options.most_pause_ms = 400;
+  options.max_pause_ms = 400;
   auto store = OpenRedisStore(options);
   EXPECT_TRUE(store.ok()) << store.status().message();
   return std::move(*store);

@@ -37,12 +37,12 @@ Result<std::string> Decode(std::string_view text) {
   return decoded;
 }
 
-Result<int> ParseNumber(std::string_view text, int most, std::string_view what) {
+Result<int> ParseNumber(std::string_view text, int max, std::string_view what) {
   int number = -1;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number > most) {
+  if (error != std::errc() || end != text.data() + text.size() || number < 0 || number > max) {
     return InvalidArgument(
-        StrCat("a Redis URL has the ", what, " ", Quoted(text), "; must be a number up to ", most));
+        StrCat("a Redis URL has the ", what, " ", Quoted(text), "; must be a number up to ", max));
   }
   return number;
 }
@@ -55,13 +55,13 @@ std::string TextOf(const RedisAddress& address) {
 }
 
 bool IsRedisHost(std::string_view text) {
-  constexpr std::size_t kMostLetters = 255;
+  constexpr std::size_t kMaxLetters = 255;
   const auto is_of_a_host = [](char c) {
     const bool is_letter = (c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z');
     return is_letter || (c >= '0' && c <= '9') ||
            std::string_view(".-_:%").find(c) != std::string_view::npos;
   };
-  return !text.empty() && text.size() <= kMostLetters &&
+  return !text.empty() && text.size() <= kMaxLetters &&
          std::all_of(text.begin(), text.end(), is_of_a_host);
 }
 

@@ -9,13 +9,13 @@ TierMoves::TierMoves(const std::vector<std::shared_ptr<Store>>& tiers, MoveObjec
     : tiers_(tiers) {
   if (tiers.size() < 2 || moves == MoveObjects::kNo) return;
   up_ =
-      std::make_unique<WriteBehind>(*tiers.front(), kMostWaitingBytes,
+      std::make_unique<WriteBehind>(*tiers.front(), kMaxWaitingBytes,
                                     [this](const ObjectId& id, std::span<const std::byte> payload) {
                                       return MoveUp(id, payload);
                                     });
   for (std::size_t from = 0; from + 1 < tiers.size(); ++from) {
     down_.push_back(std::make_unique<WriteBehind>(
-        *tiers[from + 1], kMostWaitingBytes,
+        *tiers[from + 1], kMaxWaitingBytes,
         [this, from](const ObjectId& id, std::span<const std::byte> payload) {
           return MoveDown(from, id, payload);
         }));
@@ -43,8 +43,7 @@ void TierMoves::CopyUp(const ObjectId& id, std::span<const std::byte> payload) {
 }
 
 void TierMoves::Add(WriteBehind& queue, const ObjectId& id, std::span<const std::byte> payload) {
-  if (queue.waiting_bytes() > 0 &&
-      queue.waiting_bytes() + std::ssize(payload) > kMostWaitingBytes) {
+  if (queue.waiting_bytes() > 0 && queue.waiting_bytes() + std::ssize(payload) > kMaxWaitingBytes) {
     return;  // before it is copied
   }
   auto bytes = StoreBytes::Make(payload.size());

@@ -34,7 +34,7 @@ class TierMoves {
   void Flush();
 
  private:
-  static constexpr std::int64_t kMostWaitingBytes = std::int64_t{64} << 20;  // of each queue
+  static constexpr std::int64_t kMaxWaitingBytes = std::int64_t{64} << 20;  // of each queue
 
   Status MoveUp(const ObjectId& id, std::span<const std::byte> payload);
   Status MoveDown(std::size_t from, const ObjectId& id, std::span<const std::byte> payload);

@@ -21,13 +21,13 @@ Result<StoreBytes> StoreBytes::Make(std::size_t size) {
   return bytes;
 }
 
-WriteBehind::WriteBehind(Store& store, std::int64_t most_bytes, Write write)
+WriteBehind::WriteBehind(Store& store, std::int64_t max_bytes, Write write)
     : store_(store),
       write_(write
                  ? std::move(write)
                  : [&store](const ObjectId& id,
                             std::span<const std::byte> payload) { return store.Put(id, payload); }),
-      most_bytes_(most_bytes) {
+      max_bytes_(max_bytes) {
   try {
     thread_ = std::thread([this] { Run(); });
   } catch (const std::system_error& error) {
@@ -45,13 +45,13 @@ WriteBehind::~WriteBehind() {
   if (thread_.joinable()) thread_.join();
 }
 
-WriteBehind::Outcome WriteBehind::Add(const ObjectId& id, StoreBytes payload, int most_wait_ms) {
+WriteBehind::Outcome WriteBehind::Add(const ObjectId& id, StoreBytes payload, int max_wait_ms) {
   const auto size = static_cast<std::int64_t>(payload.size);
   std::unique_lock lock(mutex_);
   try {
     if (held_.contains(id)) return Outcome::kQueued;
-    const bool has_room = written_.wait_for(lock, std::chrono::milliseconds(most_wait_ms), [&] {
-      return bytes_ == 0 || bytes_ + size <= most_bytes_;
+    const bool has_room = written_.wait_for(lock, std::chrono::milliseconds(max_wait_ms), [&] {
+      return bytes_ == 0 || bytes_ + size <= max_bytes_;
     });
     if (held_.contains(id)) return Outcome::kQueued;  // another thread queued it meanwhile
     if (has_room && !stop_) {

@@ -37,9 +37,9 @@ class WriteBehind {
  public:
   // Writes an object.
   using Write = std::function<Status(const ObjectId& id, std::span<const std::byte> payload)>;
-  // `store` must outlive it. At most `most_bytes` wait, or one object. Without `write` objects are put into the
+  // `store` must outlive it. At most `max_bytes` wait, or one object. Without `write` objects are put into the
   // store.
-  WriteBehind(Store& store, std::int64_t most_bytes, Write write = nullptr);
+  WriteBehind(Store& store, std::int64_t max_bytes, Write write = nullptr);
   // Writes what waits.
   ~WriteBehind();
   WriteBehind(const WriteBehind&) = delete;
@@ -49,9 +49,9 @@ class WriteBehind {
     kQueued,
     kFull,  // the disk is slower than the caller: the object is not stored
   };
-  // Takes an object to be written. Waits up to `most_wait_ms` for room. An object that waits already is
+  // Takes an object to be written. Waits up to `max_wait_ms` for room. An object that waits already is
   // not taken again.
-  Outcome Add(const ObjectId& id, StoreBytes payload, int most_wait_ms);
+  Outcome Add(const ObjectId& id, StoreBytes payload, int max_wait_ms);
   // Calls a function in the thread, after the objects that wait now. It may use the store. Returns false
   // without memory.
   using Task = std::function<Status(Store& store)>;
@@ -80,7 +80,7 @@ class WriteBehind {
 
   Store& store_;
   const Write write_;
-  const std::int64_t most_bytes_;
+  const std::int64_t max_bytes_;
   mutable std::mutex mutex_;
   std::condition_variable added_, written_;
   std::deque<Object> queue_;

@@ -96,9 +96,9 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
     const bool zeros = live.has_value() && live->state == 0 && live->copy == 0;
     if (other && live.has_value() && !zeros) states.insert({live->state, live->copy});
   }
-  const std::size_t most = recurrent_.max_states > 0
-                               ? static_cast<std::size_t>(recurrent_.max_states)
-                               : sequences_.size();
+  const std::size_t max = recurrent_.max_states > 0
+                              ? static_cast<std::size_t>(recurrent_.max_states)
+                              : sequences_.size();
   if (mode == ForwardMode::kReserve) return StatusCode::kOk;
   int inside = 0;
   for (const Member& member : members) {
@@ -110,7 +110,7 @@ StatusCode RecurrentReference::PrepareStates(const TestBatch& batch, ForwardMode
   for (const auto& [sequence, round] : rounds_) round_states += round.passes.size();
   std::size_t more = 0;
   for (const Member& member : members) more += rounds_.count(member.sequence);
-  const bool full = states.size() + members.size() > most || inside > recurrent_.snapshot_states ||
+  const bool full = states.size() + members.size() > max || inside > recurrent_.snapshot_states ||
                     (more > 0 && round_states + more >
                                      static_cast<std::size_t>(setup_.options.max_batch +
                                                               8 * setup_.options.max_sequences));

@@ -34,9 +34,7 @@ StatusCode RecurrentReference::CheckCommit(const std::vector<SequenceLength>& ke
   if (code != StatusCode::kOk) return code;
   for (const auto& [id, length] : kept) {
     const Round& round = rounds_.at(Index(id));
-    const auto remains = [&, most = length](const TestToken& token) {
-      return token.position < most;
-    };
+    const auto remains = [&, max = length](const TestToken& token) { return token.position < max; };
     for (const TestToken& token : round.torn) {
       if (remains(token)) return StatusCode::kUnsupported;
     }

@@ -80,12 +80,12 @@ HWY_INLINE float LargestScore(const float* scores, RowRange tiles) {
       largest[0][v] = hn::Max(largest[0][v], hn::LoadU(d, scores + i + v * kLanes));
     }
   }
-  VF most = hn::Max(largest[0][0], largest[1][0]);
+  VF max = hn::Max(largest[0][0], largest[1][0]);
   KVCACHE_UNROLL
   for (int v = 1; v < kRegs; ++v) {
-    most = hn::Max(most, hn::Max(largest[0][v], largest[1][v]));
+    max = hn::Max(max, hn::Max(largest[0][v], largest[1][v]));
   }
-  return hn::GetLane(hn::MaxOfLanes(d, most));
+  return hn::GetLane(hn::MaxOfLanes(d, max));
 }
 
 struct SplitSums {

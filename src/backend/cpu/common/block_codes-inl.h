@@ -25,16 +25,16 @@ namespace HWY_NAMESPACE {
 // is the same, and infinities and NaNs are larger than all numbers.
 class Largest {
  public:
-  HWY_INLINE Largest() : most_(hn::Zero(DI())) {}
-  HWY_INLINE void Add(VF x) { most_ = hn::Max(most_, hn::BitCast(DI(), hn::Abs(x))); }
+  HWY_INLINE Largest() : max_(hn::Zero(DI())) {}
+  HWY_INLINE void Add(VF x) { max_ = hn::Max(max_, hn::BitCast(DI(), hn::Abs(x))); }
 
   HWY_INLINE float Get() const {
-    return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(DI(), most_)));
+    return std::bit_cast<float>(hn::GetLane(hn::MaxOfLanes(DI(), max_)));
   }
 
  private:
   using DI = hn::RebindToSigned<DF>;
-  hn::Vec<DI> most_;
+  hn::Vec<DI> max_;
 };
 
 // Represents floats as integers times a unit. The inverse is 0 if that is impossible: either the
@@ -45,9 +45,9 @@ struct Quantizer {
   float inverse = 0.0f;
 
   // For floats of magnitude up to `most`, as integers of magnitude up to `levels`.
-  static HWY_INLINE Quantizer Of(float most, float levels) {
+  static HWY_INLINE Quantizer Of(float max, float levels) {
     using Limits = std::numeric_limits<float>;
-    const float unit = most / levels;
+    const float unit = max / levels;
     if (!(unit <= Limits::max())) return {Limits::quiet_NaN(), 0.0f};
     return {unit, unit >= Limits::min() ? 1.0f / unit : 0.0f};
   }

@@ -39,10 +39,10 @@ using DCode = hn::RebindToSigned<DF>;
 using VCode = hn::Vec<DCode>;
 
 HWY_INLINE float LargestMagnitude(const float* x) {
-  Largest most;
+  Largest max;
   KVCACHE_UNROLL
-  for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(DF(), x + i));
-  return most.Get();
+  for (int i = 0; i < kKvBlock; i += kLanes) max.Add(hn::LoadU(DF(), x + i));
+  return max.Get();
 }
 
 // The first value of the given magnitude; +0 if all values are zero.

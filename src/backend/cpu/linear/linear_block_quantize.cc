@@ -24,11 +24,11 @@ namespace hn = hwy::HWY_NAMESPACE;
 // depending on its place.
 HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
   const DF d;
-  VI most = hn::Zero(DI());
+  VI max = hn::Zero(DI());
   for (std::int64_t i = 0; i < count; i += kLanes) {
-    most = hn::Max(most, hn::BitCast(DI(), hn::Abs(hn::LoadU(d, x + i))));
+    max = hn::Max(max, hn::BitCast(DI(), hn::Abs(hn::LoadU(d, x + i))));
   }
-  return hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(DI(), most)));
+  return hn::GetLane(hn::BitCast(d, hn::MaxOfLanes(DI(), max)));
 }
 
 // Quantises kCount inputs and returns the sum of the values. Writes zeros if the inverse is 0.

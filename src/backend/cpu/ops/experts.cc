@@ -104,8 +104,8 @@ constexpr double kExcluded = -std::numeric_limits<double>::infinity();
 // Excludes the experts of all groups but the best.
 void ExcludeGroups(const RouterOptions& options, std::span<double> scores) {
   const std::size_t size = scores.size() / static_cast<std::size_t>(options.groups);
-  std::array<double, RouterOptions::kMostScored> of_group;
-  std::array<std::int32_t, RouterOptions::kMostScored> memory;
+  std::array<double, RouterOptions::kMaxScored> of_group;
+  std::array<std::int32_t, RouterOptions::kMaxScored> memory;
   for (std::size_t group = 0; group < static_cast<std::size_t>(options.groups); ++group) {
     const std::span<std::int32_t> best =
         std::span(memory).first(static_cast<std::size_t>(options.group_best));
@@ -125,7 +125,7 @@ void ExcludeGroups(const RouterOptions& options, std::span<double> scores) {
 
 void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& options,
                    std::span<std::int32_t> experts) {
-  std::array<double, RouterOptions::kMostScored> memory;
+  std::array<double, RouterOptions::kMaxScored> memory;
   const std::span<double> scores = std::span(memory).first(all);
   const double sum = gate.SumOfAll();
   for (std::size_t i = 0; i < all; ++i) {
@@ -160,10 +160,10 @@ void RouteToken(std::span<const float> logits, const RouterOptions& options,
 
 Status CheckScored(const RouterOptions& options, std::int64_t experts) {
   if (!IsScored(options)) return Status::Ok();
-  if (experts > RouterOptions::kMostScored) {
+  if (experts > RouterOptions::kMaxScored) {
     return {StatusCode::kUnsupported, "route: " + std::to_string(experts) +
                                           " experts with a bias or groups; must be at most " +
-                                          std::to_string(RouterOptions::kMostScored)};
+                                          std::to_string(RouterOptions::kMaxScored)};
   }
   if (!options.selection_bias.empty() &&
       static_cast<std::int64_t>(options.selection_bias.size()) != experts) {

@@ -60,17 +60,17 @@ Position DraftProposals::MaxDrafts(const Job& job) const {
   if (job.request.constraint != nullptr) return 0;
   if (job.in_prompt || job.failures > 0 || job.pending() != 1) return 0;
   const auto generated = static_cast<Position>(job.result.tokens.size());
-  Position most = std::min<Position>(DraftRates::kMost, engine_.context() - job.length - 1);
-  if (job.request.max_tokens >= 0) most = std::min(most, job.request.max_tokens - generated - 1);
+  Position max = std::min<Position>(DraftRates::kMax, engine_.context() - job.length - 1);
+  if (job.request.max_tokens >= 0) max = std::min(max, job.request.max_tokens - generated - 1);
   const Position next = job.length + 1;
   for (const Position at : job.captures.lengths()) {
-    if (at > job.length) most = std::min(most, at - next);
+    if (at > job.length) max = std::min(max, at - next);
   }
   if (!prefixes_.divisible()) {
     const Position bound = options_.recompute_bound;
-    most = std::min(most, (next + bound - 1) / bound * bound - next);
+    max = std::min(max, (next + bound - 1) / bound * bound - next);
   }
-  return std::max<Position>(most, 0);
+  return std::max<Position>(max, 0);
 }
 
 void DraftProposals::Propose(std::span<const JobPtr> live, const PassComposer& composer) {
@@ -106,16 +106,16 @@ void DraftProposals::Propose(std::span<const JobPtr> live, const PassComposer& c
 void DraftProposals::Plan(std::span<const JobPtr> live, int tokens, int decodes, int left) {
   shares_.clear();
   for (const JobPtr& job : live) {
-    const Position most = MaxDrafts(*job);
+    const Position max = MaxDrafts(*job);
     DraftShare share;
-    if (most > 0) {
+    if (max > 0) {
       Drafter& drafter = *job->drafts->drafter;
-      share = {.rates = &drafter.rates(), .batch = drafter.batch(), .most = most};
+      share = {.rates = &drafter.rates(), .batch = drafter.batch(), .max = max};
       if (job->drafts->fixed > 0) {
-        const int drafts = std::min({job->drafts->fixed, static_cast<int>(most), left});
+        const int drafts = std::min({job->drafts->fixed, static_cast<int>(max), left});
         left -= drafts;
         tokens += drafts;
-        share.most = 0;
+        share.max = 0;
         job->drafts->wanted = drafts;
       }
     }
@@ -123,7 +123,7 @@ void DraftProposals::Plan(std::span<const JobPtr> live, int tokens, int decodes,
   }
   plan_.Share(shares_, tokens, decodes, left);
   for (std::size_t i = 0; i < shares_.size(); ++i) {
-    if (shares_[i].most > 0) live[i]->drafts->wanted = shares_[i].drafts;
+    if (shares_[i].max > 0) live[i]->drafts->wanted = shares_[i].drafts;
   }
 }
 
@@ -150,7 +150,7 @@ void DraftProposals::AskAll(std::span<const JobPtr> live) {
 }
 
 void DraftProposals::AddAsk(Job& job) {
-  const int most = std::exchange(job.drafts->wanted, 0);
+  const int max = std::exchange(job.drafts->wanted, 0);
   Status status;
   try {
     status = Tell(job);
@@ -160,7 +160,7 @@ void DraftProposals::AddAsk(Job& job) {
   if (!status.ok()) return LoseDrafter(job, std::move(status));
   asking_.push_back(&job);
   asks_.push_back(
-      {.drafter = job.drafts->drafter.get(), .most = most, .drafts = &job.drafts->proposed});
+      {.drafter = job.drafts->drafter.get(), .max = max, .drafts = &job.drafts->proposed});
 }
 
 Status DraftProposals::Tell(Job& job) {
@@ -181,7 +181,7 @@ void DraftProposals::Ask(BatchDrafter* batch) {
   try {
     if (batch != nullptr) return batch->Propose(asks_);
     DraftAsk& ask = asks_.front();
-    ask.status = ask.drafter->Propose(ask.most, *ask.drafts);
+    ask.status = ask.drafter->Propose(ask.max, *ask.drafts);
   } catch (const std::bad_alloc&) {
     for (DraftAsk& ask : asks_) ask.status = NoMemory();
   }
@@ -191,10 +191,9 @@ void DraftProposals::TakeDrafts(Job& job, DraftAsk& ask) const {
   if (!ask.status.ok()) return LoseDrafter(job, std::move(ask.status));
   std::vector<std::int32_t>& drafts = *ask.drafts;
   const std::int32_t tokens = engine_.info().embedding_rows;
-  const auto most = std::min(drafts.size(), static_cast<std::size_t>(ask.most));
-  const auto wrong =
-      std::find_if(drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(most),
-                   [&](std::int32_t token) { return token < 0 || token >= tokens; });
+  const auto max = std::min(drafts.size(), static_cast<std::size_t>(ask.max));
+  const auto wrong = std::find_if(drafts.begin(), drafts.begin() + static_cast<std::ptrdiff_t>(max),
+                                  [&](std::int32_t token) { return token < 0 || token >= tokens; });
   drafts.erase(wrong, drafts.end());
 }
 

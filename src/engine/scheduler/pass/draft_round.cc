@@ -50,18 +50,18 @@ void DraftRound::Begin(ComposedPass& pass) {
 }
 
 Status DraftRound::Open(const ComposedPass& pass) {
-  Position most = 0;
+  Position max = 0;
   members_.clear();
   try {
     for (const PassRows& of : pass.rows) {
       if (of.drafted == 0) continue;
       members_.push_back({of.job->sequence, of.job->length});
-      most = std::max(most, of.tokens);
+      max = std::max(max, of.tokens);
     }
     kept_.resize(members_.size());
     Cache* const caches[] = {&engine_.cache()};
     KVCACHE_ASSIGN_OR_RETURN(transaction_,
-                             Transaction::Begin(caches, members_, {.max_tokens = most}));
+                             Transaction::Begin(caches, members_, {.max_tokens = max}));
     return Status::Ok();
   } catch (const std::bad_alloc&) {
     return {StatusCode::kOutOfMemory, "no memory for a round of drafts"};

@@ -30,8 +30,8 @@ PassComposer::PassComposer(const Engine& engine, int max_tokens, double step_sec
 
 std::size_t PassComposer::PromptShare() const {
   const auto step = static_cast<std::size_t>(max_tokens_);
-  const std::size_t least = std::min<std::size_t>(PrefillPace::kLeastTokens, step / 2);
-  return std::max({std::size_t{1}, least, step / 8});
+  const std::size_t min = std::min<std::size_t>(PrefillPace::kMinTokens, step / 2);
+  return std::max({std::size_t{1}, min, step / 8});
 }
 
 // A token of each request that generates comes first, then prompts.
@@ -67,8 +67,8 @@ Position PassComposer::AddDecodes(ComposedPass& pass) const {
                   [this](const PassRows& of) { return ReadsPrompt(engine_, *of.job); });
   // If a step is one token, all take turns.
   const std::size_t for_prompts = any_prompt ? PromptShare() : 0;
-  const std::size_t least = for_prompts < left ? for_prompts : turn_ % 2;
-  for (std::size_t i = 0; i < count && left > least; ++i) {
+  const std::size_t min = for_prompts < left ? for_prompts : turn_ % 2;
+  for (std::size_t i = 0; i < count && left > min; ++i) {
     PassRows& of = pass.rows[(turn_ + i) % count];
     if (of.job->in_prompt) continue;
     pass.Add(of, 1);

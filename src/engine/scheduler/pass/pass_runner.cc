@@ -86,9 +86,9 @@ void PassRunner::AddSecondsOfCommit(double seconds) {
 // The workspace has a row of logits for each sequence; drafts need more.
 std::int64_t PassRunner::ExtraBytes(std::size_t rows) const {
   const auto vocabulary = static_cast<std::size_t>(engine_.vocabulary_size());
-  const auto most = static_cast<std::size_t>(std::max(engine_.options().max_sequences, 1));
+  const auto max = static_cast<std::size_t>(std::max(engine_.options().max_sequences, 1));
   const std::size_t values = std::max(logits_.capacity(), rows * vocabulary);
-  return static_cast<std::int64_t>((values - std::min(values, most * vocabulary)) * sizeof(float));
+  return static_cast<std::int64_t>((values - std::min(values, max * vocabulary)) * sizeof(float));
 }
 
 void PassRunner::Release() {

@@ -21,10 +21,10 @@ class PrefillBudget {
 
   // Returns how many tokens the pass has for a prompt of which `depth` tokens were read and `left` are left.
   Position Offer(Position depth, Position left) const {
-    const Position most = std::min(left, room_);
-    if (!someone_waits_) return most;
-    const Position least = std::min(most, PrefillPace::kLeastTokens - beside_.tokens());
-    return std::max(least, pace_.Fit(beside_, depth, most));
+    const Position max = std::min(left, room_);
+    if (!someone_waits_) return max;
+    const Position min = std::min(max, PrefillPace::kMinTokens - beside_.tokens());
+    return std::max(min, pace_.Fit(beside_, depth, max));
   }
   // The prompt takes `tokens` of them, at least 1.
   void Take(Position depth, Position left, Position tokens) {

@@ -9,17 +9,17 @@ namespace kvcache {
 namespace {
 
 constexpr double kNewest = 0.5;  // weight of the last measurement
-constexpr double kLeastRatio = 1.0 / 3.0;
-constexpr double kMostRatio = 3.0;   // measured by expected: with kNewest, a time doubles at most
-constexpr double kMostGrowth = 1.5;  // of a chunk
+constexpr double kMinRatio = 1.0 / 3.0;
+constexpr double kMaxRatio = 3.0;   // measured by expected: with kNewest, a time doubles at most
+constexpr double kMaxGrowth = 1.5;  // of a chunk
 constexpr double kFirstExcess = 0.05;
 constexpr double kNewestExcess = 0.25;
-constexpr double kMargin = 6.0;   // times the excess
-constexpr int kRefreshSame = 32;  // passes with prompts between two without
-constexpr int kRefreshOther = 8;  // the same, if there are many more rows or many fewer
-constexpr int kRefreshSoon = 2;   // the same, if the last time without was not the expected one
-constexpr double kSteady = 1.5;   // times the expected time, or by it
-constexpr double kLeastSeconds = 1e-6;  // of a pass; a coarse clock may show none
+constexpr double kMargin = 6.0;       // times the excess
+constexpr int kRefreshSame = 32;      // passes with prompts between two without
+constexpr int kRefreshOther = 8;      // the same, if there are many more rows or many fewer
+constexpr int kRefreshSoon = 2;       // the same, if the last time without was not the expected one
+constexpr double kSteady = 1.5;       // times the expected time, or by it
+constexpr double kMinSeconds = 1e-6;  // of a pass; a coarse clock may show none
 
 }  // namespace
 
@@ -38,15 +38,15 @@ void PrefillWork::Add(Position depth, Position count) {
   }
 }
 
-PrefillPace::PrefillPace(double step_seconds, Position most_tokens)
+PrefillPace::PrefillPace(double step_seconds, Position max_tokens)
     : step_seconds_(step_seconds),
-      least_token_seconds_(step_seconds / (kMostGrowth * most_tokens)),
+      min_token_seconds_(step_seconds / (kMaxGrowth * max_tokens)),
       excess_(kFirstExcess) {}
 
 void PrefillPace::Count(int rows, const PrefillWork& work, double seconds) {
   prompt_passes_ += work.tokens() > 0 ? 1 : 0;
   if (rows < 1) return;
-  seconds = std::max(seconds, kLeastSeconds);
+  seconds = std::max(seconds, kMinSeconds);
   if (work.tokens() == 0) return CountRows(rows, seconds);
   ++passes_since_;
   CountAdded(work, std::max(seconds - RowSeconds(rows), 0.0));
@@ -69,7 +69,7 @@ double PrefillPace::RowSeconds(int rows) const {
 void PrefillPace::CountRows(int rows, double seconds) {
   if (costs_of_rows_.known()) {
     const double usual = RowSeconds(rows);
-    const double ratio = std::min(seconds / usual, kMostRatio);
+    const double ratio = std::min(seconds / usual, kMaxRatio);
     rows_are_steady_ = ratio < kSteady && ratio > 1.0 / kSteady;
     costs_of_rows_.Count(rows, seconds);
     const double weight = ratio < 1.0 ? 1.0 : kNewest;
@@ -107,13 +107,13 @@ double PrefillPace::AddedSeconds(const PrefillWork& work) const {
 void PrefillPace::CountAdded(const PrefillWork& work, double seconds) {
   double expected = AddedSeconds(work);
   if (expected == 0.0) {  // the first one of all: the next has at most twice its tokens
-    const double each = std::max(seconds, step_seconds_ / kMostGrowth) / work.tokens();
+    const double each = std::max(seconds, step_seconds_ / kMaxGrowth) / work.tokens();
     for (std::size_t octave = 0; octave < PrefillWork::kOctaves; ++octave) {
       if (work.tokens(octave) > 0) token_seconds_[octave] = each;
     }
     return;
   }
-  const double ratio = std::clamp(seconds / expected, kLeastRatio, kMostRatio);
+  const double ratio = std::clamp(seconds / expected, kMinRatio, kMaxRatio);
   excess_ += kNewestExcess * (std::max(ratio - 1.0, 0.0) - excess_);
   std::array<double, PrefillWork::kOctaves> parts{};
   double squares = 0.0;
@@ -125,18 +125,18 @@ void PrefillPace::CountAdded(const PrefillWork& work, double seconds) {
   for (std::size_t octave = parts.size(); octave-- > 0;) {
     if (parts[octave] == 0.0) continue;
     const double change = 1.0 + kNewest * (ratio - 1.0) * parts[octave] / squares;
-    token_seconds_[octave] = std::max(TokenSeconds(octave) * change, least_token_seconds_);
+    token_seconds_[octave] = std::max(TokenSeconds(octave) * change, min_token_seconds_);
   }
 }
 
-Position PrefillPace::Fit(const PrefillWork& work, Position depth, Position most) const {
+Position PrefillPace::Fit(const PrefillWork& work, Position depth, Position max) const {
   double seconds = step_seconds_ / (1.0 + kMargin * excess_) - AddedSeconds(work);
-  most = std::min(most, static_cast<Position>(kMostGrowth * last_tokens()) - work.tokens());
+  max = std::min(max, static_cast<Position>(kMaxGrowth * last_tokens()) - work.tokens());
   Position tokens = 0;
-  for (std::size_t octave = PrefillWork::OctaveOf(depth); tokens < most; ++octave) {
+  for (std::size_t octave = PrefillWork::OctaveOf(depth); tokens < max; ++octave) {
     const double each = TokenSeconds(octave);
     if (each == 0.0 || seconds < each) break;
-    Position here = most - tokens;
+    Position here = max - tokens;
     if (octave + 1 < PrefillWork::kOctaves) {
       here = std::min(here, PrefillWork::EndOf(octave) - depth - tokens);
     }

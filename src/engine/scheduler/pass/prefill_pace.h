@@ -48,10 +48,10 @@ class PrefillWork {
 class PrefillPace {
  public:
   // Tokens that a pass with prompts reads at least, if they have so many left and the pass has room.
-  static constexpr Position kLeastTokens = 16;
+  static constexpr Position kMinTokens = 16;
 
-  // A pass has at most `most_tokens` tokens. REQUIRES: step_seconds > 0, most_tokens >= 1.
-  PrefillPace(double step_seconds, Position most_tokens);
+  // A pass has at most `max_tokens` tokens. REQUIRES: step_seconds > 0, max_tokens >= 1.
+  PrefillPace(double step_seconds, Position max_tokens);
 
   // Counts a pass with `rows` tokens of requests that generate, drafts included, and this work of prompts.
   void Count(int rows, const PrefillWork& work, double seconds);
@@ -62,9 +62,9 @@ class PrefillPace {
 
   // Returns how many of the next `most` tokens of a prompt, of which `depth` were read before, fit into a pass that
   // has this work already. 0: none.
-  Position Fit(const PrefillWork& work, Position depth, Position most) const;
-  // Returns the tokens of prompts beside rows in the last pass that had any; at least kLeastTokens.
-  Position last_tokens() const { return std::max(last_tokens_, kLeastTokens); }
+  Position Fit(const PrefillWork& work, Position depth, Position max) const;
+  // Returns the tokens of prompts beside rows in the last pass that had any; at least kMinTokens.
+  Position last_tokens() const { return std::max(last_tokens_, kMinTokens); }
   // Returns whether the next pass with prompts begins with the one that arrived first, and not with the shortest: each
   // fourth does.
   bool BeginsWithOldest() const { return prompt_passes_ % 4 == 3; }
@@ -82,7 +82,7 @@ class PrefillPace {
 
   const double step_seconds_;
   // No time becomes so small that the next chunk, if it has many more tokens, comes as a surprise.
-  const double least_token_seconds_;
+  const double min_token_seconds_;
   std::array<double, PrefillWork::kOctaves> token_seconds_{};  // 0: not measured
   double excess_;             // mean of max(0, measured / expected - 1)
   Position last_tokens_ = 0;  // of prompts beside rows, in the last pass that had any

@@ -16,7 +16,7 @@ namespace kvcache::prefill_pace_test {
 namespace {
 
 constexpr double kStep = 0.1;
-constexpr Position kMost = 512;
+constexpr Position kMax = 512;
 
 // A pass reads the weights while it computes its tokens; pairs of tokens come on top.
 struct Machine {
@@ -56,7 +56,7 @@ class Reader {
       Alone();
       EXPECT_FALSE(pace.MeasuresRows(rows_)) << "two passes without a prompt";
     }
-    const PrefillBudget budget(pace, kMost, rows_);
+    const PrefillBudget budget(pace, kMax, rows_);
     const Position count = budget.Offer(depth, left);
     PrefillWork work;
     work.Add(depth, count);
@@ -75,11 +75,11 @@ class Reader {
   }
   // What adds no more than it must.
   double Bound(Position depth) const {
-    const double least = machine_.Seconds(rows_, depth, 16) - machine_.Seconds(rows_, 0, 0);
-    return std::max(kStep, busy * least);
+    const double min = machine_.Seconds(rows_, depth, 16) - machine_.Seconds(rows_, 0, 0);
+    return std::max(kStep, busy * min);
   }
 
-  PrefillPace pace{kStep, kMost};
+  PrefillPace pace{kStep, kMax};
   std::vector<double> added;
   double busy = 1.0;
 
@@ -171,7 +171,7 @@ TEST(PrefillPace, ASinglePassChangesLittle) {
 }
 
 TEST(PrefillPace, ASlowFirstPassIsForgotten) {
-  PrefillPace pace(kStep, kMost);
+  PrefillPace pace(kStep, kMax);
   pace.Count(4, {}, 3.0);
   for (int i = 0; i < 8; ++i) pace.Count(4, {}, 0.03);
   EXPECT_LT(pace.RowSeconds(4), 0.05);
@@ -236,7 +236,7 @@ TEST(PrefillPace, NoiseMakesChunksShorter) {
 
 // What decodes take changes while prompts are read all the time.
 TEST(PrefillPace, RowsAreMeasuredAgain) {
-  PrefillPace pace(kStep, kMost);
+  PrefillPace pace(kStep, kMax);
   EXPECT_FALSE(pace.MeasuresRows(0)) << "nothing to measure";
   EXPECT_TRUE(pace.MeasuresRows(3)) << "never measured";
   pace.Count(3, {}, 0.05);
@@ -261,21 +261,21 @@ TEST(PrefillPace, RowsAreMeasuredAgain) {
 }
 
 TEST(PrefillBudget, PromptsAloneFillThePass) {
-  PrefillPace pace(kStep, kMost);
-  PrefillBudget budget(pace, kMost, 0);
-  EXPECT_EQ(budget.Offer(0, 3000), kMost);
+  PrefillPace pace(kStep, kMax);
+  PrefillBudget budget(pace, kMax, 0);
+  EXPECT_EQ(budget.Offer(0, 3000), kMax);
   budget.Take(0, 3000, 200);
-  EXPECT_EQ(budget.Offer(0, 3000), kMost - 200);
+  EXPECT_EQ(budget.Offer(0, 3000), kMax - 200);
   EXPECT_EQ(budget.Offer(0, 5), 5);
 }
 
 TEST(PrefillBudget, BesideOthersThereAreSixteenAtLeast) {
-  const PrefillPace unknown(kStep, kMost);
-  EXPECT_EQ(PrefillBudget(unknown, kMost, 2).Offer(0, 3000), 16);
-  EXPECT_EQ(PrefillBudget(unknown, kMost, 2).Offer(0, 1), 1);
+  const PrefillPace unknown(kStep, kMax);
+  EXPECT_EQ(PrefillBudget(unknown, kMax, 2).Offer(0, 3000), 16);
+  EXPECT_EQ(PrefillBudget(unknown, kMax, 2).Offer(0, 1), 1);
   EXPECT_EQ(PrefillBudget(unknown, 7, 2).Offer(0, 3000), 7);
   EXPECT_EQ(PrefillBudget(unknown, 0, 2).Offer(0, 3000), 0);
-  PrefillBudget shared(unknown, kMost, 2);
+  PrefillBudget shared(unknown, kMax, 2);
   shared.Take(0, 10, 10);
   EXPECT_EQ(shared.Offer(0, 3000), 6) << "of all prompts together";
   shared.Take(0, 3000, 6);
@@ -283,8 +283,8 @@ TEST(PrefillBudget, BesideOthersThereAreSixteenAtLeast) {
 }
 
 TEST(PrefillBudget, APromptThatEndsWaitsForTheOthers) {
-  PrefillPace pace(kStep, kMost);
-  PrefillBudget budget(pace, kMost, 0);
+  PrefillPace pace(kStep, kMax);
+  PrefillBudget budget(pace, kMax, 0);
   EXPECT_EQ(budget.Offer(0, 60), 60);
   budget.Take(0, 60, 60);
   EXPECT_EQ(budget.Offer(0, 3000), 16);

@@ -358,16 +358,16 @@ Result<ChatInput> ReadConversation(const Json& body, const Fields& fields, const
 Result<Position> EndOfMessage(const RouteContext& context, ChatInput input, const Prompt& prompt,
                               std::ptrdiff_t message) {
   // The last token is never reused.
-  const auto most = static_cast<Position>(prompt.tokens.size()) - 1;
+  const auto max = static_cast<Position>(prompt.tokens.size()) - 1;
   const auto next = static_cast<std::size_t>(message + 1);
-  if (next >= input.messages.size()) return most;
+  if (next >= input.messages.size()) return max;
   Json& content = input.messages[next]["content"];
   const std::string text = content.is_string() ? content.get<std::string>() : std::string();
   content = (text.starts_with('a') ? "b" : "a") + text;
   KVCACHE_ASSIGN_OR_RETURN(const Prompt other, RenderChat(context, std::move(input)));
   const auto differ = std::mismatch(prompt.tokens.begin(), prompt.tokens.end(),
                                     other.tokens.begin(), other.tokens.end());
-  return std::min(most, static_cast<Position>(differ.first - prompt.tokens.begin()));
+  return std::min(max, static_cast<Position>(differ.first - prompt.tokens.begin()));
 }
 
 // Returns a pin for each time to live: the longest marked prefix.
@@ -449,7 +449,7 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
 void AnthropicMessages(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
-  const auto most = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
+  const auto max = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
   if (const Json* const stop = fields.Find("stop_sequences");
       stop != nullptr && !stop->is_array()) {
     fields.Fail("stop_sequences", "must be an array of strings");
@@ -462,7 +462,7 @@ void AnthropicMessages(const RouteContext& context, const Json& body, const Repl
   const bool stream = fields.Bool("stream", false);
   auto request = ReadPrompt(context, body, fields, *reply);
   if (!request.ok()) return;
-  request->max_tokens = most;
+  request->max_tokens = max;
   request->stop = std::move(stop);
   request->sampling = sampling;
   Position marked = 0;

@@ -12,8 +12,8 @@
 namespace kvcache::server::llamacpp_test {
 namespace {
 
-Json Ask(const Json& prompt, int most = 12) {
-  return {{"prompt", prompt}, {"n_predict", most}, {"temperature", 0}};
+Json Ask(const Json& prompt, int max = 12) {
+  return {{"prompt", prompt}, {"n_predict", max}, {"temperature", 0}};
 }
 
 TEST_F(ServerTest, CompletionsHaveLlamaCppsShape) {

@@ -117,9 +117,9 @@ TextRequest ReadRequest(const RouteContext& context, Fields& fields, const Json&
   RefuseUnsupported(fields);
   TextRequest request;
   const char* const name = fields.Has("n_predict") ? "n_predict" : "max_tokens";
-  const std::int64_t most =
+  const std::int64_t max =
       fields.Integer(name, StoredMaxTokens(context.model), INT32_MIN, INT32_MAX);
-  request.max_tokens = most < 0 ? -1 : static_cast<std::int32_t>(most);
+  request.max_tokens = max < 0 ? -1 : static_cast<std::int32_t>(max);
   request.stop = ReadStops(fields);
   if (!fields.Has("stop")) request.stop = StoredStops(context.model);
   static const Json kNoSeed = Json::object();
@@ -176,13 +176,13 @@ bool IsList(const Json& prompt) {
 }
 
 Result<std::vector<Prompt>> ReadPrompts(const Engine& engine, const Fields& fields) {
-  constexpr std::size_t kMostPrompts = 16;
+  constexpr std::size_t kMaxPrompts = 16;
   const Json* const given = fields.Find("prompt");
   if (given == nullptr) return Status(StatusCode::kInvalidArgument, "'prompt' is missing");
   const Json list = IsList(*given) ? *given : Json::array({*given});
-  if (list.empty() || list.size() > kMostPrompts) {
+  if (list.empty() || list.size() > kMaxPrompts) {
     return Status(StatusCode::kInvalidArgument,
-                  StrCat("'prompt' has ", list.size(), " prompts; must have 1 to ", kMostPrompts));
+                  StrCat("'prompt' has ", list.size(), " prompts; must have 1 to ", kMaxPrompts));
   }
   std::vector<Prompt> prompts;
   for (const Json& one : list) {

@@ -84,8 +84,8 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
   const Json* const given = fields.Find("options");
   Fields options(given != nullptr ? *given : kNone, "options.", &model.parameters);
   // Negative: as many as fit, and so is 0 in Ollama.
-  const std::int64_t most = options.Integer("num_predict", -1, INT32_MIN, INT32_MAX);
-  request.max_tokens = most > 0 ? static_cast<std::int32_t>(most) : -1;
+  const std::int64_t max = options.Integer("num_predict", -1, INT32_MIN, INT32_MAX);
+  request.max_tokens = max > 0 ? static_cast<std::int32_t>(max) : -1;
   request.stop = options.Texts("stop", 16);
   request.sampling = ReadSampling(options);
   request.form = ReadAskedForm(options);

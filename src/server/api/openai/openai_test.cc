@@ -58,7 +58,7 @@ TEST_F(ServerTest, ChoicesOfASeedDiffer) {
   body["temperature"] = 1;
   body["seed"] = 11;
   EXPECT_EQ(ChatText(body), sampled[0]);
-  Start({.most_running = 2});
+  Start({.max_running = 2});
   body["n"] = 3;
   EXPECT_EQ(Post("/v1/chat/completions", body).status, 429);
 }

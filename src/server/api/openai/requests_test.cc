@@ -10,12 +10,12 @@ namespace {
 
 using Given = std::vector<std::pair<const char*, Json>>;
 
-Json Completion(const Json& prompt, int most = 8) {
-  return {{"prompt", prompt}, {"max_tokens", most}, {"temperature", 0}};
+Json Completion(const Json& prompt, int max = 8) {
+  return {{"prompt", prompt}, {"max_tokens", max}, {"temperature", 0}};
 }
 
-Json Response(const std::string& input, int most = 8) {
-  return {{"input", input}, {"max_output_tokens", most}, {"temperature", 0}};
+Json Response(const std::string& input, int max = 8) {
+  return {{"input", input}, {"max_output_tokens", max}, {"temperature", 0}};
 }
 
 class OpenAiRequestsTest : public ServerTest {
@@ -179,19 +179,19 @@ TEST_F(OpenAiRequestsTest, WhatWouldChangeTheAnswerIsRefused) {
 }
 
 TEST_F(OpenAiRequestsTest, MinusOneIsNoLimit) {
-  const auto ends = [&](const std::string& path, Json body, const char* name, const Json& most) {
+  const auto ends = [&](const std::string& path, Json body, const char* name, const Json& max) {
     body["stop"] = ".";
     body.erase("max_tokens");
     body.erase("max_output_tokens");
-    if (!most.is_null()) body[name] = most;
+    if (!max.is_null()) body[name] = max;
     return TextOf(Post(path, body));
   };
   const Json chat = Chat("Tell me of a fox.");
   const std::string expected = ends("/v1/chat/completions", chat, "max_tokens", nullptr);
   EXPECT_GT(expected.size(), 20);
   for (const char* const name : {"max_tokens", "max_completion_tokens", "n_predict"}) {
-    for (const Json& most : {Json(-1), Json(-1.0), Json(4'000'000'000), Json(INT64_MAX)}) {
-      EXPECT_EQ(ends("/v1/chat/completions", chat, name, most), expected) << name << most;
+    for (const Json& max : {Json(-1), Json(-1.0), Json(4'000'000'000), Json(INT64_MAX)}) {
+      EXPECT_EQ(ends("/v1/chat/completions", chat, name, max), expected) << name << max;
     }
   }
   const std::string text = ends("/v1/completions", Completion("Once"), "max_tokens", 400);

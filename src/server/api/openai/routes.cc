@@ -22,8 +22,8 @@
 namespace kvcache::server {
 namespace {
 
-constexpr std::size_t kMostPrompts = 128;
-constexpr int kMostChoices = 512;  // of all prompts together
+constexpr std::size_t kMaxPrompts = 128;
+constexpr int kMaxChoices = 512;  // of all prompts together
 
 bool IncludesUsage(Fields& fields) {
   const Json* const options = fields.Find("stream_options");
@@ -87,8 +87,8 @@ void Generate(const RouteContext& context, OpenAiKind kind, TextRequest request,
               std::vector<Prompt> prompts, Fields& fields, const Reply& reply) {
   const bool stream = fields.Bool("stream", false);
   const bool include_usage = IncludesUsage(fields);
-  const int most = std::max(1, kMostChoices / static_cast<int>(prompts.size()));
-  const auto choices = static_cast<int>(fields.Integer("n", 1, 1, std::min(most, 16)));
+  const int max = std::max(1, kMaxChoices / static_cast<int>(prompts.size()));
+  const auto choices = static_cast<int>(fields.Integer("n", 1, 1, std::min(max, 16)));
   if (fields.Integer("best_of", choices, 1, INT32_MAX) > choices) {
     fields.Fail("best_of", "is larger than 'n'; that is not supported by this server");
   }
@@ -148,9 +148,9 @@ std::vector<Prompt> ReadPrompts(const RouteContext& context, Fields& fields) {
   const Json* const given = fields.Find("prompt");
   const bool several = given != nullptr && given->is_array() &&
                        (given->empty() || given->front().is_string() || given->front().is_array());
-  if (given == nullptr || (several && (given->empty() || given->size() > kMostPrompts))) {
+  if (given == nullptr || (several && (given->empty() || given->size() > kMaxPrompts))) {
     fields.Fail("prompt", StrCat("must be a string, an array of tokens, or an array of 1 to ",
-                                 kMostPrompts, " of these"));
+                                 kMaxPrompts, " of these"));
     return prompts;
   }
   for (std::size_t i = 0; i < (several ? given->size() : 1); ++i) {

@@ -154,7 +154,7 @@ void Slots(const ServerContext& context, const Reply& reply) {
     const Engine& engine = lease->engine();
     Json slots = {{"model", name},
                   {"sequences", SequencesJson(scheduler, user)},
-                  {"most_sequences", engine.options().max_sequences},
+                  {"max_sequences", engine.options().max_sequences},
                   {"context", engine.context()}};
     if (user.is_admin) {  // these count all users' tokens
       slots["free_cells"] = free_cells;

@@ -63,12 +63,12 @@ void PrefixRows::Append(std::span<const PrefixKey> keys, PrefixRow& row) {
 namespace {
 
 // Takes the part of `keys`, which begin at `at`, that lies in [from, from + most).
-void TakeRange(std::span<const PrefixKey> keys, Position at, Position from, Position most,
+void TakeRange(std::span<const PrefixKey> keys, Position at, Position from, Position max,
                std::vector<PrefixKey>& taken) {
   const Position size = static_cast<Position>(keys.size());
   const Position begin = std::clamp(from - at, 0, size);
   const Position end =
-      static_cast<Position>(std::clamp<std::int64_t>(std::int64_t{from} + most - at, begin, size));
+      static_cast<Position>(std::clamp<std::int64_t>(std::int64_t{from} + max - at, begin, size));
   const auto part =
       keys.subspan(static_cast<std::size_t>(begin), static_cast<std::size_t>(end - begin));
   taken.insert(taken.end(), part.begin(), part.end());
@@ -77,7 +77,7 @@ void TakeRange(std::span<const PrefixKey> keys, Position at, Position from, Posi
 }  // namespace
 
 RowKeys KeysOfRow(const PrefixCache& prefixes, std::uint64_t salt, std::uint64_t number,
-                  Position from, Position most) {
+                  Position from, Position max) {
   PrefixRows rows({});
   RowKeys found;
   prefixes.Visit(salt, [&](const PrefixNodeView& node) {
@@ -90,8 +90,8 @@ RowKeys KeysOfRow(const PrefixCache& prefixes, std::uint64_t salt, std::uint64_t
     const PrefixRow& row = rows.rows().back();
     // The keys of folded nodes, which a row begins with, are few enough to be in `first`.
     const auto folded = static_cast<std::size_t>(is_new ? node.begin - row.begin : 0);
-    TakeRange(std::span(row.first).first(folded), 0, from, most, found.keys);
-    TakeRange(node.keys, node.begin - row.begin, from, most, found.keys);
+    TakeRange(std::span(row.first).first(folded), 0, from, max, found.keys);
+    TakeRange(node.keys, node.begin - row.begin, from, max, found.keys);
     found.length = row.end - row.begin;
     return true;
   });

@@ -88,6 +88,6 @@ struct RowKeys {
   Position length = 0;
 };
 RowKeys KeysOfRow(const PrefixCache& prefixes, std::uint64_t salt, std::uint64_t number,
-                  Position from, Position most);
+                  Position from, Position max);
 
 }  // namespace kvcache::server

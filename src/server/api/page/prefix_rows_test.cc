@@ -59,13 +59,25 @@ class PrefixRowsTest : public ::testing::Test {
     return text;
   }
 
+  // Begins again with states that cannot be cut: each keeps a node of its own.
+  void UseWholeStates() { cache_ = *PrefixCache::Make(no_states_, {.divisible = false}); }
+
   NoStates no_states_;
   std::unique_ptr<PrefixCache> cache_ = *PrefixCache::Make(no_states_, {});
   std::uint64_t states_ = 0;
   double now_ = 0.0;
 };
 
+TEST_F(PrefixRowsTest, GrowthIsOnePart) {
+  Add("the cat");
+  Add("the cat sat");
+  EXPECT_EQ(Drawn(), "the cat sat|\n");
+  Add("the dog");
+  EXPECT_EQ(Drawn(), "the |\n dog|\n cat sat|\n");
+}
+
 TEST_F(PrefixRowsTest, NodesWithoutForksAreOneRow) {
+  UseWholeStates();
   Add("the cat");
   Add("the cat sat");
   Add("the cat sat down");
@@ -75,6 +87,7 @@ TEST_F(PrefixRowsTest, NodesWithoutForksAreOneRow) {
 }
 
 TEST_F(PrefixRowsTest, ChainsOfSingleTokensAreFolded) {
+  UseWholeStates();
   // A prompt that grows by a token at a time is one row.
   for (int size = 1; size <= 20; ++size)
     Add(std::string("abcdefghijklmnopqrst").substr(0, static_cast<std::size_t>(size)));
@@ -169,7 +182,7 @@ TEST_F(PrefixRowsTest, TenThousandPrefixesAreBounded) {
   EXPECT_EQ(rows.rows().front().first, (Keys{1, 10099, 7, 8, 9})) << "the last one used";
   EXPECT_TRUE(RowsIn({}).all());
   // A prompt that grew by a token 10,000 times.
-  cache_ = *PrefixCache::Make(no_states_, {});
+  UseWholeStates();
   Keys prompt;
   for (PrefixKey i = 0; i < 10000; ++i) {
     prompt.push_back(i);

@@ -160,7 +160,7 @@ Json StateJson(const ServerContext& context, const std::vector<LoadedModel>& mod
                 {"time_ms", UnixSeconds() * 1000},
                 {"seconds", 0},
                 {"context", 0},
-                {"most_sequences", 0},
+                {"max_sequences", 0},
                 {"nodes", Json::array()},
                 {"all_nodes", true},
                 {"sequences", Json::array()}};
@@ -178,7 +178,7 @@ void AddCache(const ServerContext& context, const TextService& service, const Sc
   const EngineOptions& options = service.engine().options();
   state["seconds"] = scheduler.Now();
   state["context"] = options.context;
-  state["most_sequences"] = options.max_sequences;
+  state["max_sequences"] = options.max_sequences;
   state["nodes"] = RowsJson(service, rows.rows());
   state["all_nodes"] = rows.all();
   state["sequences"] = SequencesJson(scheduler, context.user);

@@ -18,7 +18,7 @@ constexpr const char* kTask =
     "Summarise this conversation for someone who goes on with it and does not see it: what was "
     "asked for, what was done and found, decisions and their reasons, names and values that are "
     "needed again, and what is left to do. Write the summary and nothing else.";
-constexpr std::int32_t kMostSummary = 2048;  // tokens
+constexpr std::int32_t kMaxSummary = 2048;  // tokens
 
 class CompactionShape final : public AnswerShape {
  public:
@@ -68,7 +68,7 @@ void AddTask(Json& messages) {
 void OpenAiResponseCompact(const RouteContext& context, const Json& body, const Reply& reply) {
   Fields fields(body, "", &context.model.parameters);
   TextRequest request{.sampling = ReadSampling(fields), .stop = StoredStops(context.model)};
-  request.max_tokens = std::min(kMostSummary, context.service.engine().context() / 4);
+  request.max_tokens = std::min(kMaxSummary, context.service.engine().context() / 4);
   (void)fields.Text("instructions");
   if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
   auto conversation = ReadResponseConversation(context, fields, *reply);

@@ -7,8 +7,8 @@
 namespace kvcache::server::responses_test {
 namespace {
 
-Json Request(const Json& input, int most = 24) {
-  return {{"model", "story"}, {"input", input}, {"max_output_tokens", most}, {"temperature", 0}};
+Json Request(const Json& input, int max = 24) {
+  return {{"model", "story"}, {"input", input}, {"max_output_tokens", max}, {"temperature", 0}};
 }
 
 Json Message(const char* role, const std::string& text) {

@@ -26,17 +26,17 @@ TEST(ResponseStoreTest, KeepsWhatWasUsedLast) {
 }
 
 TEST(ResponseStoreTest, ItsBytesAreBounded) {
-  constexpr std::size_t kMost = 10000;
-  ResponseStore store({.count = 100, .bytes = kMost});
+  constexpr std::size_t kMax = 10000;
+  ResponseStore store({.count = 100, .bytes = kMax});
   for (int i = 0; i < 20; ++i) {
     store.Put(Stored(std::to_string(i), 1500));
-    EXPECT_LE(store.bytes(), kMost);
+    EXPECT_LE(store.bytes(), kMax);
   }
   EXPECT_TRUE(store.Get("19"));
   EXPECT_FALSE(store.Get("0"));
   const std::size_t count = store.count();
   EXPECT_GE(count, 3u);
-  store.Put(Stored("huge", kMost));
+  store.Put(Stored("huge", kMax));
   EXPECT_FALSE(store.Get("huge"));
   EXPECT_EQ(store.count(), count) << "others stay";
 }

@@ -19,19 +19,19 @@ void SendUnknown(HttpReply& reply, const std::string& id) {
 
 // Reads an integer of a query. The error is answered; then there is none.
 std::optional<std::int64_t> ReadInteger(const std::string& query, const char* name,
-                                        std::int64_t fallback, std::int64_t least,
-                                        std::int64_t most, HttpReply& reply) {
+                                        std::int64_t fallback, std::int64_t min, std::int64_t max,
+                                        HttpReply& reply) {
   const auto text = QueryField(query, name);
   if (!text || text->empty()) return fallback;
   std::int64_t number = 0;
   const char* const end = text->data() + text->size();
   const auto read = std::from_chars(text->data(), end, number);
-  if (read.ec == std::errc() && read.ptr == end && number >= least && number <= most) {
+  if (read.ec == std::errc() && read.ptr == end && number >= min && number <= max) {
     return number;
   }
   SendError(reply, Api::kOpenAi,
-            {.message = StrCat("'", name, "' is ", Quoted(*text), "; must be an integer from ",
-                               least, " to ", most),
+            {.message = StrCat("'", name, "' is ", Quoted(*text), "; must be an integer from ", min,
+                               " to ", max),
              .param = name});
   return std::nullopt;
 }

@@ -52,9 +52,9 @@ template <int kDigits>
 HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  Largest most;
-  for (int i = 0; i < kKvBlock; i += kLanes) most.Add(hn::LoadU(d, x + i));
-  const Quantizer quantizer = Quantizer::Of(most.Get(), 127.0f);
+  Largest max;
+  for (int i = 0; i < kKvBlock; i += kLanes) max.Add(hn::LoadU(d, x + i));
+  const Quantizer quantizer = Quantizer::Of(max.Get(), 127.0f);
   auto total = hn::Zero(di);
   for (int i = 0; i < kKvBlock; i += kLanes) {
     const VF scaled = quantizer.inverse == 0.0f

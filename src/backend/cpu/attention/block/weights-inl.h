@@ -105,7 +105,7 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
 // the product of a weight of 0 is 0, even if the scale is not finite.
 template <DType kType, int R, Stream kFrom, bool kMasks>
 HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
-                           float (&most)[R]) {
+                           float (&max)[R]) {
   const DF d;
   Largest largest[R];
   for (int t = 0; t < tiles.count; ++t) {
@@ -125,7 +125,7 @@ HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& til
     }
   }
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) most[r] = largest[r].Get();
+  for (int r = 0; r < R; ++r) max[r] = largest[r].Get();
 }
 
 // Multiplies the weights by block b's scales. The product of a weight of 0 is 0: products are masked
@@ -133,13 +133,13 @@ HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& til
 template <DType kType, int R, Stream kFrom>
 HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
                                std::int64_t b, Quantizer (&units)[R]) {
-  float most[R];
-  MultiplyBy<kType, R, kFrom, false>(values, tiles, b, most);
+  float max[R];
+  MultiplyBy<kType, R, kFrom, false>(values, tiles, b, max);
   bool finite = true;
-  for (int r = 0; r < R; ++r) finite = finite && most[r] <= std::numeric_limits<float>::max();
-  if (!finite) MultiplyBy<kType, R, Stream::kWorkspace, true>(values, tiles, b, most);
+  for (int r = 0; r < R; ++r) finite = finite && max[r] <= std::numeric_limits<float>::max();
+  if (!finite) MultiplyBy<kType, R, Stream::kWorkspace, true>(values, tiles, b, max);
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(most[r], kMaxWeight);
+  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(max[r], kMaxWeight);
 }
 
 // The float 1.5 · 2^23 + i has the small integer i in its lowest bits, so adding this constant
