@@ -50,7 +50,7 @@ def compile_one(folder, source, target_name=None):
 def test(folder, objects, steps, kind):
     """Returns the output of that kind's model test if it failed, or None if it passed."""
     program = folder / "out" / "model_test"
-    result = run(["g++", *map(str, objects), "-o", str(program), "-lgtest_main", "-lgtest",
+    result = run(["g++", *map(str, objects), "-o", str(program), "-lgtest_main", "-lgtest", "-lgmock", "-lcrypto",
                   "-lpthread"])
     if result.returncode != 0:
         sys.exit(result.stderr[-3000:])
