@@ -1,7 +1,7 @@
 // Draft heads, on families and kinds of caches: answers are those without a head, and the head drafts the
 // same whichever way its text came into the cache.
-#include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/head_drafter.h"
+#include "kvcache/wrapper_cache.h"
 
 #include <gtest/gtest.h>
 #include <unistd.h>
