@@ -34,7 +34,7 @@ function(kvcache_unite_all target)
   if(NOT KVCACHE_UNITE)
     return()
   endif()
-  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 8)
+  set_target_properties(${target} PROPERTIES UNITY_BUILD ON UNITY_BUILD_BATCH_SIZE 24)
   # A class of a source that has members of an unnamed namespace's types looks like one of a header.
   # A source's name may also be in a header that only another source includes.
   target_compile_options(${target} PRIVATE $<$<CXX_COMPILER_ID:GNU>:-Wno-subobject-linkage>

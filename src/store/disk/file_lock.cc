@@ -20,7 +20,7 @@ namespace kvcache {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-constexpr std::chrono::microseconds kFirstPause{50};
+constexpr std::chrono::microseconds kShortestPause{50};
 constexpr std::chrono::microseconds kLongestPause{2000};
 
 // A line of /proc/locks: "1: FLOCK  ADVISORY  WRITE 17 08:01:1234 0 EOF"; 0 if it is of another file.
@@ -45,7 +45,7 @@ bool IsStopped(long process) {
 
 int LockOpenFile(int fd, std::chrono::milliseconds max_wait) {
   const Clock::time_point end = Clock::now() + max_wait;
-  for (auto pause = kFirstPause;; pause = std::min(2 * pause, kLongestPause)) {
+  for (auto pause = kShortestPause;; pause = std::min(2 * pause, kLongestPause)) {
     if (flock(fd, LOCK_EX | LOCK_NB) == 0) return 0;
     if (errno != EWOULDBLOCK && errno != EINTR) return errno;
     if (Clock::now() >= end) return EWOULDBLOCK;

@@ -15,6 +15,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "platform/os_error.h"
+#include "store/disk/lmdb_layout.h"
 
 namespace kvcache {
 namespace {
@@ -24,8 +25,7 @@ constexpr std::uint32_t kLmdbMagic = 0xBEEFC0DE;
 constexpr std::uint32_t kVersion = 1;
 constexpr std::uint64_t kNoPage = ~std::uint64_t{0};
 constexpr std::size_t kPageHeader = 16;
-constexpr std::size_t kNodeHeader = 8;
-constexpr std::uint16_t kBranch = 0x01, kLeaf = 0x02, kOverflow = 0x04, kMetaPage = 0x08;
+constexpr std::uint16_t kBranch = 0x01, kLeaf = 0x02, kMetaPage = 0x08;
 constexpr std::uint16_t kBigData = 0x01, kSubTable = 0x02;
 constexpr std::uint16_t kFreeListFlags =
     0x4008;                     // integer keys; the file has no directory of its own
@@ -198,8 +198,9 @@ class Walk {
     std::optional<Node> before;
     for (std::size_t i = 0; i < count; ++i) {
       const std::size_t at = Load<std::uint16_t>(page, kPageHeader + 2 * i);
-      if (at < upper || at % 2 != 0 || at + kNodeHeader > page_bytes_) return broken("an entry");
-      const Node node{.key_at = at + kNodeHeader,
+      if (at < upper || at % 2 != 0 || at + kLmdbNodeHeader > page_bytes_)
+        return broken("an entry");
+      const Node node{.key_at = at + kLmdbNodeHeader,
                       .key_bytes = Load<std::uint16_t>(page, at + 6),
                       .low = Load<std::uint16_t>(page, at) |
                              (std::uint64_t{Load<std::uint16_t>(page, at + 2)} << 16),
@@ -269,7 +270,7 @@ class Walk {
   }
 
   bool RunIsSound(std::span<const std::byte> header, std::uint64_t bytes) const {
-    return Load<std::uint16_t>(header, 10) == kOverflow &&
+    return Load<std::uint16_t>(header, 10) == kLmdbOverflow &&
            Load<std::uint32_t>(header, 12) == (kPageHeader - 1 + bytes) / page_bytes_ + 1;
   }
 

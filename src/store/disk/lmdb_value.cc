@@ -6,16 +6,15 @@
 #include <cerrno>
 #include <cstring>
 
+#include "store/disk/lmdb_layout.h"
+
 namespace kvcache {
 namespace {
-
-constexpr std::size_t kNodeHeader = 8;
-constexpr std::uint16_t kOverflow = 0x04;
 
 struct RunHeader {  // MDB_page, of a run
   std::uint64_t page = 0;
   std::uint16_t pad = 0;
-  std::uint16_t flags = kOverflow;
+  std::uint16_t flags = kLmdbOverflow;
   std::uint32_t pages = 0;
 };
 static_assert(sizeof(RunHeader) == 16);
@@ -40,7 +39,7 @@ bool Whole(const Call& call) {
 std::int64_t LmdbValuePages(std::size_t value_bytes, std::size_t key_bytes,
                             std::size_t page_bytes) {
   const std::size_t max_in_index = (((page_bytes - sizeof(RunHeader)) / 2) & ~std::size_t{1}) - 2;
-  if (kNodeHeader + key_bytes + value_bytes <= max_in_index) return 0;
+  if (kLmdbNodeHeader + key_bytes + value_bytes <= max_in_index) return 0;
   return static_cast<std::int64_t>((sizeof(RunHeader) - 1 + value_bytes) / page_bytes + 1);
 }
 
