@@ -7,6 +7,8 @@
 #include <sstream>
 #include <utility>
 
+#include "support/visibility_rule.h"
+
 namespace kvcache::testing {
 namespace {
 
@@ -34,14 +36,6 @@ void RotateContent(int layer, DType type, Position offset, ReferenceContent& con
 
 std::int64_t RoundUpTo(std::int64_t value, std::int64_t multiple) {
   return (value + multiple - 1) / multiple * multiple;
-}
-
-// Applies the rule in kvcache/visibility.h, word by word and independently of VisibleRange.
-bool Sees(const Visibility& visible, std::size_t query, Position position) {
-  const Position own = visible.positions[query];
-  const bool all = !visible.bidirectional.empty() && visible.bidirectional[query] != 0;
-  return (all || position <= own) && (visible.window == 0 || position > own - visible.window) &&
-         (visible.chunk == 0 || position >= own - own % visible.chunk);
 }
 
 // Computes the retained tokens by the rule in kvcache/causal_cache.h; 0: everything.

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "support/naive_floats.h"
+#include "support/visibility_rule.h"
 
 namespace kvcache::testing {
 namespace {
@@ -94,14 +95,6 @@ struct SeenCell {
   Position position;
   double score;
 };
-
-bool Sees(const Visibility& visibility, std::size_t query, Position position) {
-  const Position own = visibility.positions[query];
-  const bool all = !visibility.bidirectional.empty() && visibility.bidirectional[query] != 0;
-  if (!all && position > own) return false;
-  if (visibility.window > 0 && position <= own - visibility.window) return false;
-  return visibility.chunk == 0 || position >= own - own % visibility.chunk;
-}
 
 std::vector<SeenCell> SeenCells(const Visibility& visibility, std::size_t query) {
   std::vector<SeenCell> seen;
