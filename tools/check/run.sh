@@ -4,7 +4,7 @@
 #   usage: ./dev check [--turn [GROUP]] [--only STEP]… [--without STEP]…
 #
 # Without --turn, all steps run. With it, the steps of the base run, and one group of the others: the one
-# that the commit's hash chooses, or GROUP. So every group has its turn within a few changes. The aim is at most 45
+# that the commit's hash chooses, or GROUP. So every group has its turn within a few changes. The aim is at most 35
 # minutes for the base and any group, on two idle cores.
 set -u
 cd "$(dirname "${BASH_SOURCE[0]}")/../.." || exit 1
@@ -24,7 +24,7 @@ asan-libraries 2400 address  tests of the libraries with the address and undefin
 asan-programs  2400 programs the same for the server, the command line and the import
 tsan         1200  threads  tests with the thread sanitizer
 fuzz         1200  threads  all fuzzers, for some seconds each
-slow         2700  slow     agents from npm, the contract of the server, load: tests that take minutes
+slow         2700  slow     agents from npm, the long forms of the server's contract, load: tests that take minutes
 '
 
 die() { printf 'dev: check: %s\n' "$*" >&2; exit 2; }
