@@ -15,7 +15,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "platform/os_error.h"
-#include "store/disk/lmdb_layout.h"
+#include "store/disk/lmdb_value.h"
 
 namespace kvcache {
 namespace {

@@ -6,8 +6,6 @@
 #include <cerrno>
 #include <cstring>
 
-#include "store/disk/lmdb_layout.h"
-
 namespace kvcache {
 namespace {
 

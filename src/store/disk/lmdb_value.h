@@ -13,6 +13,10 @@
 
 namespace kvcache {
 
+// The layout of LMDB's pages: bytes of an entry before its key, and the flag of the first page of a long value.
+inline constexpr std::size_t kLmdbNodeHeader = 8;
+inline constexpr std::uint16_t kLmdbOverflow = 0x04;
+
 // Where a value is, as the index says.
 struct LmdbValuePlace {
   std::uint64_t at = 0;  // bytes from the file's beginning
