@@ -1,9 +1,10 @@
 #include "kvcache/cache.h"
+#include "base/errors.h"
 
 namespace kvcache {
 
 Status Cache::FindCells(SequenceId, Position, Position, std::vector<HistoryRun>&) const {
-  return {StatusCode::kUnsupported, "this kind of cache has no cells at positions"};
+  return Unsupported("this kind of cache has no cells at positions");
 }
 
 }  // namespace kvcache

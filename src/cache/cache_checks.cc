@@ -1,5 +1,6 @@
 #include "cache/cache_checks.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/pass/history_mask.h"
 
@@ -21,8 +22,8 @@ Status CheckConfig(const CacheConfig& config) {
     return Invalid("v_transposed is set for the tiled layout; it needs the plain layout");
   }
   if (!HistoryMask::Supports(config.mask_type)) {
-    return {StatusCode::kUnsupported,
-            StrCat("mask_type is ", InfoOf(config.mask_type).name, "; must be f32 or f16")};
+    return Unsupported(
+        StrCat("mask_type is ", InfoOf(config.mask_type).name, "; must be f32 or f16"));
   }
   return Status::Ok();
 }
@@ -42,8 +43,8 @@ Status CheckTypes(const KvBackend& backend, const CacheOptions& options,
                   const CacheConfig& config) {
   KVCACHE_RETURN_IF_ERROR(backend.CheckKvTypes(options.k_type, options.v_type, config.layout));
   if (config.v_transposed && InfoOf(options.v_type).block_size > 1) {
-    return {StatusCode::kUnsupported, StrCat("v_type is ", InfoOf(options.v_type).name,
-                                             "; a block type cannot be transposed")};
+    return Unsupported(
+        StrCat("v_type is ", InfoOf(options.v_type).name, "; a block type cannot be transposed"));
   }
   return Status::Ok();
 }
@@ -122,8 +123,7 @@ Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
     }
   }
   if (queries.empty() || drafts.empty()) return Status::Ok();
-  return {StatusCode::kUnsupported,
-          "SetCausal in a pass of drafts; a draft never sees later tokens"};
+  return Unsupported("SetCausal in a pass of drafts; a draft never sees later tokens");
 }
 
 Status CheckRange(Position begin, Position end) {
@@ -135,6 +135,19 @@ Status CheckRange(Position begin, Position end) {
 Status CheckPrefix(Position length) {
   if (length >= 0) return Status::Ok();
   return Invalid(StrCat("prefix length is ", length, "; must be at least 0"));
+}
+
+Status CheckSnapshotRange(SequenceId id, Position begin, Position end, Position length) {
+  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+  if (end <= length) return Status::Ok();
+  return Invalid(StrCat("a snapshot of positions [", begin, ", ", end, ") of sequence ", Index(id),
+                        ", which has ", length, " tokens"));
+}
+
+Status CheckTarget(SequenceId id, Position target, Position max) {
+  if (target >= 0 && target <= max) return Status::Ok();
+  return Invalid(StrCat("restoring sequence ", Index(id), " to ", target,
+                        " tokens; must be in [0, ", max, "]"));
 }
 
 std::string SizesText(const CacheOptions& options) {

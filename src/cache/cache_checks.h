@@ -5,11 +5,11 @@
 
 #include <cstdint>
 #include <limits>
-#include <memory>
 #include <span>
 #include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "cache/pass/drafts.h"
 #include "kvcache/cache.h"
 
@@ -25,7 +25,7 @@ constexpr std::int64_t RoundUp(std::int64_t value, std::int64_t multiple) {
 }
 
 inline Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
+  return InvalidArgument(std::move(message));
 }
 
 // The life cycle of a cache. A closed cache cannot be opened again.
@@ -44,14 +44,14 @@ Status CheckQueries(std::span<const std::int32_t> queries, const Drafts& drafts,
                     std::int64_t batch);
 Status CheckRange(Position begin, Position end);
 Status CheckPrefix(Position length);
+// Checks that a sequence of `length` tokens has all positions of a snapshot's range.
+Status CheckSnapshotRange(SequenceId id, Position begin, Position end, Position length);
+// Checks the length to which Restore brings a sequence.
+Status CheckTarget(SequenceId id, Position target, Position max);
 // Checks the lengths of ScheduleCaptures for a sequence of `length` tokens that has `scheduled`
 // captures.
 Status CheckCaptures(SequenceId id, Position length, std::size_t scheduled, Position begin,
                      std::span<const Position> lengths);
-inline Status CheckNotNull(const std::unique_ptr<Snapshot>& parent,
-                           const std::unique_ptr<Snapshot>& child) {
-  return parent != nullptr && child != nullptr ? Status::Ok() : Invalid("the snapshot is null");
-}
 Status CheckNeighbors(const Snapshot& parent, const Snapshot& child);
 Status CheckInside(const Snapshot& snapshot, Position position);
 

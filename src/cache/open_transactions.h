@@ -5,7 +5,6 @@
 // Thread safety: none. Only Reset allocates.
 #pragma once
 
-#include <cstdint>
 #include <span>
 #include <vector>
 

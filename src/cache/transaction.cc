@@ -1,9 +1,9 @@
 #include "kvcache/transaction.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 #include "cache/two_phase.h"
@@ -22,7 +22,7 @@ Status CheckCaches(std::span<Cache* const> caches) {
   for (Cache* const cache : caches) {
     CacheTransactions* const transactions = cache->transactions();
     if (transactions == nullptr) {
-      return {StatusCode::kUnsupported, "this kind of cache has no transactions"};
+      return Unsupported("this kind of cache has no transactions");
     }
     without_halves += TransactionPart(transactions).halves == nullptr ? 1 : 0;
   }
@@ -60,14 +60,12 @@ Result<Transaction> Transaction::Begin(std::span<Cache* const> caches,
   Transaction transaction;
   transaction.isolated_ = options.isolated;
   std::vector<CacheTransactions*> all;
-  try {
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a transaction", [&] {
     all.reserve(caches.size());
     for (Cache* const cache : caches) all.push_back(cache->transactions());
     transaction.members_.assign(members.begin(), members.end());
     transaction.kept_.assign(members.begin(), members.end());
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a transaction");
-  }
+  }));
   const Position max_tokens = options.max_tokens;
   KVCACHE_RETURN_IF_ERROR(InHalves<TransactionPart>(
       all, [&](TwoPhaseTransactions& cache) { return cache.PrepareBegin(members, max_tokens); },

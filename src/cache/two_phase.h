@@ -13,12 +13,16 @@
 // Thread safety: that of the caches.
 #pragma once
 
+#include <algorithm>
+#include <cstdint>
 #include <memory>
 #include <span>
 
 #include "kvcache/cache.h"
 
 namespace kvcache {
+
+using SnapshotPtr = std::unique_ptr<Snapshot>;
 
 class TwoPhaseCache {
  public:
@@ -99,6 +103,13 @@ using PassPart = CachePart<Cache, TwoPhaseCache>;
 using SnapshotPart = CachePart<CacheSnapshots, TwoPhaseSnapshots>;
 using TransactionPart = CachePart<CacheTransactions, TwoPhaseTransactions>;
 
+// Returns whether all parts have halves.
+template <typename Parts>
+bool AllHaveHalves(const Parts& parts) {
+  return std::all_of(parts.begin(), parts.end(),
+                     [](const auto& part) { return part.halves != nullptr; });
+}
+
 // Calls `first` of the parts that have halves, then `whole` of those that have none, then `second`.
 template <typename Part, typename Parts, typename First, typename Whole, typename Second>
 Status InHalves(const Parts& parts, const First& first, const Whole& whole, const Second& second) {
@@ -114,18 +125,22 @@ Status InHalves(const Parts& parts, const First& first, const Whole& whole, cons
   return Status::Ok();
 }
 
-// StartForward and AcceptDrafts of a kind that has the halves.
-template <typename Kind>
-Status StartInHalves(Kind& cache, const Batch& batch, ForwardMode mode) {
-  KVCACHE_RETURN_IF_ERROR(cache.PrepareForward(batch, mode));
-  cache.BeginForward();
-  return Status::Ok();
-}
-template <typename Kind>
-Status AcceptInHalves(Kind& cache, std::span<const std::int32_t> last) {
-  KVCACHE_RETURN_IF_ERROR(cache.PrepareAccept(last));
-  cache.FinishAccept();
-  return Status::Ok();
-}
+// A cache whose StartForward and AcceptDrafts consist of their halves.
+template <typename Interface>
+class HalvedCache : public Interface, public TwoPhaseCache {
+ public:
+  using Interface::Interface;
+
+  Status StartForward(const Batch& batch, ForwardMode mode) override {
+    KVCACHE_RETURN_IF_ERROR(PrepareForward(batch, mode));
+    BeginForward();
+    return Status::Ok();
+  }
+  Status AcceptDrafts(std::span<const std::int32_t> last) override {
+    KVCACHE_RETURN_IF_ERROR(PrepareAccept(last));
+    FinishAccept();
+    return Status::Ok();
+  }
+};
 
 }  // namespace kvcache

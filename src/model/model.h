@@ -76,13 +76,14 @@ class Model {
   // tokens of `sequence`; call Forward for that batch next. The cache keeps the output as long as
   // the first of those tokens. Errors: kUnsupported for a model without an encoder; kCacheFull with
   // the numbers.
-  virtual Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache);
+  virtual Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
+                        Cache& cache) = 0;
 
   // Puts an output that the caller has computed, such as an image's, instead of the encoder's:
   // states [hidden_size, any number], dense f32 in the backend's memory. The cache keeps the output
   // as long as the token of the batch's item. Errors and requirements are those of Encode; also
   // kInvalidArgument for states of another shape or type.
-  virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache);
+  virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) = 0;
 
   // Evaluates tokens [batch] at `positions`. REQUIRES: cache.StartForward has succeeded for
   // the same positions, and Reserve for as many tokens. Keeps each token's final hidden state for
@@ -98,21 +99,21 @@ class Model {
   // Takes the head of `file`: the model's own, or another one that has just a head, and must outlive the
   // model. Caches that are made later have a layer for it. Errors: kUnsupported for a family that has no
   // heads; kNotFound for a file without a head; kCorrupt for one of another size.
-  virtual Status LoadHead(const GgufFile& file);
-  virtual bool has_head() const { return false; }
+  virtual Status LoadHead(const GgufFile& file) = 0;
+  virtual bool has_head() const = 0;
   // Returns whether the head has no keys and values of its own, and reads those of the model's layers. All
   // drafts of a round are then at the same position. Caches do not depend on such a head.
   virtual bool head_reads_cache() const { return false; }
   // Says what each row of the next drafts reads: the first tokens of its sequence. Valid until a call changes
   // the cache. REQUIRES: head_reads_cache(). Errors: SequenceView::Set's; kOutOfMemory.
-  virtual Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows);
+  virtual Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) = 0;
   // Sets what the head reads in the next Forward. REQUIRES: has_head(); the spans live until then.
-  virtual void SetPrevious(const PreviousStates& /*previous*/) {}
+  virtual void SetPrevious(const PreviousStates& previous) = 0;
   // Writes the final states [hidden_size, rows.size()] of rows of the last Forward. REQUIRES: has_head().
-  virtual Status FinalStates(std::span<const std::int32_t> rows, float* states);
+  virtual Status FinalStates(std::span<const std::int32_t> rows, float* states) = 0;
   // Returns the token of each of the head's logits, or nothing if they are those of the vocabulary's tokens in
   // their order. REQUIRES: has_head().
-  virtual std::span<const std::int32_t> head_tokens() const { return {}; }
+  virtual std::span<const std::int32_t> head_tokens() const = 0;
   // Runs the head alone. tokens [batch], kMaxDraftRows at most, follow tokens with the final states
   // [hidden_size, batch]. Writes logits [vocabulary, batch], or [head_tokens().size(), batch] if the head has
   // tokens of its own, and the states [hidden_size, batch] that take their place for the next token.
@@ -120,7 +121,7 @@ class Model {
   // BeginDrafts if head_reads_cache(). Logits of the last Forward remain.
   static constexpr int kMaxDraftRows = 16;
   virtual Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
-                       const float* states, Cache& cache, float* logits, float* next_states);
+                       const float* states, Cache& cache, float* logits, float* next_states) = 0;
 
   // Returns the bytes of weights outside the mapped file (repacked matrices).
   virtual std::size_t OwnedWeightBytes() const = 0;

@@ -72,21 +72,21 @@ MUTATIONS = [
      "if (pass_.reserving()) return Status::Ok();",
      "if (pass_.reserving()) return parts_.storage.backend().StoreKv(storage, k, v,\n"
      "    std::vector<CellRun>{{0, pass_.size()}});"),
-    ("resume one position too far", "src/cache/causal/causal_sequences.cc",
+    ("resume one position too far", "src/cache/causal/causal_cache.cc",
      "position > history.length()) return false;", "position > history.length() + 1) return false;"),
-    ("pass outlives a removal", "src/cache/causal/causal_sequences.cc",
+    ("pass outlives a removal", "src/cache/causal/causal_cache.cc",
      "length()) Truncate(id, begin);\n"
      "  pass_.End();\n", "length()) Truncate(id, begin);\n"),
-    ("keys rotated the wrong way", "src/cache/causal/causal_sequences.cc",
+    ("keys rotated the wrong way", "src/cache/causal/causal_cache.cc",
      "removal.shifted, begin - end)", "removal.shifted, end - begin)"),
-    ("keys of one layer not rotated", "src/cache/causal/causal_sequences.cc", "++layer) {\n"
+    ("keys of one layer not rotated", "src/cache/causal/causal_cache.cc", "++layer) {\n"
      "    const LayerKv* storage = parts_.storage.layers().Find(layer);\n"
      "    if (storage == nullptr", "layer += 2) {\n"
      "    const LayerKv* storage = parts_.storage.layers().Find(layer);\n"
      "    if (storage == nullptr"),
-    ("middle removal without shift function", "src/cache/causal/causal_sequences.cc",
+    ("middle removal without shift function", "src/cache/causal/causal_cache.cc",
      "if (!parts_.options.shift_keys) {", "if (!parts_.options.shift_keys && begin > 0) {"),
-    ("removal of the tail treated as a shift", "src/cache/causal/causal_sequences.cc",
+    ("removal of the tail treated as a shift", "src/cache/causal/causal_cache.cc",
      "return begin < end && end < parts_.cells.history(id).length();",
      "return begin < end && end <= parts_.cells.history(id).length();"),
     ("layer kept after a refused allocation", "src/cache/pass/layer_store.cc",
@@ -122,7 +122,7 @@ MUTATIONS = [
     ("other sequences keep one too few", "src/cache/causal/window_eviction.cc",
      "PlanOne(cells, id, FirstKept(cells.history(id).length()));",
      "PlanOne(cells, id, FirstKept(cells.history(id).length()) + 1);", "Window"),
-    ("a copy is never evicted", "src/cache/causal/causal_sequences.cc",
+    ("a copy is never evicted", "src/cache/causal/causal_cache.cc",
      "    parts_.eviction.MarkGrown(dst);\n", "", "Window"),
     ("EvictWindow evicts one too many", "src/cache/causal/window_eviction.cc",
      "std::min<std::int64_t>(FirstKept(length), length - 1)",
@@ -147,10 +147,10 @@ MUTATIONS = [
     ("an evicted cell is not released", "src/cache/cells/cell_table.cc",
      "const HistoryRun dropped = Clip(run, 0, begin);",
      "const HistoryRun dropped = Clip(run, 0, begin - 1);", "Window"),
-    ("resume with one token missing", "src/cache/causal/causal_sequences.cc",
+    ("resume with one token missing", "src/cache/causal/causal_cache.cc",
      "std::max(0, position - parts_.options.window + 1);",
      "std::max(0, position - parts_.options.window + 2);", "Window"),
-    ("resume needs one token too many", "src/cache/causal/causal_sequences.cc",
+    ("resume needs one token too many", "src/cache/causal/causal_cache.cc",
      "std::max(0, position - parts_.options.window + 1);",
      "std::max(0, position - parts_.options.window);", "Window"),
     ("non-causal queries outlive the pass", "src/cache/pass/forward_pass.cc",
@@ -186,11 +186,11 @@ MUTATIONS = [
      "if (output.entry != EncoderOutput::kNone) entries.Release(output.entry);", "", "Encoder"),
     ("reserve pass marks an output", "src/cache/encoder/encoder_pass.cc",
      "  if (mode_ == ForwardMode::kReserve) return Status::Ok();\n", "", "Encoder"),
-    ("removal stops short of the item", "src/cache/encoder/encoder_sequences.cc",
+    ("removal stops short of the item", "src/cache/encoder/encoder_cache.cc",
      "if (output.position < end) {", "if (output.position + 1 < end) {", "Encoder"),
-    ("item does not move down", "src/cache/encoder/encoder_sequences.cc",
+    ("item does not move down", "src/cache/encoder/encoder_cache.cc",
      "output.position -= end - begin;", "", "Encoder"),
-    ("fork shares an output behind its end", "src/cache/encoder/encoder_sequences.cc",
+    ("fork shares an output behind its end", "src/cache/encoder/encoder_cache.cc",
      "source.position < length;", "source.position <= length;", "Encoder"),
     ("a partly stored output stays", "src/cache/encoder/encoder_pass.cc",
      "    parts_.Drop(member.sequence);\n"
@@ -231,7 +231,7 @@ MUTATIONS = [
     ("write into the state that is read", "src/cache/recurrent/recurrent_views.cc",
      "store.Write(index, after, flat)", "store.Write(index, pass_.states().before(), flat)",
      "Recurrent"),
-    ("a truncation without PrepareRestore", "src/cache/recurrent/recurrent_sequences.cc",
+    ("a truncation without PrepareRestore", "src/cache/recurrent/recurrent_cache.cc",
      "parts_.prepared[Index(sequence)] == begin) {\n"
      "    return Status::Ok();", "parts_.prepared[Index(sequence)] >= begin) {\n"
      "    return Status::Ok();", "Recurrent"),
@@ -252,7 +252,7 @@ MUTATIONS = [
     ("one state scattered twice", "src/cache/recurrent/state_store.cc",
      "CopyValues(Column(state, i), View(layer, cells[i], 1))",
      "CopyValues(Column(state, 0), View(layer, cells[i], 1))", "Recurrent"),
-    ("too many states", "src/cache/recurrent/recurrent_pass.cc", "if (needed <= most) return",
+    ("too many states", "src/cache/recurrent/recurrent_pass.cc", "if (needed <= max) return",
      "if (needed <= most + 1) return", "Recurrent"),
     # drafts
     ("drafts outlive their pass", "src/cache/causal/causal_pass.cc",
@@ -424,8 +424,8 @@ MUTATIONS = [
      "Truncate(sequence, parts_.transactions.begin(sequence));",
      "Truncate(sequence, parts_.transactions.begin(sequence) + 1);"),
     ("a window's ended transaction is not evicted again", "src/cache/causal/causal_transactions.cc",
-     "    sequences_.Truncate(sequence, length);\n"
-     "    parts_.eviction.MarkGrown(sequence);\n", "    sequences_.Truncate(sequence, length);\n",
+     "    cache_.Truncate(sequence, length);\n"
+     "    parts_.eviction.MarkGrown(sequence);\n", "    cache_.Truncate(sequence, length);\n",
      "Window"),
     ("a transaction never ends", "src/cache/open_transactions.cc",
      "    of_[Index(id)] = {};\n", ""),
@@ -434,10 +434,10 @@ MUTATIONS = [
     ("a commit beyond what was written", "src/cache/open_transactions.cc",
      "if (length <= written || length == begin(id)) return Status::Ok();",
      "return Status::Ok();"),
-    ("a copy onto a transaction's sequence", "src/cache/causal/causal_sequences.cc",
+    ("a copy onto a transaction's sequence", "src/cache/causal/causal_cache.cc",
      "  KVCACHE_RETURN_IF_ERROR(parts_.transactions.CheckChange(dst));\n", ""),
     ("the encoder's length stays after a rollback", "src/cache/encoder/encoder_transactions.cc",
-     "if (begin < parts_.lengths[Index(sequence)]) sequences_.ChangeLength(sequence, begin);", "",
+     "if (begin < parts_.lengths[Index(sequence)]) cache_.ChangeLength(sequence, begin);", "",
      "Encoder"),
     ("a rollback keeps the recurrent state", "src/cache/recurrent/recurrent_transactions.cc",
      "    parts_.states.Revert(id);\n"

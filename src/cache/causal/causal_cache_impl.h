@@ -9,12 +9,12 @@
 //               │    ├─ Captures          the snapshots that passes take
 //               │    └─ OpenTransactions  the sequences in a transaction
 //               ├─ CausalPass          the batch in progress, its drafts and its mask
-//               ├─ CausalSequences     changes of sequences outside of passes
 //               └─ CausalSnapshots, CausalTransactions, CausalMemory   the capabilities
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
+#include <cstdint>
 #include <span>
 #include <utility>
 #include <vector>
@@ -22,24 +22,20 @@
 #include "cache/causal/causal_memory.h"
 #include "cache/causal/causal_parts.h"
 #include "cache/causal/causal_pass.h"
-#include "cache/causal/causal_sequences.h"
 #include "cache/causal/causal_snapshots.h"
 #include "cache/causal/causal_transactions.h"
 #include "cache/two_phase.h"
 
 namespace kvcache {
 
-class CausalCache final : public Cache, public TwoPhaseCache {
+class CausalCache final : public HalvedCache<Cache> {
  public:
   explicit CausalCache(CausalOptions causal)
-      : Cache({.snapshots = &snapshots_, .transactions = &transactions_, .memory = &memory_}),
+      : HalvedCache({.snapshots = &snapshots_, .transactions = &transactions_, .memory = &memory_}),
         parts_(std::move(causal)) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status StartForward(const Batch& batch, ForwardMode mode) override {
-    return StartInHalves(*this, batch, mode);
-  }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override {
     return pass_.Prepare(batch, mode);
   }
@@ -53,35 +49,25 @@ class CausalCache final : public Cache, public TwoPhaseCache {
   Result<DenseKv> Get() override { return pass_.Get(); }
   Result<LayerKv> Storage() override { return parts_.storage.Storage(); }
   const Visibility& Visible() const override { return pass_.Visible(); }
-  Status AcceptDrafts(std::span<const std::int32_t> last) override {
-    return AcceptInHalves(*this, last);
-  }
   Status PrepareAccept(std::span<const std::int32_t> last) override {
     return pass_.PrepareAccept(last);
   }
   void FinishAccept() override { pass_.FinishAccept(); }
 
-  Position Length(SequenceId sequence) const override { return sequences_.Length(sequence); }
-  Status FindCells(SequenceId sequence, Position begin, Position end,
-                   std::vector<HistoryRun>& runs) const override {
-    return sequences_.FindCells(sequence, begin, end, runs);
-  }
-  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override {
-    return sequences_.CopyPrefix(src, dst, length);
-  }
-  bool CanResume(SequenceId sequence, Position position) const override {
-    return sequences_.CanResume(sequence, position);
-  }
-  Result<Position> PrepareRestore(SequenceId sequence, Position target) override {
-    return sequences_.PrepareRestore(sequence, target);
-  }
-  Status Remove(SequenceId sequence, Position begin, Position end) override {
-    return sequences_.Remove(sequence, begin, end);
-  }
-  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override {
-    return sequences_.CheckRemove(sequence, begin, end);
-  }
-  Status EvictWindow(SequenceId sequence) override { return sequences_.EvictWindow(sequence); }
+  Position Length(SequenceId id) const override;
+  Status FindCells(SequenceId id, Position begin, Position end,
+                   std::vector<HistoryRun>& runs) const override;
+  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
+  bool CanResume(SequenceId id, Position position) const override;
+  Result<Position> PrepareRestore(SequenceId id, Position target) override;
+  Status Remove(SequenceId id, Position begin, Position end) override;
+  Status CheckRemove(SequenceId id, Position begin, Position end) const override;
+  Status EvictWindow(SequenceId id) override;
+
+  // For the capabilities. Drops the tokens from `length` on, and the captures above it.
+  void Truncate(SequenceId id, Position length);
+  // Replaces the tokens from `begin` on by those of `hold`, and empties it.
+  void Replace(SequenceId id, Position begin, CellHold& hold);
 
   // For a cache that contains this one, and for inspection.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const {
@@ -91,15 +77,20 @@ class CausalCache final : public Cache, public TwoPhaseCache {
   const OpenTransactions& open_transactions() const { return parts_.transactions; }
   CausalSnapshots& own_snapshots() { return snapshots_; }
   CausalTransactions& own_transactions() { return transactions_; }
-  CausalMemory& own_memory() { return memory_; }
 
  private:
+  // Returns whether later tokens stay, and move down.
+  bool RemovesMiddle(SequenceId id, Position begin, Position end) const;
+  Status RemoveMiddle(SequenceId id, Position begin, Position end);
+
   CausalParts parts_;
   CausalPass pass_{parts_};
-  CausalSequences sequences_{parts_, pass_};
-  CausalSnapshots snapshots_{parts_, pass_, sequences_};
-  CausalTransactions transactions_{parts_, pass_, sequences_};
+  CausalSnapshots snapshots_{parts_, pass_, *this};
+  CausalTransactions transactions_{parts_, pass_, *this};
   CausalMemory memory_{parts_, pass_};
+  // [sequences]: the tokens before the first one are gone, although the cache evicts none: a window
+  // was restored.
+  std::vector<std::uint8_t> starts_late_;
 };
 
 }  // namespace kvcache

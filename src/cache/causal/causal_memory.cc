@@ -30,7 +30,7 @@ std::int64_t CausalMemory::ResidentBytes() const {
   const std::int64_t written =
       releases() ? parts_.cells.free().touched_blocks() * BlockBytes() : AllocatedBytes();
   return written + SnapshotBytes() +
-         (parts_.pool == nullptr ? 0 : parts_.pool->memory().spare_bytes());
+         (parts_.pool == nullptr ? 0 : parts_.pool->host().memory.spare_bytes());
 }
 
 // If a window's pass finds too few free cells, it may move everything that snapshots hold.

@@ -27,7 +27,9 @@ class CausalMemory final : public CacheMemory {
   Status Compact() override;
 
  private:
-  std::int64_t SnapshotBytes() const { return parts_.pool == nullptr ? 0 : parts_.pool->bytes(); }
+  std::int64_t SnapshotBytes() const {
+    return parts_.pool == nullptr ? 0 : parts_.pool->host().bytes;
+  }
   std::int64_t BlockBytes() const;
   // Returns whether memory can go back to the system.
   bool releases() const { return parts_.storage.layers().releasable_cells() > 0; }

@@ -1,9 +1,7 @@
 #include "cache/causal/causal_parts.h"
 
-#include <algorithm>
 #include <numeric>
 #include <string>
-#include <utility>
 
 #include "base/strings.h"
 
@@ -88,15 +86,8 @@ void CausalParts::Clear() {
 void CausalParts::Close() {
   captures.Clear();
   if (pool != nullptr) pool->Detach();
-  pool = {};
   storage.Close();
-  cells = {};
-  eviction = {};
-}
-
-Status CausalParts::CheckKnown(SequenceId id) const {
-  KVCACHE_RETURN_IF_ERROR(storage.CheckReady());
-  return CheckSequence(id, storage.options());
+  Clear();
 }
 
 }  // namespace kvcache

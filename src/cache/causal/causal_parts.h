@@ -1,7 +1,7 @@
 // What the calls of a causal cache share: its options, the bytes of its layers, its cells, and who needs
 // them beside the sequences.
 //
-// Each part keeps its own invariants. CausalSequences and CausalPass change several of them together.
+// Each part keeps its own invariants. CausalCache and CausalPass change several of them together.
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
@@ -37,8 +37,6 @@ struct CausalParts {
   // Frees everything. Snapshots that outlive the cache are worth nothing then.
   void Close();
 
-  // Returns kInvalidArgument unless the cache is open and has the sequence.
-  Status CheckKnown(SequenceId id) const;
   bool has_window() const { return options.window > 0; }
 
   CausalOptions options;
@@ -47,8 +45,8 @@ struct CausalParts {
   WindowEviction eviction;
   Captures captures;              // the snapshots that passes take
   OpenTransactions transactions;  // the sequences in a transaction
-  std::shared_ptr<SnapshotPool>
-      pool;                // the snapshots, and the cells that they hold; null: not open
+  // The snapshots, and the cells that they hold; null: not open.
+  std::shared_ptr<SnapshotPool> pool;
   std::string sizes_text;  // for messages
 };
 

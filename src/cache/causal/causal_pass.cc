@@ -2,10 +2,9 @@
 
 #include <algorithm>
 #include <cassert>
-#include <new>
-#include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/pass/layer_views.h"
 
@@ -74,8 +73,7 @@ Status CausalPass::ReserveRuns(Tokens tokens) {
     const HistoryRun* const runs = parts_.cells.history(sequence).runs().data();
     if (!parts_.cells.Reserve(sequence, end - begin)) {
       if (moved) pass_.Rebind(parts_.cells);
-      return {StatusCode::kOutOfMemory,
-              StrCat("no memory for the runs of sequence ", Index(sequence))};
+      return OutOfMemory(StrCat("no memory for the runs of sequence ", Index(sequence)));
     }
     moved = moved || parts_.cells.history(sequence).runs().data() != runs;
   }
@@ -93,9 +91,8 @@ Status CausalPass::CheckFreeCells(std::int32_t size, std::span<const Eviction> e
   if (status.code() != StatusCode::kCacheFull) {
     return std::move(status).WithContext("materialising a snapshot for the batch");
   }
-  return {StatusCode::kCacheFull,
-          StrCat("the batch needs ", size, " cells; ", available, " of ", parts_.cells.cells(),
-                 " are free (", parts_.sizes_text, ")")};
+  return CacheFull(StrCat("the batch needs ", size, " cells; ", available, " of ",
+                          parts_.cells.cells(), " are free (", parts_.sizes_text, ")"));
 }
 
 // A capture of a window holds the tokens that the pass evicts, so it is planned before the free
@@ -221,11 +218,8 @@ Status CausalPass::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, parts_.storage.Ensure(shape));
   if (const std::int64_t block = parts_.storage.layers().releasable_cells();
       block > parts_.cells.free().block()) {
-    try {
-      parts_.cells.free().SetBlock(block);
-    } catch (const std::bad_alloc&) {
-      return {StatusCode::kOutOfMemory, "no memory for the blocks of cells"};
-    }
+    KVCACHE_RETURN_IF_ERROR(
+        Guarded("no memory for the blocks of cells", [&] { parts_.cells.free().SetBlock(block); }));
   }
   if (pass_.reserving()) return Status::Ok();
   return parts_.storage.backend().StoreKv(storage, k, v, pass_.cells());

@@ -1,18 +1,16 @@
 #include "cache/causal/causal_snapshot_pool.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
 namespace {
 
-Status NoMemory(const char* what) {
-  return {StatusCode::kOutOfMemory, StrCat("no memory for ", what)};
-}
+constexpr const char* kNoMemoryForList = "no memory for the list of snapshots";
 
 // Appends a move, joined with the last one if it continues it.
 void AddMove(std::vector<CellMove>& moves, const CellMove& move) {
@@ -104,14 +102,13 @@ void SnapshotPool::Unlist(CausalSnapshot& snapshot) {
   snapshot.listed_ = false;
 }
 
-Result<SnapshotPool::SnapshotPtr> SnapshotPool::Make(Position begin, Position end,
-                                                     std::size_t runs) {
-  try {
+Result<SnapshotPool::OwnPtr> SnapshotPool::Make(Position begin, Position end, std::size_t runs) {
+  constexpr const char* kNoMemory = "no memory for a snapshot";
+  return Guarded(kNoMemory, [&]() -> Result<OwnPtr> {
     auto snapshot = std::make_unique<CausalSnapshot>(shared_from_this(), begin, end);
     if (snapshot->hold_.runs.Reserve(runs)) return snapshot;
-  } catch (const std::bad_alloc&) {
-  }
-  return NoMemory("a snapshot");
+    return OutOfMemory(kNoMemory);
+  });
 }
 
 void SnapshotPool::Hold(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end) {
@@ -144,13 +141,11 @@ void SnapshotPool::Clear(CausalSnapshot& snapshot) {
 
 Result<std::vector<CellHold*>> SnapshotPool::HoldsExcept(const CausalSnapshot* keep) const {
   std::vector<CellHold*> holds;
-  try {
+  KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForList, [&] {
     for (CausalSnapshot* s = oldest_; s != nullptr; s = s->newer_) {
       if (s != keep) holds.push_back(&s->hold_);
     }
-  } catch (const std::bad_alloc&) {
-    return NoMemory("the list of snapshots");
-  }
+  }));
   return holds;
 }
 
@@ -167,13 +162,9 @@ Result<std::int32_t> SnapshotPool::CountAvailable(const CausalSnapshot* keep, Se
                                                   Position begin) const {
   KVCACHE_ASSIGN_OR_RETURN(std::vector<CellHold*> holds, HoldsExcept(keep));
   CellHold dropped;
-  try {
-    holds.push_back(&dropped);
-  } catch (const std::bad_alloc&) {
-    return NoMemory("the list of snapshots");
-  }
+  KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForList, [&] { holds.push_back(&dropped); }));
   const std::span<const HistoryRun> runs = cells_->history(id).runs();
-  if (!dropped.runs.Reserve(runs.size())) return NoMemory("the list of snapshots");
+  if (!dropped.runs.Reserve(runs.size())) return OutOfMemory(kNoMemoryForList);
   for (const HistoryRun& run : runs) {
     const HistoryRun part = Clip(run, begin, kEndOfSequence);
     if (part.length > 0) dropped.runs.Append(part);
@@ -197,13 +188,13 @@ Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evi
                               const CausalSnapshot* keep, std::int32_t& available) {
   available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
   if (available >= needed || oldest_ == nullptr) {
-    return available >= needed ? Status::Ok() : Status(StatusCode::kCacheFull, "");
+    return available >= needed ? Status::Ok() : CacheFull("");
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(keep));
   const std::int32_t max = cells_->CountAvailable(evictions, holds);
   if (max < needed) {
     available = max;
-    return {StatusCode::kCacheFull, ""};
+    return CacheFull("");
   }
   cells_->FindFreeing(evictions, holds);
   for (CausalSnapshot* s = oldest_; s != nullptr && available < needed;) {
@@ -215,14 +206,6 @@ Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evi
     s = newer;
   }
   return Status::Ok();
-}
-
-std::vector<LayerKv> SnapshotPool::Layers() const {
-  std::vector<LayerKv> layers(storage_->layers().size());
-  for (int i = 0; i < storage_->layers().size(); ++i) {
-    if (const LayerKv* layer = storage_->layers().Find(i); layer != nullptr) layers[i] = *layer;
-  }
-  return layers;
 }
 
 // Copies the held positions [begin, end) to host layers whose first cell is position `first`.
@@ -243,9 +226,9 @@ Status SnapshotPool::CopyCellsOut(const CellHold& hold, std::span<const LayerKv>
 
 // Makes a page for each stretch of held positions, and new ones at multiples of kMaxCells.
 Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
-  try {
+  Status status = Guarded("no memory for the pages of a snapshot", [&]() -> Status {
     std::vector<CausalSnapshot::Piece> made;
-    const std::vector<LayerKv> layers = Layers();
+    const std::vector<LayerKv> layers = storage_->layers().All();
     const std::span<const HistoryRun> runs = snapshot.hold_.runs.runs();
     for (std::size_t i = 0; i < runs.size();) {
       Position begin = runs[i].position;
@@ -264,9 +247,9 @@ Status SnapshotPool::Materialize(CausalSnapshot& snapshot) {
     std::sort(made.begin(), made.end(),
               [](const auto& a, const auto& b) { return a.begin < b.begin; });
     snapshot.pieces_ = std::move(made);
-  } catch (const std::bad_alloc&) {
-    return NoMemory("the pages of a snapshot");
-  }
+    return Status::Ok();
+  });
+  if (!status.ok()) return status;
   Unlist(snapshot);
   cells_->Unhold(snapshot.hold_);
   return Status::Ok();
@@ -315,7 +298,8 @@ Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Positi
                            CellHold& staged) {
   const std::size_t max =
       snapshot.hold_.runs.runs().size() + static_cast<std::size_t>(CountOwned(snapshot, target));
-  if (!staged.runs.Reserve(max)) return NoMemory("the runs of a restored sequence");
+  if (!staged.runs.Reserve(max))
+    return OutOfMemory("no memory for the runs of a restored sequence");
   cells_->Hold(staged);
   const std::span<const HistoryRun> held = snapshot.hold_.runs.runs();
   std::size_t next = 0;  // of `held`
@@ -325,7 +309,6 @@ Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Positi
       if (part.length > 0) cells_->HoldRun(staged, part);
     }
   };
-  Status status;
   for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
     share_below(piece.begin);
     for (Position p = piece.begin; p < std::min(piece.end, target); ++p) {
@@ -333,34 +316,29 @@ Status SnapshotPool::Stage(const CausalSnapshot& snapshot, SequenceId id, Positi
     }
   }
   share_below(kEndOfSequence);
-  try {
+  Status status = Guarded("no memory for the copies of a restored sequence", [&]() -> Status {
     for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
-      if (status.ok() && piece.begin < target) status = CopyIn(piece, target, staged);
+      if (piece.begin < target) KVCACHE_RETURN_IF_ERROR(CopyIn(piece, target, staged));
     }
-  } catch (const std::bad_alloc&) {
-    status = NoMemory("the copies of a restored sequence");
-  }
+    return Status::Ok();
+  });
   if (!status.ok()) cells_->Unhold(staged);
   return status;
 }
 
 // The bytes are one page over all positions, in the layers that any page or the cache has.
 Status SnapshotPool::Describe(const CausalSnapshot& snapshot, SnapshotHeader& header) const {
-  try {
-    header.layers = Layers();
-    for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
-      header.layers.resize(std::max(header.layers.size(), piece.page->layers().size()));
-      for (std::size_t i = 0; i < piece.page->layers().size(); ++i) {
-        const LayerKv& layer = piece.page->layers()[i];
-        if (layer.k != nullptr) header.layers[i] = layer;
-      }
-      header.ranges.push_back({piece.begin, piece.end});
+  header.layers = storage_->layers().All();
+  for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
+    header.layers.resize(std::max(header.layers.size(), piece.page->layers().size()));
+    for (std::size_t i = 0; i < piece.page->layers().size(); ++i) {
+      const LayerKv& layer = piece.page->layers()[i];
+      if (layer.k != nullptr) header.layers[i] = layer;
     }
-    for (const HistoryRun& run : snapshot.hold_.runs.runs()) {
-      header.ranges.push_back({run.position, RunList::End(run)});
-    }
-  } catch (const std::bad_alloc&) {
-    return NoMemory("the description of a snapshot");
+    header.ranges.push_back({piece.begin, piece.end});
+  }
+  for (const HistoryRun& run : snapshot.hold_.runs.runs()) {
+    header.ranges.push_back({run.position, RunList::End(run)});
   }
   std::vector<PositionRange>& ranges = header.ranges;
   std::sort(ranges.begin(), ranges.end(),
@@ -416,11 +394,8 @@ Status SnapshotPool::CopyOut(const CausalSnapshot& snapshot, const SnapshotHeade
   for (const CausalSnapshot::Piece& piece : snapshot.pieces_) {
     const CellMove move{piece.begin - piece.page->first(), piece.begin - first,
                         piece.end - piece.begin};
-    for (std::size_t i = 0; i < piece.page->layers().size(); ++i) {
-      if (piece.page->layers()[i].k == nullptr) continue;
-      KVCACHE_RETURN_IF_ERROR(storage_->backend().TransferCells(piece.page->layers()[i], layers[i],
-                                                                std::span(&move, 1)));
-    }
+    KVCACHE_RETURN_IF_ERROR(
+        TransferLayers(storage_->backend(), piece.page->layers(), layers, move));
   }
   return Status::Ok();
 }
@@ -436,11 +411,7 @@ Status SnapshotPool::CopyIn(CausalSnapshot& snapshot, const SnapshotHeader& head
       const Position next = std::min(end, (begin / KvPage::kMaxCells + 1) * KvPage::kMaxCells);
       KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, begin, next, host_));
       const CellMove move{begin - first, begin - page->first(), next - begin};
-      for (std::size_t i = 0; i < layers.size(); ++i) {
-        if (layers[i].k == nullptr) continue;
-        KVCACHE_RETURN_IF_ERROR(
-            storage_->backend().TransferCells(layers[i], page->layers()[i], std::span(&move, 1)));
-      }
+      KVCACHE_RETURN_IF_ERROR(TransferLayers(storage_->backend(), layers, page->layers(), move));
       snapshot.pieces_.push_back({begin, next, std::move(page)});
       begin = next;
     }
@@ -449,13 +420,11 @@ Status SnapshotPool::CopyIn(CausalSnapshot& snapshot, const SnapshotHeader& head
 }
 
 Status SnapshotPool::PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& child) {
-  try {
-    parent.pieces_.reserve(parent.pieces_.size() + child.pieces_.size());
-  } catch (const std::bad_alloc&) {
-    return NoMemory("a merged snapshot");
-  }
+  constexpr const char* kNoMemory = "no memory for a merged snapshot";
+  KVCACHE_RETURN_IF_ERROR(Guarded(
+      kNoMemory, [&] { parent.pieces_.reserve(parent.pieces_.size() + child.pieces_.size()); }));
   if (parent.hold_.runs.Reserve(child.hold_.runs.runs().size())) return Status::Ok();
-  return NoMemory("a merged snapshot");
+  return OutOfMemory(kNoMemory);
 }
 
 void SnapshotPool::Join(CausalSnapshot& parent, CausalSnapshot& child) {
@@ -469,16 +438,13 @@ void SnapshotPool::Join(CausalSnapshot& parent, CausalSnapshot& child) {
   Clear(child);
 }
 
-Result<SnapshotPool::SnapshotPtr> SnapshotPool::Cut(CausalSnapshot& snapshot, Position position) {
-  KVCACHE_ASSIGN_OR_RETURN(SnapshotPtr later,
+Result<SnapshotPool::OwnPtr> SnapshotPool::Cut(CausalSnapshot& snapshot, Position position) {
+  KVCACHE_ASSIGN_OR_RETURN(OwnPtr later,
                            Make(position, snapshot.end(), snapshot.hold_.runs.runs().size()));
   const auto first = std::find_if(snapshot.pieces_.begin(), snapshot.pieces_.end(),
                                   [&](const auto& piece) { return piece.end > position; });
-  try {
-    later->pieces_.assign(first, snapshot.pieces_.end());
-  } catch (const std::bad_alloc&) {
-    return NoMemory("the parts of a snapshot");
-  }
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the parts of a snapshot",
+                                  [&] { later->pieces_.assign(first, snapshot.pieces_.end()); }));
   snapshot.pieces_.erase(first, snapshot.pieces_.end());
   if (!later->pieces_.empty() && later->pieces_.front().begin < position) {
     // The piece is in both. There is room for it: it was just erased.

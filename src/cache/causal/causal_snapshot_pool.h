@@ -59,7 +59,7 @@ class CausalSnapshot final : public Snapshot {
 
 class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
  public:
-  using SnapshotPtr = std::unique_ptr<CausalSnapshot>;
+  using OwnPtr = std::unique_ptr<CausalSnapshot>;
 
   // `cells` and `storage` must stay valid until Detach. May throw std::bad_alloc.
   SnapshotPool(CellTable& cells, CacheStorage& storage)
@@ -67,12 +67,10 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // Lets go of the cells of all snapshots, which become worthless.
   void Detach();
 
-  void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
-  std::int64_t bytes() const { return host_->bytes; }
-  PageMemory& memory() const { return host_->memory; }
+  HostBytes& host() const { return *host_; }
 
   // Returns an empty snapshot with memory for `runs` runs. Errors: kOutOfMemory.
-  Result<SnapshotPtr> Make(Position begin, Position end, std::size_t runs);
+  Result<OwnPtr> Make(Position begin, Position end, std::size_t runs);
   // Lets an empty snapshot hold the sequence's positions [begin, end). REQUIRES: memory for the
   // runs.
   void Hold(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end);
@@ -109,7 +107,8 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // Returns the number of positions below `target` that are in pages.
   static std::int32_t CountOwned(const CausalSnapshot& snapshot, Position target);
 
-  // Describes the bytes of an export: ranges of positions, and layers with their size in `payload`.
+  // Describes the bytes of an export: ranges of positions, and layers with their size in `payload`. May
+  // throw std::bad_alloc.
   Status Describe(const CausalSnapshot& snapshot, SnapshotHeader& header) const;
   // Copies everything to bytes that Describe described, and back into an empty snapshot.
   Status CopyOut(const CausalSnapshot& snapshot, const SnapshotHeader& header,
@@ -125,7 +124,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // behind `parent`. Cut moves the part from `position` on out of `snapshot`.
   static Status PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& child);
   void Join(CausalSnapshot& parent, CausalSnapshot& child);
-  Result<SnapshotPtr> Cut(CausalSnapshot& snapshot, Position position);
+  Result<OwnPtr> Cut(CausalSnapshot& snapshot, Position position);
 
  private:
   friend class CausalSnapshot;
@@ -133,8 +132,6 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   void List(CausalSnapshot& snapshot);
   void Unlist(CausalSnapshot& snapshot);
   Result<std::vector<CellHold*>> HoldsExcept(const CausalSnapshot* keep) const;
-  // Returns the shape and types of each layer that has storage.
-  std::vector<LayerKv> Layers() const;
   Status CopyCellsOut(const CellHold& hold, std::span<const LayerKv> layers, Position first,
                       Position begin, Position end) const;
   bool HasAllLayers(const CausalSnapshot& snapshot, std::span<const LayerKv> layers) const;

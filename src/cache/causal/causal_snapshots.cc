@@ -2,58 +2,51 @@
 
 #include <algorithm>
 #include <cstddef>
-#include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
+#include "cache/causal/causal_cache_impl.h"
 
 namespace kvcache {
 
-Result<const CausalSnapshot*> CausalSnapshots::OwnSnapshot(const Snapshot* snapshot) const {
-  const auto* const own = dynamic_cast<const CausalSnapshot*>(snapshot);
-  if (own != nullptr && own->pool() == parts_.pool.get()) return own;
-  return Invalid(snapshot == nullptr ? "the snapshot is null"
-                                     : "the snapshot is of another cache; export and import it");
+bool CausalSnapshots::Owns(const Snapshot& snapshot) const {
+  const auto* const own = dynamic_cast<const CausalSnapshot*>(&snapshot);
+  return own != nullptr && own->pool() == parts_.pool.get();
 }
 
 // A window's snapshot is what the token at `end` sees, and one token more, so that a sequence can go
 // back over a stop token.
-Result<std::unique_ptr<Snapshot>> CausalSnapshots::TakeSnapshot(SequenceId sequence, Position begin,
-                                                                Position end) {
-  KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(sequence));
-  KVCACHE_RETURN_IF_ERROR(CheckRange(begin, end));
+Result<SnapshotPtr> CausalSnapshots::TakeSnapshot(SequenceId sequence, Position begin,
+                                                  Position end) {
+  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(sequence));
   const RunList& history = parts_.cells.history(sequence);
-  if (end > history.length()) {
-    return Invalid(StrCat("a snapshot of positions [", begin, ", ", end, ") of sequence ",
-                          Index(sequence), ", which has ", history.length(), " tokens"));
-  }
-  if (parts_.has_window() && !sequences_.CanResume(sequence, end)) {
-    return Status(
-        StatusCode::kUnsupported,
-        StrCat("a snapshot at ", end, " of sequence ", Index(sequence), ", whose first ",
-               history.runs().front().position, " tokens have left the window of ",
-               parts_.options.window, "; schedule a capture before the pass that reaches it"));
+  KVCACHE_RETURN_IF_ERROR(CheckSnapshotRange(sequence, begin, end, history.length()));
+  if (parts_.has_window() && !cache_.CanResume(sequence, end)) {
+    return Unsupported(StrCat("a snapshot at ", end, " of sequence ", Index(sequence),
+                              ", whose first ", history.runs().front().position,
+                              " tokens have left the window of ", parts_.options.window,
+                              "; schedule a capture before the pass that reaches it"));
   }
   const Position first = parts_.has_window() ? std::max(0, end - parts_.options.window) : begin;
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, parts_.pool->Make(begin, end, history.runs().size()));
   parts_.pool->Hold(*snapshot, sequence, first, end);
-  if (begin == end && snapshot->first() == end) return std::unique_ptr<Snapshot>();
-  return std::unique_ptr<Snapshot>(std::move(snapshot));
+  if (begin == end && snapshot->first() == end) return SnapshotPtr();
+  return SnapshotPtr(std::move(snapshot));
 }
 
 Status CausalSnapshots::ScheduleCaptures(SequenceId sequence, Position begin,
                                          std::span<const Position> lengths) {
-  KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(sequence));
+  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(sequence));
   pass_.Unprepare();
   return parts_.captures.Schedule(sequence, begin, lengths);
 }
 
-Result<std::vector<std::unique_ptr<Snapshot>>> CausalSnapshots::TakeCaptures(SequenceId sequence) {
-  KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(sequence));
+Result<std::vector<SnapshotPtr>> CausalSnapshots::TakeCaptures(SequenceId sequence) {
+  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(sequence));
   pass_.Unprepare();
   return parts_.captures.Take(sequence);
 }
@@ -66,9 +59,8 @@ Status CausalSnapshots::CheckCells(SequenceId sequence, const CausalSnapshot& sn
   KVCACHE_ASSIGN_OR_RETURN(const std::int32_t available,
                            parts_.pool->CountAvailable(&snapshot, sequence, begin));
   if (available >= needed) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("restoring ", needed, " tokens needs as many cells; ", available, " of ",
-                 parts_.cells.cells(), " are free (", parts_.sizes_text, ")")};
+  return CacheFull(StrCat("restoring ", needed, " tokens needs as many cells; ", available, " of ",
+                          parts_.cells.cells(), " are free (", parts_.sizes_text, ")"));
 }
 
 void CausalSnapshots::CancelCaptures(SequenceId sequence) {
@@ -77,22 +69,16 @@ void CausalSnapshots::CancelCaptures(SequenceId sequence) {
 
 Status CausalSnapshots::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
                                      Position target) const {
-  KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(sequence));
+  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(sequence));
   KVCACHE_RETURN_IF_ERROR(parts_.transactions.CheckChange(sequence));
-  const CausalSnapshot* own = nullptr;
-  if (snapshot != nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
-  }
+  if (snapshot != nullptr) KVCACHE_RETURN_IF_ERROR(CheckOwn(snapshot));
+  const auto* const own = static_cast<const CausalSnapshot*>(snapshot);
   const Position length = parts_.cells.history(sequence).length();
-  const Position max = own == nullptr ? length : own->end();
-  if (target < 0 || target > max) {
-    return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
-                          " tokens; must be in [0, ", max, "]"));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckTarget(sequence, target, own == nullptr ? length : own->end()));
   if (own == nullptr || (!parts_.has_window() && target <= own->begin())) {
-    if (sequences_.CanResume(sequence, target)) return Status::Ok();
-    return {StatusCode::kUnsupported, StrCat("sequence ", Index(sequence), " has ", length,
-                                             " tokens and cannot go back to ", target)};
+    if (cache_.CanResume(sequence, target)) return Status::Ok();
+    return Unsupported(StrCat("sequence ", Index(sequence), " has ", length,
+                              " tokens and cannot go back to ", target));
   }
   return CheckReplace(sequence, *own, target);
 }
@@ -106,14 +92,14 @@ Status CausalSnapshots::CheckReplace(SequenceId sequence, const CausalSnapshot& 
     if (snapshot.first() <= std::max(0, target - parts_.options.window + 1)) {
       return CheckCells(sequence, snapshot, target);
     }
-    return {StatusCode::kUnsupported,
-            StrCat("the snapshot has positions [", snapshot.first(), ", ", snapshot.end(),
-                   "), which do not fill a window of ", parts_.options.window, " before ", target)};
+    return Unsupported(StrCat("the snapshot has positions [", snapshot.first(), ", ",
+                              snapshot.end(), "), which do not fill a window of ",
+                              parts_.options.window, " before ", target));
   }
   if (length >= snapshot.begin()) return CheckCells(sequence, snapshot, target);
-  return {StatusCode::kUnsupported,
-          StrCat("the snapshot begins at ", snapshot.begin(), ", and sequence ", Index(sequence),
-                 " has ", length, " tokens; restore what lies between first")};
+  return Unsupported(StrCat("the snapshot begins at ", snapshot.begin(), ", and sequence ",
+                            Index(sequence), " has ", length,
+                            " tokens; restore what lies between first"));
 }
 
 // Claims cells without a change of the sequence if there are enough of them. Otherwise it drops what
@@ -136,14 +122,14 @@ Status CausalSnapshots::BeginRestore(SequenceId sequence, const Snapshot* snapsh
       needed == 0 ? Status::Ok() : parts_.pool->MakeRoom(needed + drafts, {}, own, available);
   if (status.code() == StatusCode::kCacheFull) {
     pass_.End();
-    sequences_.Truncate(sequence, restoring_.begin);
+    cache_.Truncate(sequence, restoring_.begin);
     restoring_.reuses = true;
     status = parts_.pool->MakeRoom(needed, {}, own, available);
   }
   if (status.ok()) status = parts_.pool->Stage(*own, sequence, target, staged_);
   if (status.ok() && !parts_.cells.Reserve(sequence, staged_.runs.runs().size() + 1)) {
     parts_.cells.Unhold(staged_);
-    status = {StatusCode::kOutOfMemory, "no memory for the runs of a restored sequence"};
+    status = OutOfMemory("no memory for the runs of a restored sequence");
   }
   pass_.Rebind();
   if (status.ok()) return status;
@@ -155,9 +141,9 @@ void CausalSnapshots::FinishRestore() {
   const auto [sequence, begin, target, with_snapshot, reuses] = std::exchange(restoring_, {});
   pass_.End();
   if (with_snapshot) {
-    sequences_.Replace(sequence, begin, staged_);
+    cache_.Replace(sequence, begin, staged_);
   } else {
-    sequences_.Truncate(sequence, begin);
+    cache_.Truncate(sequence, begin);
   }
 }
 
@@ -166,20 +152,13 @@ bool CausalSnapshots::AbandonRestore() {
   return !std::exchange(restoring_, {}).reuses;
 }
 
-Status CausalSnapshots::PrepareMerge(Snapshot& parent, Snapshot& child) {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&parent).status());
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&child).status());
-  KVCACHE_RETURN_IF_ERROR(CheckNeighbors(parent, child));
+Status CausalSnapshots::PrepareJoin(Snapshot& parent, Snapshot& child) {
   if (parts_.has_window()) return Status::Ok();
   return SnapshotPool::PrepareJoin(static_cast<CausalSnapshot&>(parent),
                                    static_cast<const CausalSnapshot&>(child));
 }
 
-Result<std::unique_ptr<Snapshot>> CausalSnapshots::MergeSnapshots(
-    std::unique_ptr<Snapshot>& parent, std::unique_ptr<Snapshot>& child) {
-  KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
-  KVCACHE_RETURN_IF_ERROR(PrepareMerge(*parent, *child));
+Result<SnapshotPtr> CausalSnapshots::Merge(SnapshotPtr& parent, SnapshotPtr& child) {
   if (parts_.has_window()) {
     child->SetRange(parent->begin(), child->end());
     parent.reset();
@@ -190,11 +169,7 @@ Result<std::unique_ptr<Snapshot>> CausalSnapshots::MergeSnapshots(
   return std::move(parent);
 }
 
-Result<SnapshotParts> CausalSnapshots::SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
-                                                     Position position) {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(snapshot.get()).status());
-  KVCACHE_RETURN_IF_ERROR(CheckInside(*snapshot, position));
+Result<SnapshotParts> CausalSnapshots::Split(SnapshotPtr& snapshot, Position position) {
   SnapshotParts parts;
   if (!parts_.has_window()) {
     KVCACHE_ASSIGN_OR_RETURN(parts.second,
@@ -206,90 +181,38 @@ Result<SnapshotParts> CausalSnapshots::SplitSnapshot(std::unique_ptr<Snapshot>& 
   return parts;
 }
 
-Status CausalSnapshots::Materialize(Snapshot& snapshot) {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
+Status CausalSnapshots::MaterializeOwn(Snapshot& snapshot) {
   pass_.Unprepare();
   return parts_.pool->Materialize(static_cast<CausalSnapshot&>(snapshot));
 }
 
-std::string CausalSnapshots::Identity() const {
+Result<std::string> CausalSnapshots::Identity() const {
   return IdentityText(
       StrCat("causal, window ", parts_.options.window, ", chunk ", parts_.options.chunk),
       parts_.storage, parts_.options.keys_identity);
 }
 
-Result<std::string> CausalSnapshots::Fingerprint() const {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  return WithoutBadAlloc([&]() -> Result<std::string> {
-    return Identity() + "\n" + parts_.storage.layers().ShapesText();
-  });
+Status CausalSnapshots::Describe(const Snapshot& snapshot, SnapshotHeader& header) const {
+  return parts_.pool->Describe(static_cast<const CausalSnapshot&>(snapshot), header);
 }
 
-Result<std::int64_t> CausalSnapshots::ExportSize(const Snapshot& snapshot) const {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  return WithoutBadAlloc([&]() -> Result<std::int64_t> {
-    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-    return ExportedSize(header);
-  });
+Status CausalSnapshots::CopyOut(const Snapshot& snapshot, const SnapshotHeader& header,
+                                std::span<std::byte> payload) {
+  return parts_.pool->CopyOut(static_cast<const CausalSnapshot&>(snapshot), header, payload);
 }
 
-Result<SnapshotHeader> CausalSnapshots::HeaderOf(const Snapshot& snapshot) const {
-  KVCACHE_ASSIGN_OR_RETURN(const CausalSnapshot* own, OwnSnapshot(&snapshot));
-  SnapshotHeader header;
-  header.kind = SnapshotKind::kCausal;
-  header.begin = own->begin();
-  header.end = own->end();
-  header.fingerprint = Identity();
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->Describe(*own, header));
-  return header;
-}
-
-Status CausalSnapshots::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  return WithoutBadAlloc([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-    KVCACHE_ASSIGN_OR_RETURN(const std::span<std::byte> payload, BeginExport(header, bytes));
-    return parts_.pool->CopyOut(static_cast<const CausalSnapshot&>(snapshot), header, payload);
-  });
-}
-
-Result<std::unique_ptr<Snapshot>> CausalSnapshots::Import(std::span<const std::byte> bytes) {
-  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
-  return WithoutBadAlloc([&] { return ImportChecked(bytes); });
-}
-
-Result<std::unique_ptr<Snapshot>> CausalSnapshots::ImportChecked(std::span<const std::byte> bytes) {
-  KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
-  const SnapshotHeader& header = read.header;
-  KVCACHE_RETURN_IF_ERROR(CheckOrigin(header, SnapshotKind::kCausal, Identity()));
+Result<SnapshotPtr> CausalSnapshots::CopyIn(const SnapshotHeader& header,
+                                            std::span<const std::byte> payload) {
   KVCACHE_RETURN_IF_ERROR(CheckLayers(header.layers, parts_.storage));
   const Position min = parts_.has_window() ? 0 : header.begin;
   if (!header.ranges.empty() &&
       (header.ranges.front().begin < min || header.ranges.back().end > header.end)) {
-    return Status(StatusCode::kCorrupt,
-                  StrCat("snapshot bytes: positions outside of [", min, ", ", header.end, ")"));
+    return CorruptBytes(StrCat("positions outside of [", min, ", ", header.end, ")"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckPayload(header, SnapshotPool::CellsOf(header)));
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, parts_.pool->Make(header.begin, header.end, 0));
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->CopyIn(*snapshot, header, bytes.subspan(read.size)));
-  return std::unique_ptr<Snapshot>(std::move(snapshot));
-}
-
-void CausalSnapshots::SetMaterializeHook(const MaterializeHook& hook) {
-  if (parts_.pool != nullptr) parts_.pool->SetHook(hook);
-}
-
-std::int64_t CausalSnapshots::SnapshotBytes() const {
-  return parts_.pool == nullptr ? 0 : parts_.pool->bytes();
-}
-
-std::int64_t CausalSnapshots::SpareBytes() const {
-  return parts_.pool == nullptr ? 0 : parts_.pool->memory().spare_bytes();
-}
-
-void CausalSnapshots::LimitSpareBytes(std::int64_t max_bytes) {
-  if (parts_.pool != nullptr) parts_.pool->memory().Limit(max_bytes);
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->CopyIn(*snapshot, header, payload));
+  return SnapshotPtr(std::move(snapshot));
 }
 
 }  // namespace kvcache

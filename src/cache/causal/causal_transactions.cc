@@ -3,7 +3,9 @@
 #include <cstdint>
 #include <span>
 
+#include "base/errors.h"
 #include "base/strings.h"
+#include "cache/causal/causal_cache_impl.h"
 
 namespace kvcache {
 
@@ -12,7 +14,7 @@ Status CausalTransactions::PrepareBegin(std::span<const SequenceLength> members,
   KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const SequenceId id = members[i].sequence;
-    KVCACHE_RETURN_IF_ERROR(CheckSequence(id, parts_.storage.options()));
+    KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(id));
     KVCACHE_RETURN_IF_ERROR(
         parts_.transactions.CheckBegin(members, i, parts_.cells.history(id).length()));
   }
@@ -26,10 +28,9 @@ Status CausalTransactions::PrepareBegin(std::span<const SequenceLength> members,
       parts_.eviction.Plan(parts_.cells, {}, parts_.transactions);
   KVCACHE_ASSIGN_OR_RETURN(available, parts_.pool->CountAvailable(needed, evictions));
   if (available >= needed) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("a transaction of ", max_tokens, " tokens of each of ", members.size(),
-                 " sequences needs ", needed, " cells; ", available, " of ", parts_.cells.cells(),
-                 " are free (", parts_.sizes_text, ")")};
+  return CacheFull(StrCat("a transaction of ", max_tokens, " tokens of each of ", members.size(),
+                          " sequences needs ", needed, " cells; ", available, " of ",
+                          parts_.cells.cells(), " are free (", parts_.sizes_text, ")"));
 }
 
 void CausalTransactions::FinishBegin(std::span<const SequenceLength> members, Position max_tokens) {
@@ -50,7 +51,7 @@ Status CausalTransactions::CheckCommit(std::span<const SequenceLength> kept) con
 void CausalTransactions::FinishCommit(std::span<const SequenceLength> kept) {
   pass_.End();
   for (const auto& [sequence, length] : kept) {
-    sequences_.Truncate(sequence, length);
+    cache_.Truncate(sequence, length);
     parts_.eviction.MarkGrown(sequence);
   }
   parts_.transactions.Close(kept);
@@ -61,7 +62,7 @@ void CausalTransactions::RollBack(std::span<const SequenceLength> members) {
   pass_.End();
   for (const auto& [sequence, length] : members) {
     if (!parts_.transactions.has(sequence)) continue;
-    sequences_.Truncate(sequence, parts_.transactions.begin(sequence));
+    cache_.Truncate(sequence, parts_.transactions.begin(sequence));
     parts_.eviction.MarkGrown(sequence);
   }
   parts_.transactions.Close(members);

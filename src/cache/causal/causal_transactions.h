@@ -10,16 +10,17 @@
 
 #include "cache/causal/causal_parts.h"
 #include "cache/causal/causal_pass.h"
-#include "cache/causal/causal_sequences.h"
 #include "cache/two_phase.h"
 
 namespace kvcache {
 
+class CausalCache;
+
 class CausalTransactions final : public TwoPhaseTransactions {
  public:
   // All must outlive this.
-  CausalTransactions(CausalParts& parts, CausalPass& pass, CausalSequences& sequences)
-      : parts_(parts), pass_(pass), sequences_(sequences) {}
+  CausalTransactions(CausalParts& parts, CausalPass& pass, CausalCache& cache)
+      : parts_(parts), pass_(pass), cache_(cache) {}
 
   Status PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) override;
   void FinishBegin(std::span<const SequenceLength> members, Position max_tokens) override;
@@ -31,7 +32,7 @@ class CausalTransactions final : public TwoPhaseTransactions {
  private:
   CausalParts& parts_;
   CausalPass& pass_;
-  CausalSequences& sequences_;
+  CausalCache& cache_;
   bool evicts_first_ = false;  // the transaction that was prepared needs cells that a window evicts
 };
 

@@ -1,7 +1,6 @@
 #include "cache/causal/window_eviction.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/strings.h"
 #include "cache/cache_checks.h"

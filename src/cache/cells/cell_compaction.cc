@@ -9,6 +9,7 @@
 #include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "cache/cells/cell_table.h"
 
 namespace kvcache {
@@ -74,7 +75,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
     for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) ++holds;
     plan.holds.resize(holds);
   } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
+    return OutOfMemory("no memory to compact the cells");
   }
   bool moved = true;
   for (std::size_t i = 0; i < histories_.size(); ++i) {
@@ -84,7 +85,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
   for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) {
     moved = moved && Moved(hold->runs, plan.moves, plan.holds[i++]);
   }
-  if (!moved) return Status(StatusCode::kOutOfMemory, "no memory to compact the cells");
+  if (!moved) return OutOfMemory("no memory to compact the cells");
   return plan;
 }
 

@@ -3,9 +3,9 @@
 #include <algorithm>
 #include <cassert>
 #include <new>
-#include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -266,7 +266,7 @@ Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {
   assert(src != dst);
   RunList& target = histories_[Index(dst)];
   if (!target.Reserve(history(src).runs().size())) {
-    return {StatusCode::kOutOfMemory, "no memory for the runs of a shared prefix"};
+    return OutOfMemory("no memory for the runs of a shared prefix");
   }
   Truncate(dst, 0);
   for (const HistoryRun& run : history(src).runs()) {
@@ -304,9 +304,8 @@ Status CellTable::CheckRemoveMiddle(SequenceId id, Position end,
   const std::int64_t needed = CountShared(ref_counts_, history(id), end);
   kvcache::AddReferences(ref_counts_, holds, 1);
   if (needed <= free) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("removing a middle range copies ", needed, " shared cells; ", free, " of ",
-                 cells(), " cells are free")};
+  return CacheFull(StrCat("removing a middle range copies ", needed, " shared cells; ", free,
+                          " of ", cells(), " cells are free"));
 }
 
 Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Position end) {
@@ -315,16 +314,15 @@ Result<MiddleRemoval> CellTable::RemoveMiddle(SequenceId id, Position begin, Pos
   const std::int64_t needed = CountShared(ref_counts_, history(id), end);
   MiddleRemoval removal;
   std::vector<HistoryRun> old;
-  try {  // allocate everything first: the rest cannot fail
+  // Allocate everything first: the rest cannot fail.
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory to remove a range of positions", [&] {
     old.assign(target.runs().begin(), target.runs().end());
     removal.copies.reserve(needed);
     removal.shifted.reserve(old.size() + 2 * needed);
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory to remove a range of positions");
-  }
+  }));
   // Each shared cell may split a run in three.
   if (!target.Reserve(1 + 2 * static_cast<std::size_t>(needed))) {
-    return Status(StatusCode::kOutOfMemory, "no memory to remove a range of positions");
+    return OutOfMemory("no memory to remove a range of positions");
   }
   DropDrafts();
   for (const HistoryRun& run : old) {

@@ -1,8 +1,9 @@
 #include "cache/cells/kv_page.h"
 
-#include <new>
+#include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 
@@ -31,7 +32,10 @@ Result<std::shared_ptr<KvPage>> KvPage::Make(std::span<const LayerKv> layers, Po
                                              Position end, std::shared_ptr<HostBytes> count) {
   const Position first = begin / kCellTile * kCellTile;
   const auto cells = static_cast<std::int32_t>(RoundUp(end, kCellTile) - first);
-  try {
+  const auto message = [&] {
+    return StrCat("no memory for the positions [", begin, ", ", end, ") of a snapshot");
+  };
+  return Guarded(message, [&]() -> Result<std::shared_ptr<KvPage>> {
     std::shared_ptr<KvPage> page(new KvPage());
     page->first_ = first;
     page->layers_.assign(layers.begin(), layers.end());
@@ -43,16 +47,22 @@ Result<std::shared_ptr<KvPage>> KvPage::Make(std::span<const LayerKv> layers, Po
     page->count_ = std::move(count);
     page->count_->Add(page->bytes());
     return page;
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory,
-                  StrCat("no memory for the positions [", begin, ", ", end, ") of a snapshot"));
-  }
+  });
 }
 
 KvPage::~KvPage() {
   if (count_ == nullptr) return;
   count_->Add(-bytes());
   count_->memory.Give(std::move(memory_));
+}
+
+Status TransferLayers(KvBackend& backend, std::span<const LayerKv> from,
+                      std::span<const LayerKv> to, const CellMove& move) {
+  for (std::size_t i = 0; i < std::min(from.size(), to.size()); ++i) {
+    if (from[i].k == nullptr || to[i].k == nullptr) continue;
+    KVCACHE_RETURN_IF_ERROR(backend.TransferCells(from[i], to[i], std::span(&move, 1)));
+  }
+  return Status::Ok();
 }
 
 }  // namespace kvcache

@@ -13,6 +13,7 @@
 
 #include "cache/cells/page_memory.h"
 #include "kvcache/kv.h"
+#include "kvcache/kv_backend.h"
 #include "kvcache/snapshot.h"
 #include "kvcache/status.h"
 #include "platform/aligned_buffer.h"
@@ -65,5 +66,9 @@ class KvPage {
 // Describes host memory at `bytes` that holds `cells` cells of all layers, one layer after another,
 // K before V, each aligned to 64 bytes, and returns its size. `layers` are described in place.
 std::int64_t LayOutOnHost(std::span<LayerKv> layers, std::int64_t cells, std::byte* bytes);
+
+// Copies cells of each layer that both sides have, one of them on the host.
+Status TransferLayers(KvBackend& backend, std::span<const LayerKv> from,
+                      std::span<const LayerKv> to, const CellMove& move);
 
 }  // namespace kvcache

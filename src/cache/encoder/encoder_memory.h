@@ -20,10 +20,10 @@ class EncoderMemory final : public CacheMemory {
 
   std::int64_t AllocatedBytes() const override { return parts_.storage.layers().allocated_bytes(); }
   std::int64_t UsedBytes() const override {
-    return AllocatedBytes() + (parts_.pool == nullptr ? 0 : parts_.pool->bytes());
+    return AllocatedBytes() + (parts_.pool == nullptr ? 0 : parts_.pool->host().bytes);
   }
   std::int64_t ResidentBytes() const override {
-    return UsedBytes() + (parts_.pool == nullptr ? 0 : parts_.pool->memory().spare_bytes());
+    return UsedBytes() + (parts_.pool == nullptr ? 0 : parts_.pool->host().memory.spare_bytes());
   }
   std::int64_t FreeCells() const override { return std::numeric_limits<std::int64_t>::max(); }
   std::int64_t GrowthOf(std::span<const SequenceLength> /*more*/, int /*captures*/,

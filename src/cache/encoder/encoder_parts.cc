@@ -1,7 +1,6 @@
 #include "cache/encoder/encoder_parts.h"
 
 #include <numeric>
-#include <string>
 
 #include "base/strings.h"
 
@@ -44,11 +43,6 @@ void EncoderParts::Close() {
   storage.Close();
   entries = {};
   outputs = {};
-}
-
-Status EncoderParts::CheckKnown(SequenceId id) const {
-  KVCACHE_RETURN_IF_ERROR(storage.CheckReady());
-  return CheckSequence(id, storage.options());
 }
 
 CellRun EncoderParts::CellsOf(const EncoderOutput& output) const {

@@ -32,8 +32,6 @@ struct EncoderParts {
   // Frees everything. Snapshots that outlive the cache are worth nothing then.
   void Close();
 
-  // Returns kInvalidArgument unless the cache is open and has the sequence.
-  Status CheckKnown(SequenceId id) const;
   // Returns the cells of the output; none without an entry.
   CellRun CellsOf(const EncoderOutput& output) const;
   // Drops the sequence's output, but not the memory of the first one that was replaced.

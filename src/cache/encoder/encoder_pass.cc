@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <cassert>
-#include <string>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/pass/layer_views.h"
 
@@ -141,7 +141,7 @@ void EncoderPass::FinishAccept() {
 }
 
 Status EncoderPass::SetSequence(SequenceId sequence) {
-  KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(sequence));
+  KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(sequence));
   if (!active_) return Invalid("SetSequence outside a forward pass; call StartForward first");
   const std::int32_t member = member_of_[Index(sequence)];
   if (member == kNone) {
@@ -199,21 +199,19 @@ Status EncoderPass::Put(const TensorView& k, const TensorView& v) {
   KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
   if (!active_) return Invalid("Put outside a forward pass; call StartForward first");
   if (!drafts_.empty()) {
-    return {StatusCode::kUnsupported,
-            "Put of an encoder output in a pass of drafts; use a batch without parents"};
+    return Unsupported("Put of an encoder output in a pass of drafts; use a batch without parents");
   }
   KVCACHE_ASSIGN_OR_RETURN(const KvShape shape, ShapeOf(k, v, k.dims[2]));
   if (k.dims[2] < 1 || k.dims[2] > parts_.options.max_tokens) {
-    return {StatusCode::kCacheFull, StrCat("the output has ", k.dims[2], " tokens; must have 1 to ",
-                                           parts_.options.max_tokens)};
+    return CacheFull(StrCat("the output has ", k.dims[2], " tokens; must have 1 to ",
+                            parts_.options.max_tokens));
   }
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer, parts_.storage.Ensure(shape));
   if (mode_ == ForwardMode::kReserve) return Status::Ok();
   Member& member = members_[current_];
   if (parts_.transactions.has(member.sequence)) {
-    return {StatusCode::kUnsupported,
-            StrCat("Put of an encoder output for sequence ", Index(member.sequence),
-                   ", which is in a transaction; commit it or roll it back first")};
+    return Unsupported(StrCat("Put of an encoder output for sequence ", Index(member.sequence),
+                              ", which is in a transaction; commit it or roll it back first"));
   }
   KVCACHE_ASSIGN_OR_RETURN(const CellRun cells,
                            CellsForPut(member, static_cast<std::int32_t>(k.dims[2])));
@@ -229,8 +227,8 @@ Status EncoderPass::Put(const TensorView& k, const TensorView& v) {
 Result<DenseKv> EncoderPass::Get() {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv layer, parts_.storage.StorageForGet(active_));
   if (histories_[current_].empty()) {
-    return Status(StatusCode::kNotFound, StrCat("sequence ", Index(members_[current_].sequence),
-                                                " has no encoder output; call Put for it first"));
+    return NotFound(StrCat("sequence ", Index(members_[current_].sequence),
+                           " has no encoder output; call Put for it first"));
   }
   return DenseViews(layer, {runs_[current_].cell, runs_[current_].length}, TensorView{});
 }

@@ -53,7 +53,6 @@ class EncoderPass {
   void NoteLengths(const Batch& batch);
   void DescribeVisibility();
   void Describe(std::size_t member);
-  Status CheckPut(const TensorView& k) const;
   Status CaptureBeforePut(const Member& member);
   Status TakeEntry(Member& member, std::int32_t tokens);
   Result<CellRun> CellsForPut(Member& member, std::int32_t tokens);

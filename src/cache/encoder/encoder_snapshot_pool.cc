@@ -1,9 +1,8 @@
 #include "cache/encoder/encoder_snapshot_pool.h"
 
-#include <algorithm>
-#include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
@@ -23,34 +22,28 @@ void EncoderSnapshotPool::Detach() {
 
 Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::Share(const EncoderOutput& output,
                                                                     Position begin, Position end) {
-  try {
+  return Guarded("no memory for a snapshot", [&]() -> Result<std::unique_ptr<EncoderSnapshot>> {
     auto snapshot = std::make_unique<EncoderSnapshot>(shared_from_this(), begin, end);
     if (output.entry == EncoderOutput::kNone) return snapshot;
     lazy_.push_back(snapshot.get());
     snapshot->output_ = output;
     entries_->Share(output.entry);
     return snapshot;
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
-  }
+  });
 }
 
 Status EncoderSnapshotPool::Materialize(EncoderSnapshot& snapshot) {
   if (snapshot.output_.entry == EncoderOutput::kNone) return Status::Ok();
   const std::int32_t tokens = snapshot.output_.tokens;
-  try {
-    const std::vector<LayerKv> layers = Layers();
+  Status status = Guarded("no memory for the pages of a snapshot", [&]() -> Status {
+    const std::vector<LayerKv> layers = storage_->layers().All();
     KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, 0, tokens, host_));
-    const CellMove move{snapshot.output_.entry * stride_, 0, tokens};
-    for (std::size_t i = 0; i < layers.size(); ++i) {
-      if (page->layers()[i].k == nullptr) continue;
-      KVCACHE_RETURN_IF_ERROR(
-          storage_->backend().TransferCells(layers[i], page->layers()[i], std::span(&move, 1)));
-    }
+    KVCACHE_RETURN_IF_ERROR(TransferLayers(storage_->backend(), layers, page->layers(),
+                                           {snapshot.output_.entry * stride_, 0, tokens}));
     snapshot.page_ = std::move(page);
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for the pages of a snapshot"};
-  }
+    return Status::Ok();
+  });
+  if (!status.ok()) return status;
   entries_->Release(snapshot.output_.entry);
   snapshot.output_.entry = EncoderOutput::kNone;
   std::erase(lazy_, &snapshot);
@@ -76,30 +69,17 @@ Status EncoderSnapshotPool::MakeRoom(std::int32_t own, const EncoderSnapshot* ke
   return Status::Ok();
 }
 
-std::vector<LayerKv> EncoderSnapshotPool::Layers() const {
-  std::vector<LayerKv> layers(storage_->layers().size());
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    const LayerKv* const layer = storage_->layers().Find(static_cast<int>(i));
-    if (layer != nullptr) layers[i] = *layer;
-  }
-  return layers;
-}
-
 Status EncoderSnapshotPool::Describe(const EncoderSnapshot& snapshot,
                                      SnapshotHeader& header) const {
   const EncoderOutput& output = snapshot.output_;
-  try {
-    header.numbers = {snapshot.HasOutput() ? output.tokens : 0, output.position, output.first_gone};
-    if (!snapshot.HasOutput()) return Status::Ok();
-    header.layers = Layers();
-    if (snapshot.page_ != nullptr) {
-      header.layers.assign(snapshot.page_->layers().begin(), snapshot.page_->layers().end());
-      for (LayerKv& layer : header.layers) {
-        if (layer.k == nullptr) layer = {};
-      }
+  header.numbers = {snapshot.HasOutput() ? output.tokens : 0, output.position, output.first_gone};
+  if (!snapshot.HasOutput()) return Status::Ok();
+  header.layers = storage_->layers().All();
+  if (snapshot.page_ != nullptr) {
+    header.layers.assign(snapshot.page_->layers().begin(), snapshot.page_->layers().end());
+    for (LayerKv& layer : header.layers) {
+      if (layer.k == nullptr) layer = {};
     }
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for the description of a snapshot"};
   }
   header.payload = LayOutOnHost(header.layers, RoundUp(output.tokens, kCellTile), nullptr);
   return Status::Ok();
@@ -111,16 +91,12 @@ Status EncoderSnapshotPool::CopyOut(const EncoderSnapshot& snapshot, const Snaps
   const std::int32_t tokens = snapshot.output_.tokens;
   std::vector<LayerKv> layers = header.layers;
   LayOutOnHost(layers, RoundUp(tokens, kCellTile), bytes.data());
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].k == nullptr) continue;
-    const bool in_page = snapshot.page_ != nullptr;
-    const LayerKv& source =
-        in_page ? snapshot.page_->layers()[i] : *storage_->layers().Find(static_cast<int>(i));
-    const CellMove move{in_page ? 0 : snapshot.output_.entry * stride_, 0, tokens};
-    KVCACHE_RETURN_IF_ERROR(
-        storage_->backend().TransferCells(source, layers[i], std::span(&move, 1)));
+  KvBackend& backend = storage_->backend();
+  if (snapshot.page_ != nullptr) {
+    return TransferLayers(backend, snapshot.page_->layers(), layers, {0, 0, tokens});
   }
-  return Status::Ok();
+  return TransferLayers(backend, storage_->layers().All(), layers,
+                        {snapshot.output_.entry * stride_, 0, tokens});
 }
 
 Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::MakeFrom(
@@ -131,12 +107,8 @@ Result<std::unique_ptr<EncoderSnapshot>> EncoderSnapshotPool::MakeFrom(
   // The backend only reads them.
   LayOutOnHost(layers, RoundUp(output.tokens, kCellTile), const_cast<std::byte*>(bytes.data()));
   KVCACHE_ASSIGN_OR_RETURN(auto page, KvPage::Make(layers, 0, output.tokens, host_));
-  const CellMove move{0, 0, output.tokens};
-  for (std::size_t i = 0; i < layers.size(); ++i) {
-    if (layers[i].k == nullptr) continue;
-    KVCACHE_RETURN_IF_ERROR(
-        storage_->backend().TransferCells(layers[i], page->layers()[i], std::span(&move, 1)));
-  }
+  KVCACHE_RETURN_IF_ERROR(
+      TransferLayers(storage_->backend(), layers, page->layers(), {0, 0, output.tokens}));
   snapshot->output_ = output;
   snapshot->page_ = std::move(page);
   return snapshot;

@@ -72,9 +72,7 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
         host_(std::make_shared<HostBytes>()) {}
   void Detach();
 
-  void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
-  std::int64_t bytes() const { return host_->bytes; }
-  PageMemory& memory() const { return host_->memory; }
+  HostBytes& host() const { return *host_; }
 
   // Returns a snapshot that shares the output's entry, if it has one. Errors: kOutOfMemory.
   Result<std::unique_ptr<EncoderSnapshot>> Share(const EncoderOutput& output, Position begin,
@@ -85,7 +83,7 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
   // Materialises snapshots, the oldest first, until an entry is free or `own`, an entry or kNone,
   // has no other user. Never `keep`. Errors: kOutOfMemory, and the backend's.
   Status MakeRoom(std::int32_t own, const EncoderSnapshot* keep);
-  // As in SnapshotPool (causal_snapshot.h), for an output of `tokens` tokens.
+  // As in SnapshotPool (causal_snapshot_pool.h), for an output of `tokens` tokens. May throw std::bad_alloc.
   Status Describe(const EncoderSnapshot& snapshot, SnapshotHeader& header) const;
   Status CopyOut(const EncoderSnapshot& snapshot, const SnapshotHeader& header,
                  std::span<std::byte> bytes) const;
@@ -100,8 +98,6 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
 
  private:
   friend class EncoderSnapshot;
-
-  std::vector<LayerKv> Layers() const;
 
   RefCountedCells* entries_;  // null after Detach
   CacheStorage* storage_;

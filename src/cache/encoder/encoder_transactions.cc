@@ -1,5 +1,7 @@
 #include "cache/encoder/encoder_transactions.h"
 
+#include "cache/encoder/encoder_cache_impl.h"
+
 namespace kvcache {
 
 Status EncoderTransactions::PrepareBegin(std::span<const SequenceLength> members,
@@ -7,7 +9,7 @@ Status EncoderTransactions::PrepareBegin(std::span<const SequenceLength> members
   KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckReady());
   for (std::size_t i = 0; i < members.size(); ++i) {
     const SequenceId id = members[i].sequence;
-    KVCACHE_RETURN_IF_ERROR(parts_.CheckKnown(id));
+    KVCACHE_RETURN_IF_ERROR(parts_.storage.CheckKnown(id));
     KVCACHE_RETURN_IF_ERROR(parts_.transactions.CheckBegin(members, i, parts_.lengths[Index(id)]));
   }
   return Status::Ok();
@@ -31,7 +33,7 @@ Status EncoderTransactions::CheckCommit(std::span<const SequenceLength> kept) co
 void EncoderTransactions::FinishCommit(std::span<const SequenceLength> kept) {
   pass_.End();
   for (const auto& [sequence, length] : kept) {
-    if (length < parts_.lengths[Index(sequence)]) sequences_.ChangeLength(sequence, length);
+    if (length < parts_.lengths[Index(sequence)]) cache_.ChangeLength(sequence, length);
   }
   parts_.transactions.Close(kept);
 }
@@ -42,7 +44,7 @@ void EncoderTransactions::RollBack(std::span<const SequenceLength> members) {
   for (const auto& [sequence, length] : members) {
     if (!parts_.transactions.has(sequence)) continue;
     const Position begin = parts_.transactions.begin(sequence);
-    if (begin < parts_.lengths[Index(sequence)]) sequences_.ChangeLength(sequence, begin);
+    if (begin < parts_.lengths[Index(sequence)]) cache_.ChangeLength(sequence, begin);
   }
   parts_.transactions.Close(members);
 }

@@ -8,16 +8,17 @@
 
 #include "cache/encoder/encoder_parts.h"
 #include "cache/encoder/encoder_pass.h"
-#include "cache/encoder/encoder_sequences.h"
 #include "cache/two_phase.h"
 
 namespace kvcache {
 
+class EncoderCacheImpl;
+
 class EncoderTransactions final : public TwoPhaseTransactions {
  public:
   // All must outlive this.
-  EncoderTransactions(EncoderParts& parts, EncoderPass& pass, EncoderSequences& sequences)
-      : parts_(parts), pass_(pass), sequences_(sequences) {}
+  EncoderTransactions(EncoderParts& parts, EncoderPass& pass, EncoderCacheImpl& cache)
+      : parts_(parts), pass_(pass), cache_(cache) {}
 
   Status PrepareBegin(std::span<const SequenceLength> members, Position max_tokens) override;
   void FinishBegin(std::span<const SequenceLength> members, Position max_tokens) override;
@@ -29,7 +30,7 @@ class EncoderTransactions final : public TwoPhaseTransactions {
  private:
   EncoderParts& parts_;
   EncoderPass& pass_;
-  EncoderSequences& sequences_;
+  EncoderCacheImpl& cache_;
 };
 
 }  // namespace kvcache

@@ -1,5 +1,6 @@
 #include "cache/pass/cache_storage.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -35,17 +36,16 @@ void CacheStorage::Close() {
 Result<LayerKv> CacheStorage::Storage() const {
   KVCACHE_RETURN_IF_ERROR(CheckReady());
   if (const LayerKv* storage = layers_.Find(layer_); storage != nullptr) return *storage;
-  return Status(StatusCode::kNotFound,
-                StrCat("layer ", layer_, " has no storage; call Put for it first"));
+  return NotFound(StrCat("layer ", layer_, " has no storage; call Put for it first"));
 }
 
 Result<LayerKv> CacheStorage::StorageForGet(bool in_pass) const {
   KVCACHE_ASSIGN_OR_RETURN(const LayerKv storage, Storage());
   if (!in_pass) return Invalid("Get outside a forward pass; call StartForward first");
   if (config_.layout == KvLayout::kPlain) return storage;
-  return Status(StatusCode::kUnsupported,
-                "Get needs the plain layout, and the cache has the backend's tiled layout; set "
-                "CacheOptions::config to CacheConfig{}");
+  return Unsupported(
+      "Get needs the plain layout, and the cache has the backend's tiled layout; set "
+      "CacheOptions::config to CacheConfig{}");
 }
 
 }  // namespace kvcache

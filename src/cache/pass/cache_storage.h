@@ -27,6 +27,11 @@ class CacheStorage {
 
   bool ready() const { return state_ == CacheState::kReady; }
   Status CheckReady() const { return kvcache::CheckReady(state_); }
+  // Returns kInvalidArgument unless the cache is open and has the sequence.
+  Status CheckKnown(SequenceId id) const {
+    KVCACHE_RETURN_IF_ERROR(CheckReady());
+    return CheckSequence(id, options_);
+  }
   // REQUIRES, here and below: the cache has been opened.
   KvBackend& backend() const { return *backend_; }
   const CacheConfig& config() const { return config_; }

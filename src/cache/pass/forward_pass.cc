@@ -1,4 +1,5 @@
 #include "cache/pass/forward_pass.h"
+#include "base/errors.h"
 
 #include <algorithm>
 #include <cassert>
@@ -56,8 +57,8 @@ Status ForwardPass::PrepareDrafts(const Batch& batch, const CellTable& cells) {
   try {
     if (runs > next_path_runs_.capacity()) next_path_runs_.reserve(2 * runs);
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory,
-            "no memory for the histories of " + std::to_string(next_drafts_.paths()) + " paths"};
+    return OutOfMemory("no memory for the histories of " + std::to_string(next_drafts_.paths()) +
+                       " paths");
   }
   return Status::Ok();
 }

@@ -2,10 +2,10 @@
 
 #include <algorithm>
 #include <limits>
-#include <new>
 #include <stdexcept>
 #include <string>
 
+#include "base/errors.h"
 #include "cache/cells/run_list.h"
 
 namespace kvcache {
@@ -59,8 +59,7 @@ Status HistoryMask::Build(const Visibility& visibility, const CellRun& cells, st
   try {
     values_.resize(bytes);
   } catch (const std::exception&) {  // also std::length_error: a mask can be quadratic
-    return {StatusCode::kOutOfMemory,
-            "no memory for a mask of " + std::to_string(bytes) + " bytes"};
+    return OutOfMemory("no memory for a mask of " + std::to_string(bytes) + " bytes");
   }
   view_ = TensorView::Dense(values_.data(), type, cells.length, rows);
   if (type == DType::kF16) {

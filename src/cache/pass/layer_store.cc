@@ -1,10 +1,10 @@
 #include "cache/pass/layer_store.h"
 
 #include <algorithm>
-#include <new>
 #include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -37,15 +37,21 @@ const LayerKv* LayerStore::Find(int layer) const {
   return &layers_[layer].storage;
 }
 
+std::vector<LayerKv> LayerStore::All() const {
+  std::vector<LayerKv> all;
+  all.reserve(layers_.size());
+  for (const Layer& layer : layers_) all.push_back(layer.k == nullptr ? LayerKv{} : layer.storage);
+  return all;
+}
+
 Status LayerStore::CheckLayer(int layer, const KvShape& shape, std::string_view whose) const {
   if (const LayerKv* storage = Find(layer); storage != nullptr) {
     if (storage->shape == shape) return Status::Ok();
-    return {StatusCode::kInvalidArgument, StrCat("layer ", layer, " has ", Describe(storage->shape),
-                                                 "; ", whose, " has ", Describe(shape))};
+    return InvalidArgument(StrCat("layer ", layer, " has ", Describe(storage->shape), "; ", whose,
+                                  " has ", Describe(shape)));
   }
   if (layer < 0 || layer >= kMaxLayers) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("layer ", layer, " is not in [0, ", kMaxLayers, ")")};
+    return InvalidArgument(StrCat("layer ", layer, " is not in [0, ", kMaxLayers, ")"));
   }
   return CheckShape(shape).WithContext(StrCat("layer ", layer));
 }
@@ -56,11 +62,8 @@ Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
   Layer made;
   KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext(StrCat("layer ", layer)));
   if (layer >= size()) {
-    try {
-      layers_.resize(layer + 1);
-    } catch (const std::bad_alloc&) {
-      return Status(StatusCode::kOutOfMemory, "no memory for the list of layers");
-    }
+    KVCACHE_RETURN_IF_ERROR(
+        Guarded("no memory for the list of layers", [&] { layers_.resize(layer + 1); }));
   }
   layers_[layer] = std::move(made);
   allocated_bytes_ += layers_[layer].storage.KBytes() + layers_[layer].storage.VBytes();
@@ -70,23 +73,22 @@ Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
 
 Status LayerStore::CheckShape(const KvShape& shape) const {
   if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1) {
-    return {StatusCode::kInvalidArgument, Describe(shape) + "; each number must be at least 1"};
+    return InvalidArgument(Describe(shape) + "; each number must be at least 1");
   }
   if (shape.v_in_k && InfoOf(prototype_.k_type).block_size > 1) {
-    return {StatusCode::kUnsupported,
-            StrCat(Describe(shape), "; k_type ", InfoOf(prototype_.k_type).name,
-                   " is a block type, which cannot hold V in K")};
+    return Unsupported(StrCat(Describe(shape), "; k_type ", InfoOf(prototype_.k_type).name,
+                              " is a block type, which cannot hold V in K"));
   }
   if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
       (!shape.v_in_k && shape.v_dim % InfoOf(prototype_.v_type).block_size != 0)) {
-    return {StatusCode::kUnsupported,
-            StrCat(Describe(shape), "; must be whole blocks of ", InfoOf(prototype_.k_type).name,
-                   " (K) and ", InfoOf(prototype_.v_type).name, " (V)")};
+    return Unsupported(StrCat(Describe(shape), "; must be whole blocks of ",
+                              InfoOf(prototype_.k_type).name, " (K) and ",
+                              InfoOf(prototype_.v_type).name, " (V)"));
   }
   if (Values(prototype_.cells, shape.kv_heads, shape.k_dim) < 0 ||
       Values(prototype_.cells, shape.kv_heads, shape.v_dim) < 0) {
-    return {StatusCode::kOutOfMemory, StrCat(Describe(shape), " in ", prototype_.cells,
-                                             " cells are more bytes than an int64 can count")};
+    return OutOfMemory(StrCat(Describe(shape), " in ", prototype_.cells,
+                              " cells are more bytes than an int64 can count"));
   }
   return Status::Ok();
 }

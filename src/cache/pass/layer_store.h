@@ -31,6 +31,9 @@ class LayerStore {
   // Returns the layer's storage, or nullptr for a layer that was never written.
   const LayerKv* Find(int layer) const;
 
+  // Returns the storage of all layers; empty for those that were never written. May throw std::bad_alloc.
+  std::vector<LayerKv> All() const;
+
   // Returns the layer's storage; allocates it if there is none. Errors, nothing changed:
   // kInvalidArgument for a number out of range or a shape that differs from the layer's;
   // kUnsupported for a shape that the types cannot hold; kOutOfMemory; the backend's.

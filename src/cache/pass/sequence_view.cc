@@ -1,7 +1,6 @@
 #include "kvcache/sequence_view.h"
 
-#include <new>
-
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 
@@ -16,13 +15,11 @@ Status SequenceView::Set(const Cache& cache, SequenceId sequence, Position begin
 
 Result<Visibility> SequenceView::Visible(int queries) {
   if (queries < 1) return Invalid(StrCat("a view for ", queries, " queries; must be at least 1"));
-  try {
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a view of a sequence", [&] {
     positions_.assign(queries, end_);
     history_of_query_.assign(queries, 0);
     bidirectional_.assign(queries, 1);
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a view of a sequence");
-  }
+  }));
   history_ = runs_;
   return Visibility{.positions = positions_,
                     .history_of_query = history_of_query_,

@@ -4,6 +4,7 @@
 #include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -11,8 +12,8 @@ namespace {
 
 using Kind = StatePlace::Kind;
 
-Status Unsupported(const std::string& why) {
-  return {StatusCode::kUnsupported, "recurrent layers: " + why};
+Status UnsupportedOrder(const std::string& why) {
+  return Unsupported("recurrent layers: " + why);
 }
 
 std::string Name(SequenceId id) {
@@ -96,12 +97,13 @@ Status RecurrentBatch::ReadSequences(const Batch& batch) {
     const Position position = batch.positions[i];
     const bool continues = i > 0 && id == batch.sequences[i - 1];
     if (continues && position <= batch.positions[i - 1]) {
-      return Unsupported(StrCat(Name(id), " has position ", position, " after ",
-                                batch.positions[i - 1], "; must be ascending"));
+      return UnsupportedOrder(StrCat(Name(id), " has position ", position, " after ",
+                                     batch.positions[i - 1], "; must be ascending"));
     }
     if (!continues) {
       if (member_of_[Index(id)] != kNone) {
-        return Unsupported(Name(id) + " has tokens in two places of the batch; must be neighbours");
+        return UnsupportedOrder(Name(id) +
+                                " has tokens in two places of the batch; must be neighbours");
       }
       AddMember(id, position);
     }

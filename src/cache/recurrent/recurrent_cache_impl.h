@@ -12,7 +12,6 @@
 //                      │    ├─ RecurrentBatch         its sequences and segments
 //                      │    └─ PassStates             the cells that it reads and writes
 //                      ├─ RecurrentViews         its states as tensors
-//                      ├─ RecurrentSequences     changes of sequences outside of passes
 //                      └─ RecurrentSnapshots, RecurrentTransactions, RecurrentMemory   capabilities
 //
 // Thread safety: as in kvcache/cache.h.
@@ -27,7 +26,6 @@
 #include "cache/recurrent/recurrent_parts.h"
 #include "cache/recurrent/recurrent_pass.h"
 #include "cache/recurrent/recurrent_rounds.h"
-#include "cache/recurrent/recurrent_sequences.h"
 #include "cache/recurrent/recurrent_snapshots.h"
 #include "cache/recurrent/recurrent_transactions.h"
 #include "cache/recurrent/recurrent_views.h"
@@ -35,18 +33,14 @@
 
 namespace kvcache {
 
-class RecurrentCacheImpl final : public RecurrentCache, public TwoPhaseCache {
+class RecurrentCacheImpl final : public HalvedCache<RecurrentCache> {
  public:
   explicit RecurrentCacheImpl(RecurrentOptions options)
-      : RecurrentCache(
-            {.snapshots = &snapshots_, .transactions = &transactions_, .memory = &memory_}),
+      : HalvedCache({.snapshots = &snapshots_, .transactions = &transactions_, .memory = &memory_}),
         parts_(std::move(options)) {}
 
   Status Init(KvBackend& backend, const CacheOptions& options) override;
   void Close() override;
-  Status StartForward(const Batch& batch, ForwardMode mode) override {
-    return StartInHalves(*this, batch, mode);
-  }
   Status PrepareForward(const Batch& batch, ForwardMode mode) override {
     return pass_.Prepare(batch, mode);
   }
@@ -62,9 +56,6 @@ class RecurrentCacheImpl final : public RecurrentCache, public TwoPhaseCache {
   Result<DenseKv> Get() override { return parts_.attention.Get(); }
   Result<LayerKv> Storage() override { return parts_.attention.Storage(); }
   const Visibility& Visible() const override { return parts_.attention.Visible(); }
-  Status AcceptDrafts(std::span<const std::int32_t> last) override {
-    return AcceptInHalves(*this, last);
-  }
   Status PrepareAccept(std::span<const std::int32_t> last) override {
     return pass_.PrepareAccept(last);
   }
@@ -75,22 +66,12 @@ class RecurrentCacheImpl final : public RecurrentCache, public TwoPhaseCache {
                    std::vector<HistoryRun>& runs) const override {
     return parts_.attention.FindCells(sequence, begin, end, runs);
   }
-  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override {
-    return sequences_.CopyPrefix(src, dst, length);
-  }
-  bool CanResume(SequenceId sequence, Position position) const override {
-    return sequences_.CanResume(sequence, position);
-  }
-  Result<Position> PrepareRestore(SequenceId sequence, Position target) override {
-    return sequences_.PrepareRestore(sequence, target);
-  }
-  Status Remove(SequenceId sequence, Position begin, Position end) override {
-    return sequences_.Remove(sequence, begin, end);
-  }
-  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override {
-    return sequences_.CheckRemove(sequence, begin, end);
-  }
-  Status EvictWindow(SequenceId sequence) override { return sequences_.EvictWindow(sequence); }
+  Status CopyPrefix(SequenceId src, SequenceId dst, Position length) override;
+  bool CanResume(SequenceId sequence, Position position) const override;
+  Result<Position> PrepareRestore(SequenceId sequence, Position target) override;
+  Status Remove(SequenceId sequence, Position begin, Position end) override;
+  Status CheckRemove(SequenceId sequence, Position begin, Position end) const override;
+  Status EvictWindow(SequenceId sequence) override;
 
   Status SetCheckpoints(const CheckpointOptions& checkpoints) override;
   std::span<const SequenceId> Sequences() const override { return pass_.Sequences(); }
@@ -130,12 +111,14 @@ class RecurrentCacheImpl final : public RecurrentCache, public TwoPhaseCache {
   Inspected inspect() { return {parts_, rounds_, pass_}; }
 
  private:
+  // Returns whether neither tokens nor state reach beyond `end`.
+  bool Truncates(SequenceId sequence, Position end) const;
+
   RecurrentParts parts_;
   RecurrentRounds rounds_;
   RecurrentPass pass_{parts_, rounds_};
   RecurrentViews views_{parts_, pass_};
-  RecurrentSequences sequences_{parts_, pass_};
-  RecurrentSnapshots snapshots_{parts_, pass_, sequences_};
+  RecurrentSnapshots snapshots_{parts_, pass_, *this};
   RecurrentTransactions transactions_{parts_, pass_, rounds_};
   RecurrentMemory memory_{parts_, pass_, rounds_};
 };

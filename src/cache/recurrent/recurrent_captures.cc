@@ -1,7 +1,7 @@
 #include "cache/recurrent/recurrent_captures.h"
+#include "base/errors.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
 namespace kvcache {
@@ -17,7 +17,7 @@ void RecurrentCaptures::Clear() {
   schedule_.Clear();
 }
 
-RecurrentCaptures::SnapshotPtr RecurrentCaptures::Take(SequenceId id, std::size_t index) {
+RecurrentCaptures::OwnPtr RecurrentCaptures::Take(SequenceId id, std::size_t index) {
   return std::move(schedule_.of(id).taken[index]);
 }
 
@@ -44,7 +44,7 @@ Status RecurrentCaptures::Plan(SequenceId id, std::int32_t member, const StatePo
     const auto tokens = static_cast<std::int32_t>(
         std::lower_bound(positions.begin(), positions.end(), end) - positions.begin());
     Planned planned{.id = id, .index = i, .state = {StatePoint::kNone, end}};
-    try {
+    Status status = Guarded(kNoMemoryForCaptures, [&]() -> Status {
       if (tokens == 0) {
         planned.state.cell = before.cell;
       } else if (tokens == static_cast<std::int32_t>(positions.size())) {
@@ -62,9 +62,9 @@ Status RecurrentCaptures::Plan(SequenceId id, std::int32_t member, const StatePo
         KVCACHE_ASSIGN_OR_RETURN(planned.snapshot, pool_->Make(own.BeginOf(i), end));
       }
       planned_.push_back(std::move(planned));
-    } catch (const std::bad_alloc&) {
-      return NoMemoryForCaptures();
-    }
+      return Status::Ok();
+    });
+    if (!status.ok()) return status;
   }
   return Status::Ok();
 }

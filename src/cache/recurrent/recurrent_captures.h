@@ -23,7 +23,7 @@ namespace kvcache {
 
 class RecurrentCaptures {
  public:
-  using SnapshotPtr = RecurrentSnapshotPool::SnapshotPtr;
+  using OwnPtr = RecurrentSnapshotPool::OwnPtr;
 
   // May throw std::bad_alloc.
   void Reset(RecurrentSnapshotPool* pool, int sequences);
@@ -35,7 +35,7 @@ class RecurrentCaptures {
     return schedule_.Schedule(id, begin, lengths);
   }
   // Gives up the capture at this index of the schedule; null if there is none.
-  SnapshotPtr Take(SequenceId id, std::size_t index);
+  OwnPtr Take(SequenceId id, std::size_t index);
   // Takes back the captures above the sequence's new length, or all of them.
   void Truncate(SequenceId id, Position length);
   void Cancel(SequenceId id);
@@ -60,8 +60,8 @@ class RecurrentCaptures {
   enum class Source : std::uint8_t { kBefore, kCut, kAfter };
   struct Planned {
     SequenceId id{};
-    std::size_t index = 0;   // of the schedule
-    SnapshotPtr snapshot{};  // without a state; null: there is no such state
+    std::size_t index = 0;  // of the schedule
+    OwnPtr snapshot{};      // without a state; null: there is no such state
     Source source = Source::kBefore;
     StatePoint state{};   // with a cell if kBefore
     std::int32_t at = 0;  // index of the cut or the member

@@ -16,7 +16,7 @@ std::int64_t RecurrentMemory::UsedBytes() const {
 }
 
 std::int64_t RecurrentMemory::ResidentBytes() const {
-  const std::int64_t spare = parts_.pool == nullptr ? 0 : parts_.pool->memory().spare_bytes();
+  const std::int64_t spare = parts_.pool == nullptr ? 0 : parts_.pool->host().memory.spare_bytes();
   return parts_.attention.memory()->ResidentBytes() + StateBytes() + SnapshotBytes() + spare;
 }
 

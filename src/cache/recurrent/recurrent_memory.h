@@ -32,7 +32,9 @@ class RecurrentMemory final : public CacheMemory {
   // Returns the bytes of states and of inputs.
   std::int64_t StateBytes() const;
   // Returns the host memory of the snapshots' states.
-  std::int64_t SnapshotBytes() const { return parts_.pool == nullptr ? 0 : parts_.pool->bytes(); }
+  std::int64_t SnapshotBytes() const {
+    return parts_.pool == nullptr ? 0 : parts_.pool->host().bytes;
+  }
 
   RecurrentParts& parts_;
   RecurrentPass& pass_;

@@ -1,7 +1,6 @@
 #include "cache/recurrent/recurrent_parts.h"
 
 #include <algorithm>
-#include <string>
 
 #include "base/strings.h"
 #include "cache/recurrent/recurrent_rounds.h"

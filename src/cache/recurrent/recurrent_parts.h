@@ -4,7 +4,6 @@
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <utility>
 #include <vector>

@@ -1,10 +1,9 @@
 #include "cache/recurrent/recurrent_pass.h"
 
 #include <algorithm>
-#include <array>
 #include <string>
-#include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -37,20 +36,20 @@ Status RecurrentPass::CheckStates() const {
     const Position length = parts_.length(id);
     const std::string name = StrCat("sequence ", Index(id));
     if (!live.known()) {
-      return {StatusCode::kUnsupported, StrCat(name, " has no recurrent state for its ", length,
-                                               " tokens; PrepareRestore and Remove first")};
+      return Unsupported(StrCat(name, " has no recurrent state for its ", length,
+                                " tokens; PrepareRestore and Remove first"));
     }
     if (length > live.tokens) {
-      return {StatusCode::kUnsupported,
-              StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
-                     parts_.in_transaction(id)
-                         ? "; the pass broke off: commit less or roll the transaction back"
-                         : "; Remove the tokens of the pass that broke off")};
+      return Unsupported(
+          StrCat(name, " holds ", length, " tokens, its recurrent state ", live.tokens,
+                 parts_.in_transaction(id)
+                     ? "; the pass broke off: commit less or roll the transaction back"
+                     : "; Remove the tokens of the pass that broke off"));
     }
     if (member.first < live.tokens) {
-      return {StatusCode::kUnsupported,
-              StrCat(name, " continues at position ", member.first, ", its recurrent state is at ",
-                     live.tokens, "; must not be lower")};
+      return Unsupported(StrCat(name, " continues at position ", member.first,
+                                ", its recurrent state is at ", live.tokens,
+                                "; must not be lower"));
     }
   }
   return Status::Ok();
@@ -59,9 +58,9 @@ Status RecurrentPass::CheckStates() const {
 Status RecurrentPass::CheckCuts() const {
   const std::size_t cuts = parts_.captures.cuts().size();
   if (cuts <= static_cast<std::size_t>(parts_.options.snapshot_states)) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat(cuts, " captures lie inside the batch; RecurrentOptions::snapshot_states is ",
-                 parts_.options.snapshot_states, "; divide the batch, or cancel captures")};
+  return CacheFull(
+      StrCat(cuts, " captures lie inside the batch; RecurrentOptions::snapshot_states is ",
+             parts_.options.snapshot_states, "; divide the batch, or cancel captures"));
 }
 
 Status RecurrentPass::PlanCaptures(const Batch& batch) {
@@ -98,16 +97,15 @@ Status RecurrentPass::CheckMaxStates() {
   const int max = options.max_states > 0 ? options.max_states : parts_.sizes.max_sequences;
   const std::int32_t needed = parts_.states.CountStates(batch_.prepared_sequences());
   if (needed <= max) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ", needed,
-                 " recurrent states; max_states is ", max)};
+  return CacheFull(StrCat("the batch of ", batch_.prepared_sequences().size(), " sequences needs ",
+                          needed, " recurrent states; max_states is ", max));
 }
 
 Status RecurrentPass::Prepare(const Batch& batch, ForwardMode mode) {
   parts_.captures.DropPlanned();
   if (!batch.parents.empty() && parts_.has_layers() && !parts_.options.replay_drafts) {
-    return {StatusCode::kUnsupported,
-            "a batch of drafts in recurrent layers; it needs RecurrentOptions::replay_drafts"};
+    return Unsupported(
+        "a batch of drafts in recurrent layers; it needs RecurrentOptions::replay_drafts");
   }
   KVCACHE_RETURN_IF_ERROR(parts_.attention.PrepareForward(batch, mode));
   KVCACHE_RETURN_IF_ERROR(batch_.Prepare(batch));
@@ -243,17 +241,16 @@ Result<int> RecurrentPass::IndexOf(int layer) const {
 
 Status RecurrentPass::CheckViews() const {
   if (has_drafts()) {
-    return {StatusCode::kUnsupported,
-            "a view of the states in a pass of drafts; use RecurrentCache::Segments"};
+    return Unsupported("a view of the states in a pass of drafts; use RecurrentCache::Segments");
   }
   if (batch_.divided()) {
-    return {StatusCode::kUnsupported,
-            "a view of the states of a batch with a capture inside; use RecurrentCache::Segments"};
+    return Unsupported(
+        "a view of the states of a batch with a capture inside; use RecurrentCache::Segments");
   }
   if (batch_.tokens_per_sequence() > 0) return Status::Ok();
-  return {StatusCode::kUnsupported,
-          "a view of the states of a batch whose sequences have different numbers of tokens; use "
-          "RecurrentCache::Segments"};
+  return Unsupported(
+      "a view of the states of a batch whose sequences have different numbers of tokens; use "
+      "RecurrentCache::Segments");
 }
 
 }  // namespace kvcache

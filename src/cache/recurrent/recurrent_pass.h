@@ -4,7 +4,6 @@
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
-#include <cstddef>
 #include <cstdint>
 #include <span>
 #include <vector>

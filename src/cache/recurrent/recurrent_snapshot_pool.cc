@@ -1,20 +1,19 @@
 #include "cache/recurrent/recurrent_snapshot_pool.h"
 
 #include <algorithm>
-#include <new>
+
+#include "base/errors.h"
 
 namespace kvcache {
 namespace {
 
-Status NoMemoryForState() {
-  return {StatusCode::kOutOfMemory, "no memory for a snapshot"};
-}
+constexpr const char* kNoSnapshot = "no memory for a snapshot";
 
 }  // namespace
 
 Result<std::shared_ptr<StatePage>> StatePage::Make(std::int64_t bytes,
                                                    std::shared_ptr<HostBytes> count) {
-  try {
+  return Guarded(kNoSnapshot, [&]() -> Result<std::shared_ptr<StatePage>> {
     std::shared_ptr<StatePage> page(new StatePage());
     auto memory = count->memory.Take(static_cast<std::size_t>(bytes));
     if (!memory.ok()) return memory.status();
@@ -22,9 +21,7 @@ Result<std::shared_ptr<StatePage>> StatePage::Make(std::int64_t bytes,
     page->count_ = std::move(count);
     page->count_->Add(bytes);
     return page;
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForState();
-  }
+  });
 }
 
 StatePage::~StatePage() {
@@ -75,13 +72,10 @@ std::int64_t RecurrentSnapshotPool::StateBytes() const {
   return layers_ * BytesOf(DType::kF32, stores_[0]->values() + stores_[1]->values());
 }
 
-Result<RecurrentSnapshotPool::SnapshotPtr> RecurrentSnapshotPool::Make(Position begin,
-                                                                       Position end) {
-  try {
+Result<RecurrentSnapshotPool::OwnPtr> RecurrentSnapshotPool::Make(Position begin, Position end) {
+  return Guarded(kNoSnapshot, [&]() -> Result<OwnPtr> {
     return std::make_unique<RecurrentSnapshot>(shared_from_this(), begin, end);
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForState();
-  }
+  });
 }
 
 // The zeros are in a cell that is never free, so nothing is gained by letting go of it.
@@ -108,34 +102,32 @@ void RecurrentSnapshotPool::MoveToPage(std::int32_t cell,
   }
 }
 
-Status RecurrentSnapshotPool::CopyCell(std::int32_t cell, std::span<std::byte> bytes) const {
+template <typename Copy>
+Status RecurrentSnapshotPool::ForEachPart(std::int32_t cell, const Copy& copy) const {
+  std::size_t begin = 0;
   for (int layer = 0; layer < layers_; ++layer) {
     for (StateStore* const store : stores_) {
       const auto size = static_cast<std::size_t>(BytesOf(DType::kF32, store->values()));
       if (size == 0) continue;
       KVCACHE_RETURN_IF_ERROR(store->Ensure(layer, std::span(&cell, 1)));
-      KVCACHE_RETURN_IF_ERROR(backend_->CopyToHost(
-          TensorView::Dense(store->At(layer, cell), DType::kF32, store->values()),
-          bytes.first(size)));
-      bytes = bytes.subspan(size);
+      KVCACHE_RETURN_IF_ERROR(copy(
+          TensorView::Dense(store->At(layer, cell), DType::kF32, store->values()), begin, size));
+      begin += size;
     }
   }
   return Status::Ok();
 }
 
+Status RecurrentSnapshotPool::CopyCell(std::int32_t cell, std::span<std::byte> bytes) const {
+  return ForEachPart(cell, [&](const TensorView& part, std::size_t begin, std::size_t size) {
+    return backend_->CopyToHost(part, bytes.subspan(begin, size));
+  });
+}
+
 Status RecurrentSnapshotPool::FillCell(std::int32_t cell, std::span<const std::byte> bytes) {
-  for (int layer = 0; layer < layers_; ++layer) {
-    for (StateStore* const store : stores_) {
-      const auto size = static_cast<std::size_t>(BytesOf(DType::kF32, store->values()));
-      if (size == 0) continue;
-      KVCACHE_RETURN_IF_ERROR(store->Ensure(layer, std::span(&cell, 1)));
-      KVCACHE_RETURN_IF_ERROR(backend_->CopyFromHost(
-          bytes.first(size),
-          TensorView::Dense(store->At(layer, cell), DType::kF32, store->values())));
-      bytes = bytes.subspan(size);
-    }
-  }
-  return Status::Ok();
+  return ForEachPart(cell, [&](const TensorView& part, std::size_t begin, std::size_t size) {
+    return backend_->CopyFromHost(bytes.subspan(begin, size), part);
+  });
 }
 
 Result<std::shared_ptr<StatePage>> RecurrentSnapshotPool::PageOf(std::int32_t cell) const {
@@ -177,7 +169,7 @@ Status RecurrentSnapshotPool::MakeRoom(std::int32_t needed, std::span<const std:
   std::int32_t free = CountFree(dropped, false);
   if (free >= needed) return Status::Ok();
   if (CountFree(dropped, true) < needed) {
-    return {StatusCode::kCacheFull, "there are too few cells for recurrent states"};
+    return CacheFull("there are too few cells for recurrent states");
   }
   for (RecurrentSnapshot* s = oldest_; s != nullptr && free < needed;) {
     const std::int32_t cell = s->state_.cell;

@@ -81,7 +81,7 @@ class RecurrentSnapshot final : public Snapshot {
 
 class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnapshotPool> {
  public:
-  using SnapshotPtr = std::unique_ptr<RecurrentSnapshot>;
+  using OwnPtr = std::unique_ptr<RecurrentSnapshot>;
 
   // All must stay valid until Detach. May throw std::bad_alloc.
   RecurrentSnapshotPool(KvBackend& backend, StateTable& states, StateStore& conv, StateStore& state,
@@ -95,16 +95,14 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
   // Lets go of the cells of all snapshots, which become worthless.
   void Detach();
 
-  void SetHook(const MaterializeHook& hook) { host_->hook = hook; }
-  std::int64_t bytes() const { return host_->bytes; }
-  PageMemory& memory() const { return host_->memory; }
+  HostBytes& host() const { return *host_; }
   // Returns the oldest snapshot whose state is in a cell; for inspection.
   const RecurrentSnapshot* oldest() const { return oldest_; }
   // Returns the bytes of a state, in all layers.
   std::int64_t StateBytes() const;
 
   // Returns a snapshot without a state. Errors: kOutOfMemory.
-  Result<SnapshotPtr> Make(Position begin, Position end);
+  Result<OwnPtr> Make(Position begin, Position end);
   // Gives the state to a snapshot that has none, and adds a reference to its cell.
   void Hold(RecurrentSnapshot& snapshot, const StatePoint& state);
 
@@ -135,6 +133,9 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
   void MoveToPage(std::int32_t cell, const std::shared_ptr<const StatePage>& page);
   void SetPage(RecurrentSnapshot& snapshot, std::shared_ptr<const StatePage> page);
   Result<std::shared_ptr<StatePage>> PageOf(std::int32_t cell) const;
+  // Calls copy(part, begin, size) for the parts of a cell's state, which are at these places in its bytes.
+  template <typename Copy>
+  Status ForEachPart(std::int32_t cell, const Copy& copy) const;
   Status CopyCell(std::int32_t cell, std::span<std::byte> bytes) const;
   Status FillCell(std::int32_t cell, std::span<const std::byte> bytes);
   // Returns whether the cell is free once these references and those of snapshots are gone.

@@ -3,51 +3,53 @@
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
-#include <cstdint>
-#include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
 #include "cache/recurrent/recurrent_parts.h"
 #include "cache/recurrent/recurrent_pass.h"
-#include "cache/recurrent/recurrent_sequences.h"
-#include "cache/snapshot/snapshot_bytes.h"
-#include "cache/two_phase.h"
+#include "cache/snapshot/kind_snapshots.h"
 
 namespace kvcache {
 
-class RecurrentSnapshots final : public TwoPhaseSnapshots {
+class RecurrentCacheImpl;
+
+class RecurrentSnapshots final : public KindSnapshots {
  public:
   // All must outlive this.
-  RecurrentSnapshots(RecurrentParts& parts, RecurrentPass& pass, RecurrentSequences& sequences)
-      : parts_(parts), pass_(pass), sequences_(sequences) {}
+  RecurrentSnapshots(RecurrentParts& parts, RecurrentPass& pass, RecurrentCacheImpl& cache)
+      : KindSnapshots(SnapshotKind::kRecurrent, {&parts.attention.own_snapshots()}),
+        parts_(parts),
+        pass_(pass),
+        cache_(cache) {}
 
-  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
-                                                 Position end) override;
+  Result<SnapshotPtr> TakeSnapshot(SequenceId sequence, Position begin, Position end) override;
   Status ScheduleCaptures(SequenceId sequence, Position begin,
                           std::span<const Position> lengths) override;
-  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  Result<std::vector<SnapshotPtr>> TakeCaptures(SequenceId sequence) override;
   void CancelCaptures(SequenceId sequence) override;
   Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
                       Position target) const override;
   Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
   void FinishRestore() override;
   bool AbandonRestore() override;
-  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
-                                                   std::unique_ptr<Snapshot>& child) override;
-  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
-  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
-                                      Position position) override;
-  Result<std::string> Fingerprint() const override;
-  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
-  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
-  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
-  Status Materialize(Snapshot& snapshot) override;
-  void SetMaterializeHook(const MaterializeHook& hook) override;
-  std::int64_t SnapshotBytes() const override;
-  std::int64_t SpareBytes() const override;
-  void LimitSpareBytes(std::int64_t max_bytes) override;
+
+ protected:
+  bool Owns(const Snapshot& snapshot) const override;
+  HostBytes* host() const override {
+    return parts_.pool == nullptr ? nullptr : &parts_.pool->host();
+  }
+  Status MaterializeOwn(Snapshot& snapshot) override;
+  Status PrepareJoin(Snapshot& parent, Snapshot& child) override;
+  Result<SnapshotPtr> Merge(SnapshotPtr& parent, SnapshotPtr& child) override;
+  Result<SnapshotParts> Split(SnapshotPtr& snapshot, Position position) override;
+  Result<std::string> Identity() const override;
+  Status Describe(const Snapshot& snapshot, SnapshotHeader& header) const override;
+  Status CopyOut(const Snapshot& snapshot, const SnapshotHeader& header,
+                 std::span<std::byte> payload) override;
+  Result<SnapshotPtr> CopyIn(const SnapshotHeader& header,
+                             std::span<const std::byte> payload) override;
 
  private:
   // A restore between its halves.
@@ -59,16 +61,11 @@ class RecurrentSnapshots final : public TwoPhaseSnapshots {
     bool emptied = false;
   };
 
-  std::string Identity() const;           // what the fingerprint says before that of the attention
-  Result<std::string> FirstLine() const;  // of the fingerprint
-  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
-  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
-  Result<const RecurrentSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Status CheckWithout(SequenceId sequence, Position target) const;
 
   RecurrentParts& parts_;
   RecurrentPass& pass_;
-  RecurrentSequences& sequences_;
+  RecurrentCacheImpl& cache_;
   Restoring restoring_;
 };
 

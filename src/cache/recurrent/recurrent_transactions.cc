@@ -1,10 +1,9 @@
 #include "cache/recurrent/recurrent_transactions.h"
 
 #include <algorithm>
-#include <new>
-#include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -22,20 +21,15 @@ Status RecurrentTransactions::PrepareBegin(std::span<const SequenceLength> membe
     }
   }
   if (max_tokens > 1 && parts_.has_layers() && !parts_.options.replay_drafts) {
-    return {StatusCode::kUnsupported,
-            "a transaction of several tokens in recurrent layers; it needs "
-            "RecurrentOptions::replay_drafts"};
+    return Unsupported(
+        "a transaction of several tokens in recurrent layers; it needs "
+        "RecurrentOptions::replay_drafts");
   }
   const auto passes =
       static_cast<std::size_t>(std::min<Position>(max_tokens, parts_.sizes.max_batch));
-  try {
-    for (const auto& [id, length] : members) {
-      rounds_.Reserve(id, passes);
-    }
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for the passes of a transaction"};
-  }
-  return Status::Ok();
+  return Guarded("no memory for the passes of a transaction", [&] {
+    for (const SequenceLength& member : members) rounds_.Reserve(member.sequence, passes);
+  });
 }
 
 void RecurrentTransactions::FinishBegin(std::span<const SequenceLength> members,
@@ -53,11 +47,10 @@ Status RecurrentTransactions::CheckCommit(std::span<const SequenceLength> kept) 
   for (const auto& [id, length] : kept) {
     if (rounds_.Find(id, length).kind != Kept::Kind::kUnknown) continue;
     const Position begin = parts_.attention.open_transactions().begin(id);
-    return {
-        StatusCode::kUnsupported,
+    return Unsupported(
         StrCat("Commit of ", length - begin, " tokens of sequence ", Index(id),
                "; its recurrent state is known after whole passes and accepted paths, and within "
-               "the last pass unless that broke off or another pass has kept inputs since")};
+               "the last pass unless that broke off or another pass has kept inputs since"));
   }
   return Status::Ok();
 }

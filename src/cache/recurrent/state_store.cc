@@ -1,7 +1,6 @@
 #include "cache/recurrent/state_store.h"
 
 #include <algorithm>
-#include <utility>
 
 namespace kvcache {
 namespace {

@@ -9,20 +9,18 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
 #include "kvcache/types.h"
 
 namespace kvcache {
 
-inline Status NoMemoryForCaptures() {
-  return {StatusCode::kOutOfMemory, "no memory for scheduled captures"};
-}
+inline constexpr const char* kNoMemoryForCaptures = "no memory for scheduled captures";
 
 // The captures of one sequence.
 template <class SnapshotType>
@@ -63,13 +61,11 @@ class CaptureSchedule {
   Status Schedule(SequenceId id, Position begin, std::span<const Position> lengths) {
     if (lengths.empty()) return Status::Ok();
     Sequence& own = of(id);
-    try {
+    KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForCaptures, [&] {
       std::vector<Position> copy(lengths.begin(), lengths.end());
       own.taken.resize(lengths.size());
       own.lengths = std::move(copy);
-    } catch (const std::bad_alloc&) {
-      return NoMemoryForCaptures();
-    }
+    }));
     own.begin = begin;
     own.next = 0;
     ++scheduled_;

@@ -1,10 +1,9 @@
 #include "cache/snapshot/captures.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
-#include "base/strings.h"
+#include "base/errors.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
@@ -26,12 +25,8 @@ Status Captures::Schedule(SequenceId id, Position begin, std::span<const Positio
 Result<std::vector<std::unique_ptr<Snapshot>>> Captures::Take(SequenceId id) {
   auto& taken = schedule_.of(id).taken;
   std::vector<std::unique_ptr<Snapshot>> result;
-  try {
-    result.reserve(taken.size());
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForCaptures();
-  }
-  for (SnapshotPtr& snapshot : taken) result.push_back(std::move(snapshot));
+  KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForCaptures, [&] { result.reserve(taken.size()); }));
+  for (auto& snapshot : taken) result.push_back(std::move(snapshot));
   Cancel(id);
   return result;
 }
@@ -46,11 +41,9 @@ Status Captures::Plan(SequenceId id, Position length, std::size_t tokens, Positi
     const std::size_t runs = cells_->history(id).runs().size() + 2 * tokens + 1;
     auto snapshot = pool_->Make(begin, end, runs);
     if (!snapshot.ok()) return snapshot.status();
-    try {
+    KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForCaptures, [&] {
       planned_.push_back({id, std::move(*snapshot), first, evicted});
-    } catch (const std::bad_alloc&) {
-      return NoMemoryForCaptures();
-    }
+    }));
     pool_->Hold(*planned_.back().snapshot, id, first, std::min(evicted, end));
   }
   return Status::Ok();

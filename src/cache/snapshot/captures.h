@@ -4,7 +4,6 @@
 // Thread safety: none. Schedule, Plan and Take allocate.
 #pragma once
 
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <vector>
@@ -16,8 +15,6 @@ namespace kvcache {
 
 class Captures {
  public:
-  using SnapshotPtr = SnapshotPool::SnapshotPtr;
-
   // `window` > 0: a capture is the last `window` tokens. May throw std::bad_alloc.
   void Reset(SnapshotPool* pool, const CellTable* cells, int sequences, int window);
 
@@ -42,7 +39,7 @@ class Captures {
  private:
   struct Planned {
     SequenceId id{};
-    SnapshotPtr snapshot;
+    SnapshotPool::OwnPtr snapshot;
     Position first = 0;    // the first position to hold
     Position evicted = 0;  // positions below are held already
   };

@@ -22,10 +22,6 @@ constexpr std::array<char, 8> kMagic = {'k', 'v', 's', 'n', 'a', 'p', '0', '1'};
 constexpr std::size_t kSumOffset = 16;
 constexpr std::size_t kMaxFingerprint = 4096;
 
-Status Corrupt(const std::string& what) {
-  return {StatusCode::kCorrupt, "snapshot bytes: " + what};
-}
-
 std::uint64_t Sum(std::span<const std::byte> bytes) {
   Fnv1a sum;
   sum.Add(bytes);
@@ -156,16 +152,16 @@ std::vector<std::byte> WriteHeader(const SnapshotHeader& header) {
 Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes) {
   Reader sizes(bytes);
   for (const char c : kMagic) {
-    if (sizes.Get<char>() != c) return Corrupt("they do not begin with 'kvsnap01'");
+    if (sizes.Get<char>() != c) return CorruptBytes("they do not begin with 'kvsnap01'");
   }
   const auto size = sizes.Get<std::uint64_t>();
   const auto sum = sizes.Get<std::uint64_t>();
   if (!sizes.ok() || size > bytes.size() || size % kSnapshotAlignment != 0 || size == 0) {
-    return Corrupt(StrCat("the header has ", size, " bytes of ", bytes.size()));
+    return CorruptBytes(StrCat("the header has ", size, " bytes of ", bytes.size()));
   }
   std::vector<std::byte> copy(bytes.begin(), bytes.begin() + static_cast<std::ptrdiff_t>(size));
   std::memset(copy.data() + kSumOffset, 0, sizeof(sum));
-  if (Sum(copy) != sum) return Corrupt("the checksum of the header is wrong");
+  if (Sum(copy) != sum) return CorruptBytes("the checksum of the header is wrong");
   Reader in(std::span<const std::byte>(copy).subspan(sizes.at()));
   ReadSnapshotHeader result;
   result.size = static_cast<std::int64_t>(size);
@@ -182,22 +178,23 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes) {
   for (auto& [begin, end] : header.ranges) {
     begin = in.Get<Position>();
     end = in.Get<Position>();
-    if (begin < last || end <= begin) return Corrupt("the ranges of positions do not ascend");
+    if (begin < last || end <= begin) return CorruptBytes("the ranges of positions do not ascend");
     last = end;
   }
   header.layers.resize(in.GetCount(LayerStore::kMaxLayers, kLayerBytes));
   for (LayerKv& layer : header.layers) {
-    if (!GetLayer(in, layer)) return Corrupt("a layer's shape or type is impossible");
+    if (!GetLayer(in, layer)) return CorruptBytes("a layer's shape or type is impossible");
   }
   header.parts.resize(in.GetCount(kMaxParts, sizeof(std::int64_t)));
   for (std::int64_t& part : header.parts) part = in.Get<std::int64_t>();
-  if (!in.ok()) return Corrupt("the header ends early");
+  if (!in.ok()) return CorruptBytes("the header ends early");
   if (header.begin < 0 || header.end < header.begin) {
-    return Corrupt(StrCat("the range is [", header.begin, ", ", header.end, ")"));
+    return CorruptBytes(StrCat("the range is [", header.begin, ", ", header.end, ")"));
   }
   if (header.payload != static_cast<std::int64_t>(bytes.size()) - result.size) {
-    return Corrupt(StrCat("the payload has ", static_cast<std::int64_t>(bytes.size()) - result.size,
-                          " bytes; the header says ", header.payload));
+    return CorruptBytes(StrCat("the payload has ",
+                               static_cast<std::int64_t>(bytes.size()) - result.size,
+                               " bytes; the header says ", header.payload));
   }
   return result;
 }
@@ -217,7 +214,8 @@ std::string IdentityText(std::string_view kind, const CacheStorage& storage,
   return StrCat(kind, ", K ", InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
                 blocks ? ", blocks of the backend " : "",
                 blocks ? storage.backend().name() : std::string_view(),
-                keys_identity.empty() ? "" : ", ", keys_identity);
+                keys_identity.empty() ? "" : ", ", keys_identity, "\n",
+                storage.layers().ShapesText());
 }
 
 std::int64_t ExportedSize(const SnapshotHeader& header) {
@@ -256,7 +254,7 @@ Status CheckPayload(const SnapshotHeader& header, std::int64_t cells) {
   // Positions of a cache without attention layers have no bytes that would bound them.
   constexpr std::int64_t kMaxEmptyCells = std::int64_t{1} << 24;
   if (cells > kMaxEmptyCells && header.payload == 0) {
-    return Corrupt(
+    return CorruptBytes(
         StrCat(cells, " positions without keys and values; must be at most ", kMaxEmptyCells));
   }
   std::int64_t size = 0;
@@ -267,13 +265,13 @@ Status CheckPayload(const SnapshotHeader& header, std::int64_t cells) {
     if (__builtin_mul_overflow(values, cells * 4, &max) ||
         __builtin_add_overflow(size, max, &size) ||
         size > std::numeric_limits<std::int64_t>::max() / 4) {
-      return Corrupt("the layers have more bytes than an int64 can count");
+      return CorruptBytes("the layers have more bytes than an int64 can count");
     }
   }
   std::vector<LayerKv> layers = header.layers;
   const std::int64_t expected = LayOutOnHost(layers, cells, nullptr);
   if (expected == header.payload) return Status::Ok();
-  return Corrupt(StrCat(header.payload, " bytes of keys and values; must be ", expected));
+  return CorruptBytes(StrCat(header.payload, " bytes of keys and values; must be ", expected));
 }
 
 }  // namespace kvcache

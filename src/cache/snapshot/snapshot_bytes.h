@@ -5,12 +5,12 @@
 
 #include <cstddef>
 #include <cstdint>
-#include <new>
 #include <span>
 #include <string>
 #include <string_view>
 #include <vector>
 
+#include "base/errors.h"
 #include "cache/pass/cache_storage.h"
 #include "kvcache/kv.h"
 #include "kvcache/status.h"
@@ -33,6 +33,11 @@ struct SnapshotHeader {
   std::int64_t payload = 0;           // bytes after the header
 };
 
+// The error of foreign bytes.
+inline Status CorruptBytes(const std::string& what) {
+  return Corrupt("snapshot bytes: " + what);
+}
+
 // Headers and payloads begin at multiples of this.
 inline constexpr std::int64_t kSnapshotAlignment = 64;
 // Limits that no cache reaches; they bound what a header can make a reader allocate.
@@ -53,17 +58,7 @@ Result<ReadSnapshotHeader> ReadHeader(std::span<const std::byte> bytes);
 // Returns kInvalidArgument unless kind and fingerprint are these.
 Status CheckOrigin(const SnapshotHeader& header, SnapshotKind kind, const std::string& fingerprint);
 
-// Returns the result of `call`, a Status or a Result, or kOutOfMemory if it throws std::bad_alloc.
-template <class Call>
-auto WithoutBadAlloc(const Call& call) -> decltype(call()) {
-  try {
-    return call();
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for the description of a snapshot");
-  }
-}
-
-// Returns the first line of the fingerprint of a cache of this kind.
+// Returns the fingerprint of a cache of this kind, whose layers `storage` has.
 std::string IdentityText(std::string_view kind, const CacheStorage& storage,
                          std::string_view keys_identity);
 // Returns the size of an export with this header.

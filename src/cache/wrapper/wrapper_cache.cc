@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 #include "cache/wrapper/wrapper_cache_impl.h"
@@ -59,18 +60,12 @@ WrapperCacheImpl::WrapperCacheImpl(WrapperOptions options)
   assert(!caches_.empty());
 }
 
-bool WrapperCacheImpl::has_halves() const {
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const PassPart& part) { return part.halves != nullptr; });
-}
-
 Status WrapperCacheImpl::CheckHalves() const {
   const auto without = std::count_if(parts_.begin(), parts_.end(),
                                      [](const PassPart& part) { return part.halves == nullptr; });
   if (without <= 1) return Status::Ok();
-  return {StatusCode::kUnsupported,
-          StrCat(without, " of the wrapper's caches are of kinds outside the library; must be at ",
-                 "most 1")};
+  return Unsupported(StrCat(
+      without, " of the wrapper's caches are of kinds outside the library; must be at ", "most 1"));
 }
 
 Status WrapperCacheImpl::Init(KvBackend& backend, const CacheOptions& options) {

@@ -41,7 +41,7 @@ class WrapperCacheImpl final : public WrapperCache, public TwoPhaseCache {
   Status AcceptDrafts(std::span<const std::int32_t> last) override;
   Status PrepareAccept(std::span<const std::int32_t> last) override;
   void FinishAccept() override;
-  bool has_halves() const override;
+  bool has_halves() const override { return AllHaveHalves(parts_); }
 
   Position Length(SequenceId sequence) const override;
   Status FindCells(SequenceId sequence, Position begin, Position end,

@@ -3,56 +3,58 @@
 #include <algorithm>
 #include <cstddef>
 #include <memory>
-#include <new>
 #include <span>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "cache/cache_checks.h"
 
 namespace kvcache {
 
-WrapperSnapshots::WrapperSnapshots(const std::vector<std::unique_ptr<Cache>>& caches) {
+namespace {
+
+std::vector<CacheSnapshots*> SnapshotsOf(const std::vector<std::unique_ptr<Cache>>& caches) {
+  std::vector<CacheSnapshots*> snapshots;
+  for (const auto& cache : caches) snapshots.push_back(cache->snapshots());
+  return snapshots;
+}
+
+}  // namespace
+
+WrapperSnapshots::WrapperSnapshots(const std::vector<std::unique_ptr<Cache>>& caches)
+    : KindSnapshots(SnapshotKind::kWrapper, SnapshotsOf(caches)) {
   for (const auto& cache : caches) {
     caches_.push_back(cache.get());
     parts_.emplace_back(cache->snapshots());
   }
 }
 
-bool WrapperSnapshots::has_halves() const {
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const SnapshotPart& part) { return part.halves != nullptr; });
-}
-
-Result<const WrapperSnapshot*> WrapperSnapshots::OwnSnapshot(const Snapshot* snapshot) const {
-  const auto* const own = dynamic_cast<const WrapperSnapshot*>(snapshot);
-  if (own != nullptr && own->owner() == identity_.get()) return own;
-  return Invalid(snapshot == nullptr ? "the snapshot is null"
-                                     : "the snapshot is of another cache; export and import it");
+bool WrapperSnapshots::Owns(const Snapshot& snapshot) const {
+  const auto* const own = dynamic_cast<const WrapperSnapshot*>(&snapshot);
+  return own != nullptr && own->owner() == identity_.get();
 }
 
 Result<std::unique_ptr<WrapperSnapshot>> WrapperSnapshots::MakeSnapshot(Position begin,
                                                                         Position end) const {
-  try {
+  return Guarded("no memory for a snapshot", [&]() -> Result<std::unique_ptr<WrapperSnapshot>> {
     auto snapshot = std::make_unique<WrapperSnapshot>(identity_, begin, end);
     snapshot->parts.resize(parts_.size());
     return snapshot;
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
-  }
+  });
 }
 
-Result<std::unique_ptr<Snapshot>> WrapperSnapshots::TakeSnapshot(SequenceId sequence,
-                                                                 Position begin, Position end) {
+Result<SnapshotPtr> WrapperSnapshots::TakeSnapshot(SequenceId sequence, Position begin,
+                                                   Position end) {
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, MakeSnapshot(begin, end));
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     KVCACHE_ASSIGN_OR_RETURN(snapshot->parts[i],
                              parts_[i].whole->TakeSnapshot(sequence, begin, end));
   }
-  if (snapshot->Empty()) return std::unique_ptr<Snapshot>();
-  return std::unique_ptr<Snapshot>(std::move(snapshot));
+  if (snapshot->Empty()) return SnapshotPtr();
+  return SnapshotPtr(std::move(snapshot));
 }
 
 // After an error half-way, the caches before it take their schedule back.
@@ -67,15 +69,12 @@ Status WrapperSnapshots::ScheduleCaptures(SequenceId sequence, Position begin,
   return Status::Ok();
 }
 
-Result<std::vector<std::unique_ptr<Snapshot>>> WrapperSnapshots::TakeCaptures(SequenceId sequence) {
-  std::vector<std::unique_ptr<Snapshot>> result;
+Result<std::vector<SnapshotPtr>> WrapperSnapshots::TakeCaptures(SequenceId sequence) {
+  std::vector<SnapshotPtr> result;
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     KVCACHE_ASSIGN_OR_RETURN(auto parts, parts_[i].whole->TakeCaptures(sequence));
-    try {
-      result.resize(std::max(result.size(), parts.size()));
-    } catch (const std::bad_alloc&) {
-      return Status(StatusCode::kOutOfMemory, "no memory for captures");
-    }
+    KVCACHE_RETURN_IF_ERROR(Guarded("no memory for captures",
+                                    [&] { result.resize(std::max(result.size(), parts.size())); }));
     for (std::size_t j = 0; j < parts.size(); ++j) {
       if (parts[j] == nullptr) continue;
       if (result[j] == nullptr) {
@@ -89,20 +88,16 @@ Result<std::vector<std::unique_ptr<Snapshot>>> WrapperSnapshots::TakeCaptures(Se
 
 Status WrapperSnapshots::CheckRestore(SequenceId sequence, const Snapshot* snapshot,
                                       Position target) const {
-  const WrapperSnapshot* own = nullptr;
   if (snapshot != nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(own, OwnSnapshot(snapshot));
-    if (target > own->end()) {
-      return Invalid(StrCat("restoring sequence ", Index(sequence), " to ", target,
-                            " tokens; must be in [0, ", own->end(), "]"));
-    }
+    KVCACHE_RETURN_IF_ERROR(CheckOwn(snapshot));
+    KVCACHE_RETURN_IF_ERROR(CheckTarget(sequence, target, snapshot->end()));
   }
+  const auto* const own = static_cast<const WrapperSnapshot*>(snapshot);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const Snapshot* const part = own == nullptr ? nullptr : own->parts[i].get();
     if (own != nullptr && part == nullptr && target > own->begin()) {
-      return {StatusCode::kUnsupported,
-              StrCat("the snapshot [", own->begin(), ", ", own->end(), ") has no state of cache ",
-                     i, " after ", own->begin(), " tokens")};
+      return Unsupported(StrCat("the snapshot [", own->begin(), ", ", own->end(),
+                                ") has no state of cache ", i, " after ", own->begin(), " tokens"));
     }
     KVCACHE_RETURN_IF_ERROR(parts_[i].whole->CheckRestore(sequence, part, target));
   }
@@ -161,10 +156,7 @@ bool WrapperSnapshots::AbandonRestore() {
   return unchanged;
 }
 
-Status WrapperSnapshots::PrepareMerge(Snapshot& parent, Snapshot& child) {
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&parent).status());
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&child).status());
-  KVCACHE_RETURN_IF_ERROR(CheckNeighbors(parent, child));
+Status WrapperSnapshots::PrepareJoin(Snapshot& parent, Snapshot& child) {
   auto& first = static_cast<WrapperSnapshot&>(parent);
   auto& second = static_cast<WrapperSnapshot&>(child);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -178,7 +170,7 @@ Status WrapperSnapshots::PrepareMerge(Snapshot& parent, Snapshot& child) {
 // A later snapshot that covers tokens and has nothing of a cache lacks its state after them, so the
 // earlier state is of no use either.
 Status WrapperSnapshots::MergePart(std::size_t i, WrapperSnapshot& first, WrapperSnapshot& second) {
-  std::unique_ptr<Snapshot>& part = first.parts[i];
+  SnapshotPtr& part = first.parts[i];
   if (part == nullptr) {
     part = std::move(second.parts[i]);
   } else if (second.parts[i] != nullptr) {
@@ -190,10 +182,7 @@ Status WrapperSnapshots::MergePart(std::size_t i, WrapperSnapshot& first, Wrappe
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Snapshot>> WrapperSnapshots::MergeSnapshots(
-    std::unique_ptr<Snapshot>& parent, std::unique_ptr<Snapshot>& child) {
-  KVCACHE_RETURN_IF_ERROR(CheckNotNull(parent, child));
-  KVCACHE_RETURN_IF_ERROR(PrepareMerge(*parent, *child));
+Result<SnapshotPtr> WrapperSnapshots::Merge(SnapshotPtr& parent, SnapshotPtr& child) {
   auto& first = static_cast<WrapperSnapshot&>(*parent);
   auto& second = static_cast<WrapperSnapshot&>(*child);
   // The cache without halves may still fail, so it merges first.
@@ -208,10 +197,7 @@ Result<std::unique_ptr<Snapshot>> WrapperSnapshots::MergeSnapshots(
   return std::move(parent);
 }
 
-Result<SnapshotParts> WrapperSnapshots::SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
-                                                      Position position) {
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(snapshot.get()).status());
-  KVCACHE_RETURN_IF_ERROR(CheckInside(*snapshot, position));
+Result<SnapshotParts> WrapperSnapshots::Split(SnapshotPtr& snapshot, Position position) {
   KVCACHE_ASSIGN_OR_RETURN(auto first, MakeSnapshot(snapshot->begin(), position));
   auto& whole = static_cast<WrapperSnapshot&>(*snapshot);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
@@ -241,8 +227,7 @@ Result<SnapshotParts> WrapperSnapshots::SplitSnapshot(std::unique_ptr<Snapshot>&
   return result;
 }
 
-Status WrapperSnapshots::Materialize(Snapshot& snapshot) {
-  KVCACHE_RETURN_IF_ERROR(OwnSnapshot(&snapshot).status());
+Status WrapperSnapshots::MaterializeOwn(Snapshot& snapshot) {
   auto& own = static_cast<WrapperSnapshot&>(snapshot);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     if (own.parts[i] != nullptr)
@@ -252,7 +237,7 @@ Status WrapperSnapshots::Materialize(Snapshot& snapshot) {
 }
 
 // The first line of a wrapper's fingerprint names its caches; the others are those of the caches.
-Result<std::string> WrapperSnapshots::Fingerprint() const {
+Result<std::string> WrapperSnapshots::Identity() const {
   std::string text = StrCat("wrapper of ", parts_.size(), "\n");
   for (const SnapshotPart& part : parts_) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string inner, part.whole->Fingerprint());
@@ -261,101 +246,55 @@ Result<std::string> WrapperSnapshots::Fingerprint() const {
   return text;
 }
 
-Result<SnapshotHeader> WrapperSnapshots::HeaderOf(const Snapshot& snapshot) const {
-  KVCACHE_ASSIGN_OR_RETURN(const WrapperSnapshot* own, OwnSnapshot(&snapshot));
-  SnapshotHeader header;
-  header.kind = SnapshotKind::kWrapper;
-  header.begin = own->begin();
-  header.end = own->end();
-  header.fingerprint = StrCat("wrapper of ", parts_.size());
+Status WrapperSnapshots::Describe(const Snapshot& snapshot, SnapshotHeader& header) const {
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     std::int64_t size = 0;
-    if (own->parts[i] != nullptr) {
-      KVCACHE_ASSIGN_OR_RETURN(size, parts_[i].whole->ExportSize(*own->parts[i]));
+    if (const Snapshot* const part = snapshot.Part(i); part != nullptr) {
+      KVCACHE_ASSIGN_OR_RETURN(size, parts_[i].whole->ExportSize(*part));
     }
     header.parts.push_back(size);
     header.payload += size;
   }
-  return header;
+  return Status::Ok();
 }
 
-Result<std::int64_t> WrapperSnapshots::ExportSize(const Snapshot& snapshot) const {
-  return WithoutBadAlloc([&]() -> Result<std::int64_t> {
-    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-    return ExportedSize(header);
-  });
-}
-
-Status WrapperSnapshots::Export(const Snapshot& snapshot, std::span<std::byte> bytes) {
-  return WithoutBadAlloc([&]() -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(const SnapshotHeader header, HeaderOf(snapshot));
-    KVCACHE_ASSIGN_OR_RETURN(std::span<std::byte> left, BeginExport(header, bytes));
-    for (std::size_t i = 0; i < parts_.size(); ++i) {
-      const auto size = static_cast<std::size_t>(header.parts[i]);
-      if (const Snapshot* const part = snapshot.Part(i); part != nullptr) {
-        KVCACHE_RETURN_IF_ERROR(parts_[i].whole->Export(*part, left.first(size)));
-      }
-      left = left.subspan(size);
+Status WrapperSnapshots::CopyOut(const Snapshot& snapshot, const SnapshotHeader& header,
+                                 std::span<std::byte> payload) {
+  for (std::size_t i = 0; i < parts_.size(); ++i) {
+    const auto size = static_cast<std::size_t>(header.parts[i]);
+    if (const Snapshot* const part = snapshot.Part(i); part != nullptr) {
+      KVCACHE_RETURN_IF_ERROR(parts_[i].whole->Export(*part, payload.first(size)));
     }
-    return Status::Ok();
-  });
+    payload = payload.subspan(size);
+  }
+  return Status::Ok();
 }
 
-Result<std::unique_ptr<Snapshot>> WrapperSnapshots::Import(std::span<const std::byte> bytes) {
-  return WithoutBadAlloc([&] { return ImportChecked(bytes); });
-}
-
-Result<std::unique_ptr<Snapshot>> WrapperSnapshots::ImportChecked(
-    std::span<const std::byte> bytes) {
-  KVCACHE_ASSIGN_OR_RETURN(const ReadSnapshotHeader read, ReadHeader(bytes));
-  const SnapshotHeader& header = read.header;
-  KVCACHE_RETURN_IF_ERROR(
-      CheckOrigin(header, SnapshotKind::kWrapper, StrCat("wrapper of ", parts_.size())));
+Result<SnapshotPtr> WrapperSnapshots::CopyIn(const SnapshotHeader& header,
+                                             std::span<const std::byte> payload) {
   std::int64_t left = header.payload;
   for (const std::int64_t part : header.parts) left = part < 0 || part > left ? -1 : left - part;
   if (header.parts.size() != parts_.size() || left != 0) {
-    return Status(StatusCode::kCorrupt,
-                  "snapshot bytes: the sizes of the inner snapshots do not add up");
+    return CorruptBytes("the sizes of the inner snapshots do not add up");
   }
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, MakeSnapshot(header.begin, header.end));
-  auto at = static_cast<std::size_t>(read.size);
   for (std::size_t i = 0; i < parts_.size(); ++i) {
     const auto size = static_cast<std::size_t>(header.parts[i]);
     if (size > 0) {
-      auto part = parts_[i].whole->Import(bytes.subspan(at, size));
+      auto part = parts_[i].whole->Import(payload.first(size));
       if (!part.ok()) return Status(part.status()).WithContext(StrCat("inner snapshot ", i));
       if ((*part)->begin() != header.begin || (*part)->end() != header.end) {
-        return Status(StatusCode::kCorrupt, "snapshot bytes: the inner ranges differ");
+        return CorruptBytes("the inner ranges differ");
       }
       snapshot->parts[i] = std::move(*part);
     }
-    at += size;
+    payload = payload.subspan(size);
   }
-  return std::unique_ptr<Snapshot>(std::move(snapshot));
+  return SnapshotPtr(std::move(snapshot));
 }
 
 void WrapperSnapshots::CancelCaptures(SequenceId sequence) {
   for (const SnapshotPart& part : parts_) part.whole->CancelCaptures(sequence);
-}
-
-void WrapperSnapshots::SetMaterializeHook(const MaterializeHook& hook) {
-  for (const SnapshotPart& part : parts_) part.whole->SetMaterializeHook(hook);
-}
-
-std::int64_t WrapperSnapshots::SnapshotBytes() const {
-  std::int64_t sum = 0;
-  for (const SnapshotPart& part : parts_) sum += part.whole->SnapshotBytes();
-  return sum;
-}
-
-std::int64_t WrapperSnapshots::SpareBytes() const {
-  std::int64_t sum = 0;
-  for (const SnapshotPart& part : parts_) sum += part.whole->SpareBytes();
-  return sum;
-}
-
-void WrapperSnapshots::LimitSpareBytes(std::int64_t max_bytes) {
-  for (const SnapshotPart& part : parts_) part.whole->LimitSpareBytes(max_bytes);
 }
 
 }  // namespace kvcache

@@ -4,28 +4,25 @@
 #pragma once
 
 #include <cstddef>
-#include <cstdint>
 #include <memory>
 #include <span>
 #include <string>
 #include <vector>
 
-#include "cache/snapshot/snapshot_bytes.h"
-#include "cache/two_phase.h"
+#include "cache/snapshot/kind_snapshots.h"
 #include "cache/wrapper/wrapper_snapshot.h"
 
 namespace kvcache {
 
-class WrapperSnapshots final : public TwoPhaseSnapshots {
+class WrapperSnapshots final : public KindSnapshots {
  public:
   // Used only if all caches have these calls.
   explicit WrapperSnapshots(const std::vector<std::unique_ptr<Cache>>& caches);
 
-  Result<std::unique_ptr<Snapshot>> TakeSnapshot(SequenceId sequence, Position begin,
-                                                 Position end) override;
+  Result<SnapshotPtr> TakeSnapshot(SequenceId sequence, Position begin, Position end) override;
   Status ScheduleCaptures(SequenceId sequence, Position begin,
                           std::span<const Position> lengths) override;
-  Result<std::vector<std::unique_ptr<Snapshot>>> TakeCaptures(SequenceId sequence) override;
+  Result<std::vector<SnapshotPtr>> TakeCaptures(SequenceId sequence) override;
   void CancelCaptures(SequenceId sequence) override;
   Status Restore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
   Status CheckRestore(SequenceId sequence, const Snapshot* snapshot,
@@ -33,27 +30,23 @@ class WrapperSnapshots final : public TwoPhaseSnapshots {
   Status BeginRestore(SequenceId sequence, const Snapshot* snapshot, Position target) override;
   void FinishRestore() override;
   bool AbandonRestore() override;
-  Status PrepareMerge(Snapshot& parent, Snapshot& child) override;
-  Result<std::unique_ptr<Snapshot>> MergeSnapshots(std::unique_ptr<Snapshot>& parent,
-                                                   std::unique_ptr<Snapshot>& child) override;
-  Result<SnapshotParts> SplitSnapshot(std::unique_ptr<Snapshot>& snapshot,
-                                      Position position) override;
-  Result<std::string> Fingerprint() const override;
-  Result<std::int64_t> ExportSize(const Snapshot& snapshot) const override;
-  Status Export(const Snapshot& snapshot, std::span<std::byte> bytes) override;
-  Result<std::unique_ptr<Snapshot>> Import(std::span<const std::byte> bytes) override;
-  Status Materialize(Snapshot& snapshot) override;
-  void SetMaterializeHook(const MaterializeHook& hook) override;
-  std::int64_t SnapshotBytes() const override;
-  std::int64_t SpareBytes() const override;
-  void LimitSpareBytes(std::int64_t max_bytes) override;
-  bool has_halves() const override;
+  bool has_halves() const override { return AllHaveHalves(parts_); }
+
+ protected:
+  bool Owns(const Snapshot& snapshot) const override;
+  Status MaterializeOwn(Snapshot& snapshot) override;
+  Status PrepareJoin(Snapshot& parent, Snapshot& child) override;
+  Result<SnapshotPtr> Merge(SnapshotPtr& parent, SnapshotPtr& child) override;
+  Result<SnapshotParts> Split(SnapshotPtr& snapshot, Position position) override;
+  Result<std::string> Identity() const override;
+  Status Describe(const Snapshot& snapshot, SnapshotHeader& header) const override;
+  Status CopyOut(const Snapshot& snapshot, const SnapshotHeader& header,
+                 std::span<std::byte> payload) override;
+  Result<SnapshotPtr> CopyIn(const SnapshotHeader& header,
+                             std::span<const std::byte> payload) override;
 
  private:
-  Result<const WrapperSnapshot*> OwnSnapshot(const Snapshot* snapshot) const;
   Result<std::unique_ptr<WrapperSnapshot>> MakeSnapshot(Position begin, Position end) const;
-  Result<SnapshotHeader> HeaderOf(const Snapshot& snapshot) const;
-  Result<std::unique_ptr<Snapshot>> ImportChecked(std::span<const std::byte> bytes);
   // Merges the snapshots of cache i into that of `first`.
   Status MergePart(std::size_t i, WrapperSnapshot& first, WrapperSnapshot& second);
   // Takes back the first halves of a restore in the first `begun` caches. If one of them had to drop the

@@ -1,16 +1,9 @@
 #include "cache/wrapper/wrapper_transactions.h"
 
-#include <algorithm>
-
 namespace kvcache {
 
 WrapperTransactions::WrapperTransactions(const std::vector<std::unique_ptr<Cache>>& caches) {
   for (const auto& cache : caches) parts_.emplace_back(cache->transactions());
-}
-
-bool WrapperTransactions::has_halves() const {
-  return std::all_of(parts_.begin(), parts_.end(),
-                     [](const TransactionPart& part) { return part.halves != nullptr; });
 }
 
 Status WrapperTransactions::Begin(std::span<const SequenceLength> members, Position max_tokens) {

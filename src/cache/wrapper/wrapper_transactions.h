@@ -24,7 +24,7 @@ class WrapperTransactions final : public TwoPhaseTransactions {
   Status PrepareCommit(std::span<const SequenceLength> kept) override;
   void FinishCommit(std::span<const SequenceLength> kept) override;
   void RollBack(std::span<const SequenceLength> members) override;
-  bool has_halves() const override;
+  bool has_halves() const override { return AllHaveHalves(parts_); }
 
  private:
   std::vector<TransactionPart> parts_;  // [caches]

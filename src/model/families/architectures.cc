@@ -2,6 +2,8 @@
 // one row here and one file.
 #include "model/families/architectures.h"
 
+#include <utility>
+
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
@@ -12,68 +14,51 @@ namespace {
 
 struct Architecture {
   std::string_view name;
-  ArchitectureLoader load;
+  MakeDecoder make;
 };
 
 constexpr Architecture kArchitectures[] = {
-    {"deepseek2", LoadDeepSeek2},
-    {"gemma2", LoadGemma},
-    {"gemma3", LoadGemma},
-    {"gemma4", LoadGemma4},
-    {"gpt-oss", LoadGptOss},
-    {"granitehybrid", LoadGraniteHybrid},
-    {"lfm2", LoadLfm2},
-    {"lfm2moe", LoadLfm2},
-    {"llama", LoadLlama},
-    {"llama4", LoadLlama4},
-    {"mistral3", LoadMistral3},
-    {"mllama", LoadMllama},
-    {"qwen2", LoadQwen2},
-    {"qwen3", LoadQwen3},
-    {"qwen3moe", LoadQwen3},
-    {"qwen3next", LoadQwen3Next},
-    {"t5", LoadT5},
+    {"deepseek2", MakeDeepSeek2},
+    {"gemma2", MakeGemma},
+    {"gemma3", MakeGemma},
+    {"gemma4", MakeGemma4},
+    {"gpt-oss", MakeGptOss},
+    {"granitehybrid", MakeGraniteHybrid},
+    {"lfm2", MakeLfm2},
+    {"lfm2moe", MakeLfm2},
+    {"llama", MakeLlama},
+    {"llama4", MakeLlama4},
+    {"mistral3", MakeMistral3},
+    {"mllama", MakeMllama},
+    {"qwen2", MakeQwen2},
+    {"qwen3", MakeQwen3},
+    {"qwen3moe", MakeQwen3},
+    {"qwen3next", MakeQwen3Next},
+    {"t5", MakeT5},
 };
+
+Result<std::unique_ptr<Model>> Load(const GgufFile& file, const Architecture& architecture,
+                                    Backend& backend) {
+  const std::string_view name = architecture.name;
+  ModelSource source{name, backend, KeyReader(file, name), WeightReader(file, backend)};
+  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, architecture.make(source));
+  KVCACHE_RETURN_IF_ERROR(source.keys.CheckAllUsed());
+  KVCACHE_RETURN_IF_ERROR(decoder->Load(source.weights, file));
+  return std::unique_ptr<Model>(std::move(decoder));
+}
 
 }  // namespace
 
-Status Model::Encode(std::span<const std::int32_t> /*tokens*/, SequenceId /*sequence*/,
-                     Cache& /*cache*/) {
-  return Unsupported(StrCat("architecture ", info().architecture, " has no encoder"));
-}
-
-Status Model::LoadHead(const GgufFile& /*file*/) {
-  return {StatusCode::kUnsupported,
-          StrCat("models of architecture ", info().architecture, " have no draft heads here")};
-}
-Status Model::FinalStates(std::span<const std::int32_t> /*rows*/, float* /*states*/) {
-  return {StatusCode::kUnsupported, "the model has no draft head"};
-}
-Status Model::BeginDrafts(Cache& /*cache*/, std::span<const SequenceLength> /*rows*/) {
-  return {StatusCode::kUnsupported, "the model has no draft head that reads its cache"};
-}
-Status Model::Draft(std::span<const std::int32_t> /*tokens*/,
-                    std::span<const Position> /*positions*/, const float* /*states*/,
-                    Cache& /*cache*/, float* /*logits*/, float* /*next_states*/) {
-  return {StatusCode::kUnsupported, "the model has no draft head"};
-}
-
-Status Model::EncodeStates(const TensorView& /*states*/, SequenceId /*sequence*/,
-                           Cache& /*cache*/) {
-  return Unsupported(StrCat("architecture ", info().architecture, " takes no images"));
-}
-
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend) {
   if (HasOnlyDraftHead(file)) {
-    return Status(
-        StatusCode::kInvalidArgument,
+    return InvalidArgument(
         StrCat(file.path(), ": the file has a draft head and no model; '--draft' takes it"));
   }
   auto name = file.GetString("general.architecture");
   if (!name.ok()) return std::move(name).TakeStatus().WithContext(file.path());
   for (const Architecture& architecture : kArchitectures) {
     if (architecture.name != *name) continue;
-    auto model = architecture.load(file, architecture.name, backend);
+    auto model = Load(file, architecture, backend);
     if (!model.ok()) return std::move(model).TakeStatus().WithContext(file.path());
     return model;
   }

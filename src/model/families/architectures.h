@@ -1,32 +1,47 @@
-// The loaders of all architectures; architectures.cc has the table of their names. Each loader's
-// file describes the models that it supports.
+// The functions that make decoders of all architectures; architectures.cc has the table of their names.
+// Each function's file describes the models that it supports.
 #pragma once
 
 #include <memory>
 #include <string_view>
+#include <utility>
 
-#include "model/model.h"
+#include "kvcache/backend.h"
+#include "kvcache/status.h"
+#include "model/graph/decoder.h"
+#include "model/load/key_reader.h"
+#include "model/load/weights.h"
 
 namespace kvcache {
 
-// `name` is the file's general.architecture, since one loader may support several.
-using ArchitectureLoader = Result<std::unique_ptr<Model>> (*)(const GgufFile& file,
-                                                              std::string_view name,
-                                                              Backend& backend);
+// A file from which a family makes its decoder, without weights. Keys that it does not read are an error.
+struct ModelSource {
+  std::string_view name;  // of the architecture, since one family may support several
+  Backend& backend;
+  KeyReader keys;
+  WeightReader weights;
 
-Result<std::unique_ptr<Model>> LoadGemma(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadGptOss(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadGraniteHybrid(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadLfm2(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadLlama(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadLlama4(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadMistral3(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadMllama(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadQwen2(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadQwen3(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadQwen3Next(const GgufFile&, std::string_view name, Backend&);
-Result<std::unique_ptr<Model>> LoadT5(const GgufFile&, std::string_view name, Backend&);
+  // Returns a decoder of a class whose constructor takes the backend, the name and these values.
+  template <typename Kind, typename... Values>
+  std::unique_ptr<Decoder> Make(Values&&... values) const {
+    return std::make_unique<Kind>(backend, name, std::forward<Values>(values)...);
+  }
+};
+using MakeDecoder = Result<std::unique_ptr<Decoder>> (*)(ModelSource& source);
+
+Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeDeepSeek2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGptOss(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGraniteHybrid(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeLfm2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeLlama(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeLlama4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeMistral3(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeMllama(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeQwen2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeQwen3(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeQwen3Next(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeT5(ModelSource& source);
 
 }  // namespace kvcache

@@ -19,83 +19,39 @@
 #include "base/strings.h"
 #include "model/families/architectures.h"
 #include "model/graph/attention/latent_attention.h"
-#include "model/graph/decoder.h"
-#include "model/graph/shared_experts.h"
-#include "model/load/rope_scaling.h"
+#include "model/graph/block_decoder.h"
 
 namespace kvcache {
 namespace {
 
-struct DeepSeekParams {
-  LatentShape attention;  // all layers have the heads of layer 0
-  int dense_layers = 0;
-  std::int64_t shared_ffn = 0;
-};
-
-class DeepSeek2 final : public Decoder {
+class DeepSeek2 final : public BlockDecoder {
  public:
-  DeepSeek2(Backend& backend, std::string_view name, LayerParams params,
-            const ExpertParams& experts, const DeepSeekParams& config, RopeTable rope)
-      : Decoder(backend, name, std::move(params)),
-        experts_(experts),
-        config_(config),
-        rope_(std::move(rope)) {}
+  // All layers have the heads of layer 0.
+  DeepSeek2(Backend& backend, std::string_view name, LayerParams params, BlockParams blocks,
+            const LatentShape& shape)
+      : BlockDecoder(backend, name, std::move(params), std::move(blocks)), shape_(shape) {}
 
  protected:
-  Status LoadLayer(WeightReader& reader, int index) override;
-  bool can_have_head() const override { return true; }
-  void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override {
-    RopeParams rope = rope_.params();
-    rope.first = config_.attention.rope_first();
+  Status LoadMixer(WeightReader& reader, int index, SelfAttention* /*attention*/) override {
+    KVCACHE_ASSIGN_OR_RETURN(LatentAttention latent,
+                             LatentAttention::Load(reader, LayerPrefix(index), shape_));
+    attention_.push_back(std::move(latent));
+    return Status::Ok();
+  }
+  void RunMixer(Pass& pass, int index, const TensorView& h) override {
+    attention_[static_cast<std::size_t>(index)].Run(pass, index, h, blocks().rope.params(),
+                                                    params().attention_scale, h);
+  }
+  RopeParams rope(int layer) const override {
+    RopeParams rope = BlockDecoder::rope(layer);
+    rope.first = shape_.rope_first();
     return rope;
   }
 
  private:
-  struct Layer {
-    Norm attn_norm, ffn_norm;
-    LatentAttention attention;
-    SharedExperts ffn;
-  };
-
-  ExpertParams experts_;
-  DeepSeekParams config_;
-  RopeTable rope_;
-  ExpertPlan plan_;
-  std::vector<Layer> layers_;
+  LatentShape shape_;
+  std::vector<LatentAttention> attention_;  // [layers]
 };
-
-Status DeepSeek2::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  const LayerParams& p = params();
-  Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention,
-                           LatentAttention::Load(reader, prefix, config_.attention));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  if (index < config_.dense_layers) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.ffn, SharedExperts::Dense(reader, p, index));
-  } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                             SharedExperts::Routed(reader, p, experts_, config_.shared_ffn, index));
-  }
-  layers_.push_back(std::move(layer));
-  return Status::Ok();
-}
-
-void DeepSeek2::RunLayer(Pass& pass, int index, const TensorView& x) {
-  Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer.attn_norm, h);
-  layer.attention.Run(pass, index, h, rope_.params(), params().attention_scale, h);
-  pass.Add(x, h);
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, plan_, h, h);
-  pass.Add(x, h);
-}
 
 Status CheckSizes(KeyReader& keys, const LayerParams& params, const LatentShape& shape) {
   const KvShape kv = shape.kv();
@@ -173,26 +129,21 @@ Result<ExpertParams> ReadDeepseekExperts(KeyReader& keys, const LayerParams& par
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadDeepSeek2(const GgufFile& file, std::string_view name,
-                                             Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeDeepSeek2(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadDeepseekExperts(keys, params));
-  DeepSeekParams config;
-  KVCACHE_ASSIGN_OR_RETURN(config.attention, ReadLatentShape(keys, params));
-  params.v_in_k = config.attention.kv().v_in_k;
-  KVCACHE_ASSIGN_OR_RETURN(config.dense_layers,
+  BlockParams blocks{.can_have_head = true};
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadDeepseekExperts(keys, params));
+  KVCACHE_ASSIGN_OR_RETURN(const LatentShape shape, ReadLatentShape(keys, params));
+  params.v_in_k = shape.kv().v_in_k;
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts.first_layer,
                            keys.IntOrZero("leading_dense_block_count", params.layers));
   KVCACHE_ASSIGN_OR_RETURN(const int shared, keys.Int("expert_shared_count", 1 << 10));
-  config.shared_ffn = std::int64_t{shared} * experts.ffn;
-  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_RETURN_IF_ERROR(ReadScale(keys, config.attention, &params, &rope));
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(std::make_unique<DeepSeek2>(backend, name, std::move(params), experts, config,
-                                                 std::move(rope)),
-                     weights, file);
+  blocks.experts.shared_ffn = std::int64_t{shared} * blocks.experts.ffn;
+  KVCACHE_ASSIGN_OR_RETURN(
+      blocks.rope, ReadRope(keys, params, RopeParams::Pairing::kInterleaved, source.weights));
+  KVCACHE_RETURN_IF_ERROR(ReadScale(keys, shape, &params, &blocks.rope));
+  return source.Make<DeepSeek2>(std::move(params), std::move(blocks), shape);
 }
 
 }  // namespace kvcache

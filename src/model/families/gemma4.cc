@@ -294,20 +294,14 @@ Status Gemma4::Reserve(int max_batch) {
 }
 
 Status Gemma4::BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) {
-  if (assistant_ == nullptr) return Model::BeginDrafts(cache, rows);
+  if (assistant_ == nullptr) return Decoder::BeginDrafts(cache, rows);
   return assistant_->Begin(cache, rows);
 }
 
 Status Gemma4::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                      const float* states, Cache& cache, float* logits, float* next_states) {
-  if (assistant_ == nullptr) {
-    return {StatusCode::kUnsupported, "the model has no draft head"};
-  }
-  const auto batch = static_cast<std::int64_t>(tokens.size());
-  if (batch == 0 || batch > kMaxDraftRows || positions.size() != tokens.size()) {
-    return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
-                                  " positions; both must be 1 to ", kMaxDraftRows));
-  }
+  if (assistant_ == nullptr) return Unsupported("the model has no draft head");
+  KVCACHE_RETURN_IF_ERROR(CheckDrafts(tokens, positions));
   return assistant_->Draft({tokens, positions, states, logits, next_states}, cache, interrupt());
 }
 
@@ -334,24 +328,20 @@ Status ReadSharing(KeyReader& keys, const LayerParams& params, Gemma4Params* gem
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadGemma4(const GgufFile& file, std::string_view name,
-                                          Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   params.embedding_scale = std::sqrt(static_cast<float>(params.hidden_size));
   if (!keys.Has("attention.scale")) params.attention_scale = 1.0f;
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   Gemma4Params gemma;
-  KVCACHE_ASSIGN_OR_RETURN(gemma.kinds, Gemma4Kinds::Read(keys, params, weights));
+  KVCACHE_ASSIGN_OR_RETURN(gemma.kinds, Gemma4Kinds::Read(keys, params, source.weights));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
   KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,
                            keys.IntOrZero("embedding_length_per_layer_input", 1 << 16));
-  IgnoreVisionAndAudio(keys, weights);
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(std::make_unique<Gemma4>(backend, name, std::move(params), std::move(gemma)),
-                     weights, file);
+  IgnoreVisionAndAudio(keys, source.weights);
+  return source.Make<Gemma4>(std::move(params), std::move(gemma));
 }
 
 }  // namespace kvcache

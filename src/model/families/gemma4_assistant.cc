@@ -1,6 +1,5 @@
 #include "model/families/gemma4_assistant.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -21,9 +20,8 @@ Status CheckIsAssistant(const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view architecture,
                            file.GetString("general.architecture"));
   if (architecture == kAssistant) return Status::Ok();
-  return {StatusCode::kNotFound,
-          StrCat("the file has no draft head for gemma4: its architecture is ",
-                 Quoted(architecture), ", that of such heads is ", Quoted(kAssistant))};
+  return NotFound(StrCat("the file has no draft head for gemma4: its architecture is ",
+                         Quoted(architecture), ", that of such heads is ", Quoted(kAssistant)));
 }
 
 TensorView TargetStates(const float* states, std::int64_t size, std::int64_t count) {

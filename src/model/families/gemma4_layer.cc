@@ -1,4 +1,5 @@
 #include "model/families/gemma4_layer.h"
+#include "base/errors.h"
 
 #include <string>
 

@@ -10,41 +10,24 @@
 //
 // Source: Dao and Gu, "Transformers are SSMs" (2024); IBM, "Granite 4.0" (2025), and transformers'
 // modeling_granitemoehybrid.
-#include <optional>
+#include <map>
+#include <string>
 #include <utility>
-#include <variant>
 #include <vector>
 
-#include "base/strings.h"
 #include "model/families/architectures.h"
-#include "model/graph/attention/self_attention.h"
-#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
-#include "model/graph/shared_experts.h"
-#include "model/load/rope_scaling.h"
 
 namespace kvcache {
 namespace {
 
-struct GraniteParams {
-  float residual_scale = 1.0f;  // factor on the results of attention and feed-forward
-  bool rotates = true;          // whether queries and keys are rotated
-};
-
 class GraniteHybrid final : public HybridDecoder {
  public:
-  GraniteHybrid(Backend& backend, std::string_view name, LayerParams params,
-                RecurrentParams recurrent, ExpertParams experts, GraniteParams granite,
-                RopeTable rope)
-      : HybridDecoder(backend, name, std::move(params), std::move(recurrent)),
-        experts_(experts),
-        granite_(granite),
-        rope_(std::move(rope)) {}
+  using HybridDecoder::HybridDecoder;
 
  protected:
-  Status LoadLayer(WeightReader& reader, int index) override;
-  void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return granite_.rotates ? rope_.params() : RopeParams{}; }
+  Status LoadMixer(WeightReader& reader, int index, SelfAttention* attention) override;
+  void RunMixer(Pass& pass, int index, const TensorView& h) override;
 
  private:
   struct Mamba {
@@ -55,26 +38,10 @@ class GraniteHybrid final : public HybridDecoder {
     std::vector<Norm> norms;      // of each group: [inner / groups]
     Projection out;
   };
-  struct Layer {
-    Norm mixer_norm, ffn_norm;  // [hidden_size]
-    std::variant<Mamba, SelfAttention> mixer;
-    FeedForward ffn;
-    std::optional<SharedExpert> shared;
-  };
 
   Result<Mamba> LoadMamba(WeightReader& reader, const std::string& prefix) const;
-  // Both replace h by the mixer's result for it.
-  void RunMixer(Pass& pass, int index, const Mamba& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const SelfAttention& mixer, const TensorView& h);
-  void RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h);
-  // Computes x += r h, where r is the residual factor. Overwrites h.
-  void AddScaled(Pass& pass, const TensorView& x, const TensorView& h) const;
 
-  ExpertParams experts_;
-  GraniteParams granite_;
-  RopeTable rope_;
-  ExpertPlan plan_;
-  std::vector<Layer> layers_;
+  std::map<int, Mamba> mambas_;  // by layer
 };
 
 Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
@@ -105,32 +72,15 @@ Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
   return m;
 }
 
-Status GraniteHybrid::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  const LayerParams& p = params();
-  Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
-  if (IsRecurrent(index)) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadMamba(reader, prefix));
-  } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, SelfAttention::Load(reader, p, index,
-                                                              {.bias = Bias::kIfPresent,
-                                                               .output_bias = Bias::kIfPresent}));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, p, experts_, index));
-  if (experts_.shared_ffn > 0) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.shared,
-                             SharedExpert::Load(reader, prefix, p.hidden_size, experts_.shared_ffn,
-                                                SharedExpertGate::kNone));
-  }
-  layers_.push_back(std::move(layer));
+Status GraniteHybrid::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
+  if (!IsRecurrent(index)) return HybridDecoder::LoadMixer(reader, index, attention);
+  KVCACHE_ASSIGN_OR_RETURN(mambas_[index], LoadMamba(reader, LayerPrefix(index)));
   return Status::Ok();
 }
 
-void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const TensorView& h) {
+void GraniteHybrid::RunMixer(Pass& pass, int index, const TensorView& h) {
+  if (!IsRecurrent(index)) return HybridDecoder::RunMixer(pass, index, h);
+  const Mamba& mixer = mambas_.at(index);
   const RecurrentParams& r = recurrent();
   const Pass::Scope scope(pass);
   const TensorView z = pass.TakeHeads(r.v_dim, r.heads);
@@ -161,78 +111,38 @@ void GraniteHybrid::RunMixer(Pass& pass, int index, const Mamba& mixer, const Te
   pass.Linear(z, {{mixer.out, h}});
 }
 
-void GraniteHybrid::RunMixer(Pass& pass, int index, const SelfAttention& mixer,
-                             const TensorView& h) {
-  mixer.Run(pass, index, h, {.rope = rope(index), .attention = {.scale = params().attention_scale}},
-            h);
-}
-
-// Replaces h by the sum of the feed-forward part's and the shared expert's results.
-void GraniteHybrid::RunFeedForward(Pass& pass, const Layer& layer, const TensorView& h) {
-  if (!layer.shared.has_value()) return layer.ffn.Run(pass, plan_, h, h);
-  const Pass::Scope scope(pass);
-  const TensorView routed = pass.TakeHidden(params().hidden_size);
-  // The experts must not overwrite h, which the shared expert reads next.
-  layer.ffn.Run(pass, plan_, h, routed);
-  layer.shared->Run(pass, h, h);
-  pass.Add(h, routed);
-}
-
-void GraniteHybrid::AddScaled(Pass& pass, const TensorView& x, const TensorView& h) const {
-  if (granite_.residual_scale != 1.0f) pass.Scale(h, granite_.residual_scale);
-  pass.Add(x, h);
-}
-
-void GraniteHybrid::RunLayer(Pass& pass, int index, const TensorView& x) {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer.mixer_norm, h);
-  std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
-  AddScaled(pass, x, h);
-
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  RunFeedForward(pass, layer, h);
-  AddScaled(pass, x, h);
-}
-
 // Reads a factor; 1 if the key is missing or 0.
 Result<float> Factor(KeyReader& keys, std::string_view key) {
   KVCACHE_ASSIGN_OR_RETURN(const double factor, keys.FloatOr(key, 1.0));
   return factor == 0.0 ? 1.0f : static_cast<float>(factor);
 }
 
-Result<GraniteParams> ReadGranite(KeyReader& keys, LayerParams* params) {
-  GraniteParams granite;
+// Reads the factors that only this family has, and whether queries and keys are rotated.
+Status ReadGranite(KeyReader& keys, LayerParams* params, BlockParams* blocks) {
   KVCACHE_ASSIGN_OR_RETURN(params->embedding_scale, Factor(keys, "embedding_scale"));
-  KVCACHE_ASSIGN_OR_RETURN(granite.residual_scale, Factor(keys, "residual_scale"));
+  KVCACHE_ASSIGN_OR_RETURN(blocks->residual_scale, Factor(keys, "residual_scale"));
   KVCACHE_ASSIGN_OR_RETURN(const float divisor, Factor(keys, "logit_scale"));
   params->logit_scale = 1.0f / divisor;
-  KVCACHE_ASSIGN_OR_RETURN(granite.rotates, keys.BoolOr("rope.scaling.finetuned", true));
-  return granite;
+  KVCACHE_ASSIGN_OR_RETURN(const bool rotates, keys.BoolOr("rope.scaling.finetuned", true));
+  if (!rotates) blocks->rope = {};
+  return Status::Ok();
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadGraniteHybrid(const GgufFile& file, std::string_view name,
-                                                 Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeGraniteHybrid(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys, LayerKinds::kHybrid));
   KVCACHE_ASSIGN_OR_RETURN(RecurrentParams recurrent, ReadRecurrentParams(keys, &params));
-  KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
-  KVCACHE_ASSIGN_OR_RETURN(const int shared,
-                           keys.IntOrZero("expert_shared_feed_forward_length", 1 << 23));
+  BlockParams blocks{.attention = {.bias = Bias::kIfPresent, .output_bias = Bias::kIfPresent}};
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadExpertParams(keys, params));
   // Dense files may have the key as well; they have no shared expert.
-  if (experts.count > 0) experts.shared_ffn = shared;
-  KVCACHE_ASSIGN_OR_RETURN(const GraniteParams granite, ReadGranite(keys, &params));
-  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(
-      std::make_unique<GraniteHybrid>(backend, name, std::move(params), std::move(recurrent),
-                                      experts, granite, std::move(rope)),
-      weights, file);
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts.shared_ffn,
+                           keys.IntOrZero("expert_shared_feed_forward_length", 1 << 23));
+  KVCACHE_ASSIGN_OR_RETURN(
+      blocks.rope, ReadRope(keys, params, RopeParams::Pairing::kInterleaved, source.weights));
+  KVCACHE_RETURN_IF_ERROR(ReadGranite(keys, &params, &blocks));
+  return source.Make<GraniteHybrid>(std::move(params), std::move(recurrent), std::move(blocks));
 }
 
 }  // namespace kvcache

@@ -8,96 +8,23 @@
 // Source: Touvron et al., "LLaMA" (2023); Jiang et al., "Mistral 7B" (2023) and "Mixtral of
 // experts" (2024); tensor and key names as in the GGUF specification.
 #include <utility>
-#include <vector>
 
 #include "model/families/architectures.h"
-#include "model/graph/attention/self_attention.h"
 #include "model/graph/attention/window_layers.h"
-#include "model/graph/decoder.h"
-#include "model/graph/feed_forward.h"
-#include "model/load/rope_scaling.h"
+#include "model/graph/block_decoder.h"
 
 namespace kvcache {
-namespace {
 
-class Llama final : public Decoder {
- public:
-  Llama(Backend& backend, std::string_view name, LayerParams params, ExpertParams experts,
-        RopeTable rope, std::vector<AttentionSpan> spans)
-      : Decoder(backend, name, std::move(params)),
-        experts_(experts),
-        rope_(std::move(rope)),
-        spans_(std::move(spans)) {}
-
- protected:
-  Status LoadLayer(WeightReader& reader, int index) override;
-  bool can_have_head() const override { return true; }
-  void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return rope_.params(); }
-  AttentionSpan attention_span(int layer) const override {
-    return spans_[static_cast<std::size_t>(layer)];
-  }
-
- private:
-  struct Layer {
-    Norm attn_norm, ffn_norm;
-    SelfAttention attention;
-    FeedForward ffn;
-  };
-
-  ExpertParams experts_;
-  RopeTable rope_;
-  std::vector<AttentionSpan> spans_;
-  ExpertPlan plan_;
-  std::vector<Layer> layers_;
-};
-
-Status Llama::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  Layer layer;
+Result<std::unique_ptr<Decoder>> MakeLlama(ModelSource& source) {
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(source.keys));
+  BlockParams blocks{.attention = {.bias = Bias::kIfPresent, .output_bias = Bias::kIfPresent},
+                     .can_have_head = true};
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadExpertParams(source.keys, params));
   KVCACHE_ASSIGN_OR_RETURN(
-      layer.attn_norm,
-      reader.RmsNorm(prefix + "attn_norm", params().hidden_size, params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, params(), index,
-                                                                {.bias = Bias::kIfPresent,
-                                                                 .output_bias = Bias::kIfPresent}));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "ffn_norm", params().hidden_size,
-                                                          params().norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, params(), experts_, index));
-  layers_.push_back(std::move(layer));
-  return Status::Ok();
-}
-
-void Llama::RunLayer(Pass& pass, int index, const TensorView& x) {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer.attn_norm, h);
-  layer.attention.Run(pass, index, h,
-                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
-                      h);
-  pass.Add(x, h);
-
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, plan_, h, h);
-  pass.Add(x, h);
-}
-
-}  // namespace
-
-Result<std::unique_ptr<Model>> LoadLlama(const GgufFile& file, std::string_view name,
-                                         Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
-  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  KVCACHE_ASSIGN_OR_RETURN(const ExpertParams experts, ReadExpertParams(keys, params));
-  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<AttentionSpan> spans, ReadAttentionSpans(keys, params));
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(std::make_unique<Llama>(backend, name, std::move(params), experts,
-                                             std::move(rope), std::move(spans)),
-                     weights, file);
+      blocks.rope,
+      ReadRope(source.keys, params, RopeParams::Pairing::kInterleaved, source.weights));
+  KVCACHE_ASSIGN_OR_RETURN(blocks.spans, ReadAttentionSpans(source.keys, params));
+  return source.Make<BlockDecoder>(std::move(params), std::move(blocks));
 }
 
 }  // namespace kvcache

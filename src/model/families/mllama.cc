@@ -11,8 +11,7 @@
 // modeling_mllama; names as in Ollama's files, which use this architecture name.
 #include <algorithm>
 #include <cmath>
-#include <new>
-#include <optional>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
@@ -23,10 +22,7 @@
 #include "kvcache/encoder_cache.h"
 #include "kvcache/wrapper_cache.h"
 #include "model/families/architectures.h"
-#include "model/graph/attention/self_attention.h"
-#include "model/graph/decoder.h"
-#include "model/graph/feed_forward.h"
-#include "model/load/rope_scaling.h"
+#include "model/graph/block_decoder.h"
 
 namespace kvcache {
 namespace {
@@ -40,45 +36,37 @@ struct MllamaParams {
   int image_tokens = 0;        // of the largest image; 0: unknown
 };
 
-class Mllama final : public Decoder {
+class Mllama final : public BlockDecoder {
  public:
-  Mllama(Backend& backend, std::string_view name, LayerParams params, MllamaParams config,
-         RopeTable rope)
-      : Decoder(backend, name, std::move(params)),
-        config_(std::move(config)),
-        rope_(std::move(rope)) {}
+  Mllama(Backend& backend, std::string_view name, LayerParams params, BlockParams blocks,
+         MllamaParams config)
+      : BlockDecoder(backend, name, std::move(params), std::move(blocks)),
+        config_(std::move(config)) {}
 
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
   Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) override;
 
  protected:
-  Status LoadLayer(WeightReader& reader, int index) override;
+  Status LoadMixer(WeightReader& reader, int index, SelfAttention* attention) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return rope_.params(); }
   std::vector<LayerMemory> Memory() const override;
 
  private:
-  struct Layer {
-    Norm attn_norm, ffn_norm;
-    SelfAttention attention;  // a cross-attention layer uses its weights and norms alone
-    float attn_gate = 1.0f, ffn_gate = 1.0f;
-    GatedFeedForward ffn;
+  // Factors on a cross-attention layer's results.
+  struct Gates {
+    float attention = 1.0f, ffn = 1.0f;
   };
 
   bool IsCross(int layer) const { return config_.is_cross[static_cast<std::size_t>(layer)]; }
   KvShape kv(int layer) const {
     return {params().kv_heads[static_cast<std::size_t>(layer)], params().k_dim, params().v_dim};
   }
-  Status LoadCross(WeightReader& reader, int index, Layer* layer);
-  void RunSelf(Pass& pass, int index, const Layer& layer, const TensorView& x);
-  void RunCross(Pass& pass, int index, const Layer& layer, const TensorView& x);
   Status ReserveStates(std::int64_t tokens);
   void PutStates(Pass& pass, const TensorView& states, EncoderCache* encoder);
 
   MllamaParams config_;
-  RopeTable rope_;
-  std::vector<Layer> layers_;
+  std::map<int, Gates> gates_;    // of cross-attention layers
   std::vector<float> has_image_;  // [max_batch]: 1 or 0
   ActivationBuffer states_activations_;
   std::int64_t states_capacity_ = 0;  // tokens that states_activations_ holds
@@ -91,37 +79,21 @@ Result<float> LoadGate(WeightReader& reader, const std::string& name) {
   return static_cast<float>(std::tanh(static_cast<double>(values[0])));
 }
 
-Status Mllama::LoadCross(WeightReader& reader, int index, Layer* layer) {
+// A cross-attention layer uses the weights and norms of its attention alone.
+Status Mllama::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
+  if (!IsCross(index)) return BlockDecoder::LoadMixer(reader, index, attention);
   const LayerParams& p = params();
   const std::string prefix = LayerPrefix(index) + "cross_attn_";
-  KVCACHE_ASSIGN_OR_RETURN(layer->attention.weights,
+  KVCACHE_ASSIGN_OR_RETURN(attention->weights,
                            AttentionWeights::Load(reader, p, index,
                                                   {prefix + "q_proj", prefix + "k_proj",
                                                    prefix + "v_proj", prefix + "o_proj"}));
-  KVCACHE_ASSIGN_OR_RETURN(layer->attention.q_norm,
+  KVCACHE_ASSIGN_OR_RETURN(attention->q_norm,
                            reader.RmsNorm(prefix + "q_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->attention.k_norm,
+  KVCACHE_ASSIGN_OR_RETURN(attention->k_norm,
                            reader.RmsNorm(prefix + "k_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer->attn_gate, LoadGate(reader, prefix + "attn_gate"));
-  KVCACHE_ASSIGN_OR_RETURN(layer->ffn_gate, LoadGate(reader, prefix + "mlp_gate"));
-  return Status::Ok();
-}
-
-Status Mllama::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  const LayerParams& p = params();
-  Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
-  if (IsCross(index)) {
-    KVCACHE_RETURN_IF_ERROR(LoadCross(reader, index, &layer));
-  } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.attention, SelfAttention::Load(reader, p, index));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm,
-                           reader.RmsNorm(prefix + "ffn_norm", p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, p, index));
-  layers_.push_back(std::move(layer));
+  KVCACHE_ASSIGN_OR_RETURN(gates_[index].attention, LoadGate(reader, prefix + "attn_gate"));
+  KVCACHE_ASSIGN_OR_RETURN(gates_[index].ffn, LoadGate(reader, prefix + "mlp_gate"));
   return Status::Ok();
 }
 
@@ -148,30 +120,19 @@ std::vector<LayerMemory> Mllama::Memory() const {
 }
 
 Status Mllama::Reserve(int max_batch) {
-  try {
-    has_image_.resize(std::max(has_image_.size(), static_cast<std::size_t>(max_batch)));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for a batch of ", max_batch, " tokens")};
-  }
-  return Decoder::Reserve(max_batch);
+  KVCACHE_RETURN_IF_ERROR(
+      Guarded([&] { return StrCat("no memory for a batch of ", max_batch, " tokens"); },
+              [&] {
+                has_image_.resize(std::max(has_image_.size(), static_cast<std::size_t>(max_batch)));
+              }));
+  return BlockDecoder::Reserve(max_batch);
 }
 
-void Mllama::RunSelf(Pass& pass, int index, const Layer& layer, const TensorView& x) {
-  const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer.attn_norm, h);
-  layer.attention.Run(pass, index, h,
-                      {.rope = rope_.params(), .attention = {.scale = params().attention_scale}},
-                      h);
-  pass.Add(x, h);
-
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, h, h);
-  pass.Add(x, h);
-}
-
-void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorView& x) {
-  const AttentionWeights& w = layer.attention.weights;
+void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
+  if (!IsCross(index)) return BlockDecoder::RunLayer(pass, index, x);
+  const SelfAttention& block = layer(index).attention;
+  const AttentionWeights& w = block.weights;
+  const Gates& gates = gates_.at(index);
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
   const std::span<float> has_image =
@@ -180,44 +141,35 @@ void Mllama::RunCross(Pass& pass, int index, const Layer& layer, const TensorVie
     const Pass::Scope attention(pass);
     const TensorView q = pass.TakeHeads(w.k_dim, w.heads);
     const TensorView att = pass.TakeHeads(w.v_dim, w.heads);
-    pass.RmsNorm(x, layer.attn_norm, h);
+    pass.RmsNorm(x, layer(index).attn_norm, h);
     pass.Linear(h, {{w.q, q}});
-    pass.RmsNorm(q, *layer.attention.q_norm, q);
+    pass.RmsNorm(q, *block.q_norm, q);
     pass.CrossAttention(index, kCrossCache, kv(index), q, {.scale = params().attention_scale}, att);
     // Without an image attention gives zeros, but the feed-forward part would still add a value.
     // The mask removes both for tokens whose sequence has no image.
     pass.EncoderOutputMask(has_image);
     pass.Linear(att, {{w.o, h}});
-    pass.Scale(h, layer.attn_gate);
+    pass.Scale(h, gates.attention);
     pass.ScaleTokens(h, has_image);
     pass.Add(x, h);
   }
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, h, h);
-  pass.Scale(h, layer.ffn_gate);
+  pass.RmsNorm(x, layer(index).ffn_norm, h);
+  RunFeedForward(pass, index, h);
+  pass.Scale(h, gates.ffn);
   pass.ScaleTokens(h, has_image);
   pass.Add(x, h);
-}
-
-void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  if (IsCross(index)) {
-    RunCross(pass, index, layer, x);
-  } else {
-    RunSelf(pass, index, layer, x);
-  }
 }
 
 void Mllama::PutStates(Pass& pass, const TensorView& states, EncoderCache* encoder) {
   for (int i = 0; i < params().layers; ++i) {
     if (!IsCross(i)) continue;
-    const Layer& layer = layers_[static_cast<std::size_t>(i)];
-    const AttentionWeights& w = layer.attention.weights;
+    const SelfAttention& block = layer(i).attention;
+    const AttentionWeights& w = block.weights;
     const Pass::Scope scope(pass);
     const TensorView k = pass.TakeHeads(w.k_dim, w.kv_heads);
     const TensorView v = pass.TakeHeads(w.v_dim, w.kv_heads);
     pass.Linear(states, {{w.k, k}, {w.v, v}});
-    pass.RmsNorm(k, *layer.attention.k_norm, k);
+    pass.RmsNorm(k, *block.k_norm, k);
     if (!pass.runs()) continue;
     encoder->SetLayer(i);
     pass.Check(encoder->Put(k, v));
@@ -230,11 +182,9 @@ Status Mllama::ReserveStates(std::int64_t tokens) {
   PutStates(measure, {}, nullptr);
   states_capacity_ = 0;
   KVCACHE_RETURN_IF_ERROR(states_activations_.Reserve(backend(), measure.peak_values()));
-  try {
-    states_positions_.resize(static_cast<std::size_t>(tokens));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for an image of ", tokens, " tokens")};
-  }
+  KVCACHE_RETURN_IF_ERROR(
+      Guarded([&] { return StrCat("no memory for an image of ", tokens, " tokens"); },
+              [&] { states_positions_.resize(static_cast<std::size_t>(tokens)); }));
   states_capacity_ = tokens;
   return Status::Ok();
 }
@@ -291,25 +241,21 @@ Result<MllamaParams> ReadConfig(KeyReader& keys, const LayerParams& params) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadMllama(const GgufFile& file, std::string_view name,
-                                          Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeMllama(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
   KVCACHE_ASSIGN_OR_RETURN(MllamaParams config, ReadConfig(keys, params));
-  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kInterleaved, weights));
-  IgnoreVisionAndAudio(keys, weights);
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
+  BlockParams blocks;
+  KVCACHE_ASSIGN_OR_RETURN(
+      blocks.rope, ReadRope(keys, params, RopeParams::Pairing::kInterleaved, source.weights));
+  IgnoreVisionAndAudio(keys, source.weights);
   // The embedding has more rows than the output: the image token can be read but not generated.
-  if (const GgufTensor* const output = file.FindTensor("output.weight"); output != nullptr) {
+  if (const auto* const output = keys.file().FindTensor("output.weight"); output != nullptr) {
     params.embedding_rows = params.vocabulary;
     params.vocabulary =
         static_cast<int>(std::min<std::int64_t>(output->dims[1], params.embedding_rows));
   }
-  return LoadDecoder(std::make_unique<Mllama>(backend, name, std::move(params), std::move(config),
-                                              std::move(rope)),
-                     weights, file);
+  return source.Make<Mllama>(std::move(params), std::move(blocks), std::move(config));
 }
 
 }  // namespace kvcache

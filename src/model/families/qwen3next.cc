@@ -14,15 +14,13 @@
 // Source: Yang, Kautz, Hatamizadeh, "Gated delta networks" (2024); Qwen team, "Qwen3-Next" (2025),
 // and transformers' modeling_qwen3_next.
 #include <cmath>
+#include <map>
+#include <string>
 #include <utility>
-#include <variant>
-#include <vector>
 
+#include "base/errors.h"
 #include "model/families/architectures.h"
-#include "model/graph/feed_forward.h"
 #include "model/graph/hybrid_decoder.h"
-#include "model/graph/shared_experts.h"
-#include "model/load/rope_scaling.h"
 
 namespace kvcache {
 namespace {
@@ -36,17 +34,11 @@ TensorView Split(const TensorView& x, std::int64_t share) {
 
 class Qwen3Next final : public HybridDecoder {
  public:
-  Qwen3Next(Backend& backend, std::string_view name, LayerParams params, RecurrentParams recurrent,
-            ExpertParams experts, RopeTable rope)
-      : HybridDecoder(backend, name, std::move(params), std::move(recurrent)),
-        experts_(experts),
-        rope_(std::move(rope)) {}
+  using HybridDecoder::HybridDecoder;
 
  protected:
-  Status LoadLayer(WeightReader& reader, int index) override;
-  bool can_have_head() const override { return true; }
-  void RunLayer(Pass& pass, int index, const TensorView& x) override;
-  RopeParams rope(int) const override { return rope_.params(); }
+  Status LoadMixer(WeightReader& reader, int index, SelfAttention* attention) override;
+  void RunMixer(Pass& pass, int index, const TensorView& h) override;
   ScanOptions scan_options() const override {
     return {.rule = ScanRule::kDelta,
             .norm_epsilon = kUnitEpsilon,
@@ -61,26 +53,13 @@ class Qwen3Next final : public HybridDecoder {
     Norm norm;                  // [v_dim]
     Projection out;
   };
-  struct Attention {
-    Projection q, k, v, o;  // q: each head's query, then its gate
-    Norm q_norm, k_norm;    // [head]
-  };
-  struct Layer {
-    Norm mixer_norm, ffn_norm;  // [hidden_size]
-    std::variant<DeltaNet, Attention> mixer;
-    SharedExperts ffn;
-  };
 
   Result<DeltaNet> LoadDeltaNet(WeightReader& reader, const std::string& prefix) const;
-  Result<Attention> LoadAttention(WeightReader& reader, const std::string& prefix, int index) const;
-  // Both replace h by the mixer's result for it.
-  void RunMixer(Pass& pass, int index, const DeltaNet& mixer, const TensorView& h);
-  void RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h);
+  Status LoadAttention(WeightReader& reader, int index, SelfAttention* attention) const;
+  void RunDeltaNet(Pass& pass, int index, const DeltaNet& net, const TensorView& h);
+  void RunAttention(Pass& pass, int index, const SelfAttention& attention, const TensorView& h);
 
-  ExpertParams experts_;
-  RopeTable rope_;
-  ExpertPlan plan_;
-  std::vector<Layer> layers_;
+  std::map<int, DeltaNet> nets_;  // by layer
 };
 
 Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
@@ -101,45 +80,39 @@ Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
   return net;
 }
 
-Result<Qwen3Next::Attention> Qwen3Next::LoadAttention(WeightReader& reader,
-                                                      const std::string& prefix, int index) const {
+// The projection of the queries has each head's query, then its gate.
+Status Qwen3Next::LoadAttention(WeightReader& reader, int index, SelfAttention* attention) const {
+  const std::string prefix = LayerPrefix(index) + "attn_";
   const LayerParams& p = params();
-  const auto at = static_cast<std::size_t>(index);
-  const std::int64_t queries = std::int64_t{p.heads[at]} * p.k_dim;
-  const std::int64_t keys = std::int64_t{p.kv_heads[at]} * p.k_dim;
-  Attention a;
-  KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(prefix + "attn_q", p.hidden_size, 2 * queries));
-  KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(prefix + "attn_k", p.hidden_size, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.v, reader.Linear(prefix + "attn_v", p.hidden_size, keys));
-  KVCACHE_ASSIGN_OR_RETURN(a.o, reader.Linear(prefix + "attn_output", queries, p.hidden_size));
-  KVCACHE_ASSIGN_OR_RETURN(a.q_norm,
-                           reader.RmsNorm(prefix + "attn_q_norm", p.k_dim, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(a.k_norm,
-                           reader.RmsNorm(prefix + "attn_k_norm", p.k_dim, p.norm_epsilon));
-  return a;
-}
-
-Status Qwen3Next::LoadLayer(WeightReader& reader, int index) {
-  const std::string prefix = LayerPrefix(index);
-  const LayerParams& p = params();
-  Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.mixer_norm,
-                           reader.RmsNorm(prefix + "attn_norm", p.hidden_size, p.norm_epsilon));
-  if (IsRecurrent(index)) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadDeltaNet(reader, prefix));
-  } else {
-    KVCACHE_ASSIGN_OR_RETURN(layer.mixer, LoadAttention(reader, prefix, index));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, reader.RmsNorm(prefix + "post_attention_norm",
-                                                          p.hidden_size, p.norm_epsilon));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn,
-                           SharedExperts::Routed(reader, p, experts_, experts_.shared_ffn, index,
-                                                 SharedExpertGate::kSigmoid));
-  layers_.push_back(std::move(layer));
+  AttentionWeights& w = attention->weights;
+  w.heads = p.heads[static_cast<std::size_t>(index)];
+  w.kv_heads = p.kv_heads[static_cast<std::size_t>(index)];
+  w.k_dim = w.v_dim = p.k_dim;
+  const std::int64_t queries = w.heads * w.k_dim;
+  const std::int64_t keys = w.kv_heads * w.k_dim;
+  KVCACHE_ASSIGN_OR_RETURN(w.q, reader.Linear(prefix + "q", p.hidden_size, 2 * queries));
+  KVCACHE_ASSIGN_OR_RETURN(w.k, reader.Linear(prefix + "k", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(w.v, reader.Linear(prefix + "v", p.hidden_size, keys));
+  KVCACHE_ASSIGN_OR_RETURN(w.o, reader.Linear(prefix + "output", queries, p.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(attention->q_norm,
+                           reader.RmsNorm(prefix + "q_norm", p.k_dim, p.norm_epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(attention->k_norm,
+                           reader.RmsNorm(prefix + "k_norm", p.k_dim, p.norm_epsilon));
   return Status::Ok();
 }
 
-void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const TensorView& h) {
+Status Qwen3Next::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
+  if (!IsRecurrent(index)) return LoadAttention(reader, index, attention);
+  KVCACHE_ASSIGN_OR_RETURN(nets_[index], LoadDeltaNet(reader, LayerPrefix(index)));
+  return Status::Ok();
+}
+
+void Qwen3Next::RunMixer(Pass& pass, int index, const TensorView& h) {
+  if (!IsRecurrent(index)) return RunAttention(pass, index, layer(index).attention, h);
+  RunDeltaNet(pass, index, nets_.at(index), h);
+}
+
+void Qwen3Next::RunDeltaNet(Pass& pass, int index, const DeltaNet& net, const TensorView& h) {
   const RecurrentParams& r = recurrent();
   const std::int64_t share = r.heads / r.groups;
   const Pass::Scope scope(pass);
@@ -152,14 +125,14 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
   const TensorView decays = pass.TakeHidden(r.heads);
   const TensorView out = pass.TakeHeads(r.v_dim, r.heads);
 
-  pass.Linear(h, {{mixer.qkv, raw}, {mixer.z, z}, {mixer.ba, ba}});
-  pass.ShortConv(index, raw, mixer.conv, qkv);
+  pass.Linear(h, {{net.qkv, raw}, {net.z, z}, {net.ba, ba}});
+  pass.ShortConv(index, raw, net.conv, qkv);
   pass.Activate(qkv, Activation::kSilu);
   // ba alternates, by group of heads, between the inputs of β and α; the scan needs each dense.
   pass.Copy(Pass::StridedHeads(ba, 0), Split(beta, share));
   pass.Copy(Pass::StridedHeads(ba, 1), Split(steps, share));
   pass.Activate(beta, Activation::kSigmoid);
-  pass.DecayRates(steps, mixer.dt_bias, mixer.rates, steps, decays);
+  pass.DecayRates(steps, net.dt_bias, net.rates, steps, decays);
   pass.Scan(index,
             {.keys = pass.HeadsOf(qkv, r.key_size(), r.k_dim, r.groups),
              .queries = pass.HeadsOf(qkv, 0, r.k_dim, r.groups),
@@ -167,66 +140,45 @@ void Qwen3Next::RunMixer(Pass& pass, int index, const DeltaNet& mixer, const Ten
              .decays = decays,
              .steps = beta},
             scan_options(), out);
-  pass.RmsNorm(out, mixer.norm, out);
+  pass.RmsNorm(out, net.norm, out);
   pass.Gate(z, out, Activation::kSilu);
-  pass.Linear(z, {{mixer.out, h}});
+  pass.Linear(z, {{net.out, h}});
 }
 
-void Qwen3Next::RunMixer(Pass& pass, int index, const Attention& mixer, const TensorView& h) {
-  const auto at = static_cast<std::size_t>(index);
-  const std::int64_t dim = params().k_dim;
-  const std::int64_t heads = params().heads[at];
-  const std::int64_t kv_heads = params().kv_heads[at];
+void Qwen3Next::RunAttention(Pass& pass, int index, const SelfAttention& attention,
+                             const TensorView& h) {
+  const AttentionWeights& w = attention.weights;
   const Pass::Scope scope(pass);
-  const TensorView both = pass.TakeHeads(dim, 2 * heads);
-  const TensorView q = pass.TakeHeads(dim, heads);
-  const TensorView gate = pass.TakeHeads(dim, heads);
-  const TensorView k = pass.TakeHeads(dim, kv_heads);
-  const TensorView v = pass.TakeHeads(dim, kv_heads);
-  const TensorView att = pass.TakeHeads(dim, heads);
-  pass.Linear(h, {{mixer.q, both}, {mixer.k, k}, {mixer.v, v}});
+  const TensorView both = pass.TakeHeads(w.k_dim, 2 * w.heads);
+  const TensorView gate = pass.TakeHeads(w.k_dim, w.heads);
+  const auto [q, k, v, att] = TakeAttention(pass, w);
+  pass.Linear(h, {{w.q, both}, {w.k, k}, {w.v, v}});
   // `both` alternates between a head's query and its gate.
-  pass.RmsNorm(Pass::StridedHeads(both, 0), mixer.q_norm, q);
+  pass.RmsNorm(Pass::StridedHeads(both, 0), *attention.q_norm, q);
   pass.Copy(Pass::StridedHeads(both, 1), gate);
-  pass.RmsNorm(k, mixer.k_norm, k);
-  pass.Rope(q, rope_.params());
-  pass.Rope(k, rope_.params());
+  pass.RmsNorm(k, *attention.k_norm, k);
+  pass.Rope(q, rope(index));
+  pass.Rope(k, rope(index));
   pass.Attention(index, q, k, v, {.scale = params().attention_scale}, att);
   pass.Gate(gate, att, Activation::kSigmoid);
-  pass.Linear(gate, {{mixer.o, h}});
-}
-
-void Qwen3Next::RunLayer(Pass& pass, int index, const TensorView& x) {
-  const Layer& layer = layers_[static_cast<std::size_t>(index)];
-  const Pass::Scope scope(pass);
-  const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer.mixer_norm, h);
-  std::visit([&](const auto& mixer) { RunMixer(pass, index, mixer, h); }, layer.mixer);
-  pass.Add(x, h);
-
-  pass.RmsNorm(x, layer.ffn_norm, h);
-  layer.ffn.Run(pass, plan_, h, h);
-  pass.Add(x, h);
+  pass.Linear(gate, {{w.o, h}});
 }
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadQwen3Next(const GgufFile& file, std::string_view name,
-                                             Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeQwen3Next(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys, LayerKinds::kHybrid));
   KVCACHE_ASSIGN_OR_RETURN(RecurrentParams recurrent, ReadRecurrentParams(keys, &params));
-  KVCACHE_ASSIGN_OR_RETURN(ExpertParams experts, ReadExpertParams(keys, params));
-  if (experts.count == 0) return keys.Unsupported("expert_count");
-  KVCACHE_ASSIGN_OR_RETURN(experts.shared_ffn,
+  BlockParams blocks{.ffn_norm = "post_attention_norm", .can_have_head = true};
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadExpertParams(keys, params));
+  if (blocks.experts.count == 0) return keys.Unsupported("expert_count");
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts.shared_ffn,
                            keys.IntOr("expert_shared_feed_forward_length", 1 << 23, params.ffn[0]));
-  KVCACHE_ASSIGN_OR_RETURN(RopeTable rope,
-                           ReadRope(keys, params, RopeParams::Pairing::kHalves, weights));
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
-  return LoadDecoder(std::make_unique<Qwen3Next>(backend, name, std::move(params),
-                                                 std::move(recurrent), experts, std::move(rope)),
-                     weights, file);
+  blocks.experts.gates_shared = true;
+  KVCACHE_ASSIGN_OR_RETURN(blocks.rope,
+                           ReadRope(keys, params, RopeParams::Pairing::kHalves, source.weights));
+  return source.Make<Qwen3Next>(std::move(params), std::move(recurrent), std::move(blocks));
 }
 
 }  // namespace kvcache

@@ -17,7 +17,6 @@
 // transformer" (2020); Hugging Face's modeling_t5; names as llama.cpp writes them.
 #include <algorithm>
 #include <cmath>
-#include <new>
 #include <numeric>
 #include <optional>
 #include <string>
@@ -57,16 +56,13 @@ struct T5FeedForward {
 
 struct T5Attention {
   Norm norm;
-  AttentionWeights weights;
+  SelfAttention block;  // the matrices alone
 };
 
 class T5 final : public Decoder {
  public:
   T5(Backend& backend, std::string_view name, LayerParams params, const T5Params& config)
       : Decoder(backend, name, std::move(params)), config_(config) {}
-
-  // Loads the encoder's weights. Call it before Load.
-  Status LoadEncoder(WeightReader& reader);
 
   std::unique_ptr<Cache> MakeCache() override;
   Status ReserveText(int tokens) override { return ReserveEncoder(tokens); }
@@ -76,10 +72,10 @@ class T5 final : public Decoder {
   Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
 
  protected:
+  Status LoadModelTensors(WeightReader& reader) override;  // the encoder's
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return {}; }
-  std::string_view output_norm_name() const override { return "dec.output_norm"; }
   std::vector<LayerMemory> Memory() const override;
 
  private:
@@ -116,7 +112,7 @@ Result<T5Attention> T5::LoadAttention(WeightReader& reader, const std::string& p
   KVCACHE_ASSIGN_OR_RETURN(attention.norm,
                            reader.RmsNorm(prefix + "_norm", p.hidden_size, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(
-      attention.weights,
+      attention.block.weights,
       AttentionWeights::Load(reader, p, 0,
                              {prefix + "_q", prefix + "_k", prefix + "_v", prefix + "_o"}));
   return attention;
@@ -143,7 +139,7 @@ Result<BucketBias> T5::LoadBias(WeightReader& reader, const std::string& name,
   return BucketBias(values, params().heads[0], config_.buckets, direction);
 }
 
-Status T5::LoadEncoder(WeightReader& reader) {
+Status T5::LoadModelTensors(WeightReader& reader) {
   const LayerParams& p = params();
   KVCACHE_ASSIGN_OR_RETURN(encoder_bias_, LoadBias(reader, "enc.blk.0.attn_rel_b.weight",
                                                    AttentionDirection::kBidirectional));
@@ -211,18 +207,11 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.RmsNorm(x, layer.self.norm, h);
+  layer.self.block.Run(pass, index, h, {.attention = {.bias = bias_.bias()}}, h);
+  pass.Add(x, h);
   {
-    const AttentionWeights& w = layer.self.weights;
-    const Pass::Scope attention(pass);
-    const auto [q, k, v, att] = TakeAttention(pass, w);
-    pass.RmsNorm(x, layer.self.norm, h);
-    pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-    pass.Attention(index, q, k, v, {.bias = bias_.bias()}, att);
-    pass.Linear(att, {{w.o, h}});
-    pass.Add(x, h);
-  }
-  {
-    const AttentionWeights& w = layer.cross->weights;
+    const AttentionWeights& w = layer.cross->block.weights;
     const Pass::Scope attention(pass);
     const TensorView q = pass.TakeHeads(w.k_dim, w.heads);
     const TensorView att = pass.TakeHeads(w.v_dim, w.heads);
@@ -241,7 +230,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
   pass.Embed(embedding(), tokens, x);
   for (const Layer& layer : encoder_) {
     {
-      const AttentionWeights& w = layer.self.weights;
+      const AttentionWeights& w = layer.self.block.weights;
       const Pass::Scope attention(pass);
       const auto [q, k, v, att] = TakeAttention(pass, w);
       pass.RmsNorm(x, layer.self.norm, h);
@@ -258,7 +247,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
 // Puts each decoder layer's keys and values of the encoder's output into the cache.
 void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache) {
   for (int i = 0; i < params().layers; ++i) {
-    const AttentionWeights& w = layers_[static_cast<std::size_t>(i)].cross->weights;
+    const AttentionWeights& w = layers_[static_cast<std::size_t>(i)].cross->block.weights;
     const Pass::Scope scope(pass);
     const TensorView k = pass.TakeHeads(w.k_dim, w.kv_heads);
     const TensorView v = pass.TakeHeads(w.v_dim, w.kv_heads);
@@ -283,11 +272,9 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
   encoder_capacity_ = 0;
   KVCACHE_RETURN_IF_ERROR(encoder_activations_.Reserve(backend(), measure.peak_values()));
   KVCACHE_RETURN_IF_ERROR(text_attention_.Reserve(backend(), kv(), tokens));
-  try {
-    positions_.resize(static_cast<std::size_t>(tokens));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
-  }
+  KVCACHE_RETURN_IF_ERROR(
+      Guarded([&] { return StrCat("no memory for a text of ", tokens, " tokens"); },
+              [&] { positions_.resize(static_cast<std::size_t>(tokens)); }));
   // The encoder reads a whole text from position 0 on.
   std::iota(positions_.begin(), positions_.end(), 0);
   encoder_capacity_ = tokens;
@@ -337,22 +324,17 @@ Result<T5Params> ReadConfig(KeyReader& keys, LayerParams* params) {
 
 }  // namespace
 
-Result<std::unique_ptr<Model>> LoadT5(const GgufFile& file, std::string_view name,
-                                      Backend& backend) {
-  KeyReader keys(file, name);
-  WeightReader weights(file, backend);
+Result<std::unique_ptr<Decoder>> MakeT5(ModelSource& source) {
+  KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
+  params.output_norm_name = "dec.output_norm";
   KVCACHE_ASSIGN_OR_RETURN(const T5Params config, ReadConfig(keys, &params));
-  KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   params.attention_scale = 1.0f;
-  if (!weights.Has("output.weight")) {
+  if (!source.weights.Has("output.weight")) {
     params.logit_scale =
         static_cast<float>(1.0 / std::sqrt(static_cast<double>(params.hidden_size)));
   }
-  auto model = std::make_unique<T5>(backend, name, std::move(params), config);
-  KVCACHE_RETURN_IF_ERROR(model->LoadEncoder(weights));
-  KVCACHE_RETURN_IF_ERROR(model->Load(weights, file));
-  return std::unique_ptr<Model>(std::move(model));
+  return source.Make<T5>(std::move(params), config);
 }
 
 }  // namespace kvcache

@@ -5,7 +5,6 @@
 
 #include <cstdint>
 #include <memory>
-#include <utility>
 
 #include "kvcache/backend.h"
 #include "kvcache/status.h"

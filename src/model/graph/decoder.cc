@@ -15,7 +15,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t vocabulary = params_.vocabulary;
   const std::int64_t rows = std::max(params_.embedding_rows, params_.vocabulary);
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
-  KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(output_norm_name()),
+  KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(params_.output_norm_name),
                                                         hidden_size, params_.norm_epsilon));
   // Files with tied output lack output.weight: the embedding is the output matrix.
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
@@ -200,10 +200,12 @@ void Decoder::EmbedTokens(Pass& pass, const TensorView& table, std::span<const s
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
 }
 
-Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
-                                           const GgufFile& file) {
-  KVCACHE_RETURN_IF_ERROR(decoder->Load(reader, file));
-  return std::unique_ptr<Model>(std::move(decoder));
+Status Decoder::Encode(std::span<const std::int32_t>, SequenceId, Cache&) {
+  return Unsupported(StrCat("architecture ", architecture_, " has no encoder"));
+}
+
+Status Decoder::EncodeStates(const TensorView&, SequenceId, Cache&) {
+  return Unsupported(StrCat("architecture ", architecture_, " takes no images"));
 }
 
 }  // namespace kvcache

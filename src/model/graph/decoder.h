@@ -51,12 +51,15 @@ class Decoder : public Model {
                  Cache& cache) override;
   Status Logits(std::span<const std::int32_t> rows, float* logits) override;
   std::size_t OwnedWeightBytes() const override { return owned_weight_bytes_; }
+  Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
+  Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) override;
 
   Status LoadHead(const GgufFile& file) override;
   bool has_head() const override { return head_.has_value(); }
   std::span<const std::int32_t> head_tokens() const override {
     return head_ ? std::span<const std::int32_t>(head_->tokens) : std::span<const std::int32_t>();
   }
+  Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) override;
   void SetPrevious(const PreviousStates& previous) override { previous_ = previous; }
   Status FinalStates(std::span<const std::int32_t> rows, float* states) override;
   Status Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
@@ -82,10 +85,11 @@ class Decoder : public Model {
   // Returns whether LoadLayer and RunLayer also take the block behind the last layer, a draft head's, which
   // has full attention.
   virtual bool can_have_head() const { return false; }
+  // Returns kInvalidArgument unless Draft may run for these rows.
+  static Status CheckDrafts(std::span<const std::int32_t> tokens,
+                            std::span<const Position> positions);
   // Returns the cache, with one for the head's layer beside it if there is a head.
   std::unique_ptr<Cache> WithHeadCache(std::unique_ptr<Cache> cache);
-  // Returns the name of the last norm's tensor, without ".weight".
-  virtual std::string_view output_norm_name() const { return "output_norm"; }
   // Returns the tokens that a layer's queries see. The default is all tokens.
   virtual AttentionSpan attention_span(int /*layer*/) const { return {}; }
   // Returns the memory of each layer: keys and values within its attention span. A family with
@@ -133,9 +137,5 @@ class Decoder : public Model {
   std::int64_t max_batch_ = 0;
   std::int64_t batch_ = 0;  // of the last Forward
 };
-
-// Loads the decoder's weights and returns it. Errors as for Decoder::Load.
-Result<std::unique_ptr<Model>> LoadDecoder(std::unique_ptr<Decoder> decoder, WeightReader& reader,
-                                           const GgufFile& file);
 
 }  // namespace kvcache

@@ -1,5 +1,4 @@
 // The part of a decoder that runs its draft head.
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -50,9 +49,8 @@ Status Decoder::CheckHeadFile(const GgufFile& file) const {
   const auto key = [&](std::string_view name) { return StrCat(architecture_, ".", name); };
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t heads, file.GetIntOr(key("nextn_predict_layers"), 0));
   if (heads < 1) {
-    return {
-        StatusCode::kNotFound,
-        StrCat("the file has no draft head: ", key("nextn_predict_layers"), " is 0 or missing")};
+    return NotFound(
+        StrCat("the file has no draft head: ", key("nextn_predict_layers"), " is 0 or missing"));
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t blocks, file.GetInt(key("block_count")));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t size, file.GetInt(key("embedding_length")));
@@ -63,7 +61,10 @@ Status Decoder::CheckHeadFile(const GgufFile& file) const {
 }
 
 Status Decoder::LoadHead(const GgufFile& file) {
-  if (!can_have_head()) return Model::LoadHead(file);
+  if (!can_have_head()) {
+    return Unsupported(
+        StrCat("models of architecture ", architecture_, " have no draft heads here"));
+  }
   KVCACHE_RETURN_IF_ERROR(CheckHeadFile(file));
   const int layer = params_.layers;
   // The head's layer is like the last one with attention.
@@ -144,6 +145,10 @@ void Decoder::PutHead(Pass& pass, std::span<const std::int32_t> tokens, const Te
   RunLayer(pass, params_.layers, x);
 }
 
+Status Decoder::BeginDrafts(Cache&, std::span<const SequenceLength>) {
+  return Unsupported("the model has no draft head that reads its cache");
+}
+
 Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
   KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
   const std::int64_t size = params_.hidden_size;
@@ -170,13 +175,18 @@ TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,
   return normed;
 }
 
+Status Decoder::CheckDrafts(std::span<const std::int32_t> tokens,
+                            std::span<const Position> positions) {
+  const std::size_t batch = tokens.size();
+  if (batch >= 1 && batch <= kMaxDraftRows && positions.size() == batch) return Status::Ok();
+  return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
+                                " positions; both must be 1 to ", kMaxDraftRows));
+}
+
 Status Decoder::Draft(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                       const float* states, Cache& cache, float* logits, float* next_states) {
+  KVCACHE_RETURN_IF_ERROR(CheckDrafts(tokens, positions));
   const auto batch = static_cast<std::int64_t>(tokens.size());
-  if (batch == 0 || batch > kMaxDraftRows || positions.size() != tokens.size()) {
-    return InvalidArgument(StrCat("drafts have ", batch, " tokens and ", positions.size(),
-                                  " positions; both must be 1 to ", kMaxDraftRows));
-  }
   Pass pass(backend_, draft_activations_, &cache, positions, interrupt());
   const TensorView state = RunDraft(pass, tokens, states);
   KVCACHE_RETURN_IF_ERROR(pass.status());

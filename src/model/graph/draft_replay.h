@@ -32,8 +32,6 @@ class DraftReplayer {
   Status operator()(const DraftReplay& replay) const;
 
  private:
-  Status ReplayScan(const DraftReplay& replay) const;
-
   Backend* backend_;
   std::int64_t taps_, channels_, k_dim_, v_dim_, groups_, heads_;
   ScanOptions scan_;

@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <new>
-#include <utility>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -42,8 +41,8 @@ Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
     groups_.reserve(groups);
     outputs_.reserve(2 * std::max(groups, static_cast<std::size_t>(chosen)));
   } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory to route ", batch, " tokens to ", chosen,
-                                             " of ", experts, " experts each")};
+    return OutOfMemory(StrCat("no memory to route ", batch, " tokens to ", chosen, " of ", experts,
+                              " experts each"));
   }
   experts_ = experts;
   chosen_ = chosen;
@@ -178,7 +177,7 @@ void Experts::Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_
   if (params.gate_limit > 0.0f) {
     pass.GateClamped(gate_out, up_out, params.gate_alpha, params.gate_limit);
   } else {
-    pass.Gate(gate_out, up_out, params.activation);
+    pass.Gate(gate_out, up_out, Activation::kSilu);
   }
 }
 

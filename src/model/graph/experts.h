@@ -1,6 +1,6 @@
 // A mixture of experts. A router chooses a few of many small feed-forward networks for each token.
 //
-//   out = Σ_i weight_i · Wdown_e (activation(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
+//   out = Σ_i weight_i · Wdown_e (silu(Wgate_e h) × (Wup_e h)),  e = the token's i-th choice
 //
 // ExpertParams vary this. `biases` adds the expert's bias to each product; `gate_limit` selects
 // gpt-oss's clamped gate; `weigh_input` multiplies the expert's input h by the weight instead of

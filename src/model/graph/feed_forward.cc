@@ -1,13 +1,14 @@
 #include "model/graph/feed_forward.h"
 
-#include <utility>
-
 namespace kvcache {
 
 Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const LayerParams& params,
                                                 int layer) {
-  return Load(reader, LayerPrefix(layer), params.hidden_size,
-              params.ffn[static_cast<std::size_t>(layer)]);
+  KVCACHE_ASSIGN_OR_RETURN(GatedFeedForward block,
+                           Load(reader, LayerPrefix(layer), params.hidden_size,
+                                params.ffn[static_cast<std::size_t>(layer)]));
+  block.activation = params.activation;
+  return block;
 }
 
 Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const std::string& prefix,
@@ -32,25 +33,62 @@ void GatedFeedForward::Run(Pass& pass, const TensorView& h, const TensorView& ou
   pass.Linear(gated, {{down, out}});
 }
 
+Result<SharedExpert> SharedExpert::Load(WeightReader& reader, const std::string& prefix,
+                                        std::int64_t hidden_size, const ExpertParams& experts) {
+  SharedExpert e;
+  KVCACHE_ASSIGN_OR_RETURN(
+      e.ffn, GatedFeedForward::Load(reader, prefix, hidden_size, experts.shared_ffn, "_shexp"));
+  if (!experts.gates_shared) return e;
+  KVCACHE_ASSIGN_OR_RETURN(e.gate, reader.Linear(prefix + "ffn_gate_inp_shexp", hidden_size, 1));
+  return e;
+}
+
+void SharedExpert::Run(Pass& pass, const TensorView& h, const TensorView& out) const {
+  if (!gate.has_value()) return ffn.Run(pass, h, out);
+  const Pass::Scope scope(pass);
+  const TensorView share = pass.TakeHidden(1);
+  pass.Linear(h, {{*gate, share}});
+  pass.Activate(share, Activation::kSigmoid);
+  ffn.Run(pass, h, out);
+  pass.Multiply(out, share);
+}
+
 Result<FeedForward> FeedForward::Load(WeightReader& reader, const LayerParams& params,
                                       const ExpertParams& experts, int layer) {
   const std::string prefix = LayerPrefix(layer);
-  if (experts.count > 0 && reader.Has(prefix + "ffn_gate_inp.weight")) {
-    KVCACHE_ASSIGN_OR_RETURN(Experts block,
+  FeedForward block;
+  if (!experts.InLayer(layer) ||
+      (reader.Has(prefix + "ffn_gate.weight") && !reader.Has(prefix + "ffn_gate_inp.weight"))) {
+    KVCACHE_ASSIGN_OR_RETURN(block.kind, GatedFeedForward::Load(reader, params, layer));
+  } else {
+    KVCACHE_ASSIGN_OR_RETURN(block.kind,
                              Experts::Load(reader, prefix, params.hidden_size, experts));
-    return FeedForward{std::move(block)};
   }
-  KVCACHE_ASSIGN_OR_RETURN(GatedFeedForward block, GatedFeedForward::Load(reader, params, layer));
-  return FeedForward{std::move(block)};
+  if (experts.InLayer(layer) && experts.shared_ffn > 0) {
+    KVCACHE_ASSIGN_OR_RETURN(block.shared,
+                             SharedExpert::Load(reader, prefix, params.hidden_size, experts));
+  }
+  return block;
 }
 
-void FeedForward::Run(Pass& pass, ExpertPlan& plan, const TensorView& h,
-                      const TensorView& out) const {
+void FeedForward::RunKind(Pass& pass, ExpertPlan& plan, const TensorView& h,
+                          const TensorView& out) const {
   if (const auto* const experts = std::get_if<Experts>(&kind)) {
     experts->Run(pass, plan, h, out);
   } else {
     std::get<GatedFeedForward>(kind).Run(pass, h, out);
   }
+}
+
+void FeedForward::Run(Pass& pass, ExpertPlan& plan, const TensorView& h,
+                      const TensorView& out) const {
+  if (!shared.has_value()) return RunKind(pass, plan, h, out);
+  const Pass::Scope scope(pass);
+  // The first part must not overwrite h, which the shared network reads next.
+  const TensorView first = pass.TakeHidden(h.dims[0]);
+  RunKind(pass, plan, h, first);
+  shared->Run(pass, h, out);
+  pass.Add(out, first);
 }
 
 }  // namespace kvcache

@@ -1,9 +1,15 @@
-// The feed-forward part of a layer: one gated network, or a mixture of experts.
+// The feed-forward part of a layer: one gated network, or a mixture of experts; and beside it a network
+// that every token uses, where the family has one.
+//
+//   gated    Wdown (activation(Wgate h) × (Wup h))
+//   shared   the same, times sigmoid(w · h) if it has a gate
+//   out      gated or experts, + shared
 //
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <optional>
 #include <string>
 #include <variant>
 
@@ -14,7 +20,6 @@
 
 namespace kvcache {
 
-// out = Wdown (activation(Wgate h) × (Wup h))
 struct GatedFeedForward {
   Projection gate, up, down;
   Activation activation = Activation::kSilu;
@@ -29,15 +34,32 @@ struct GatedFeedForward {
   void Run(Pass& pass, const TensorView& h, const TensorView& out) const;
 };
 
-// Experts in layers that have a router (ffn_gate_inp), one gated network in the others.
-struct FeedForward {
-  std::variant<GatedFeedForward, Experts> kind;
+// The network that every token uses. GGUF names: ffn_gate_shexp, ffn_up_shexp, ffn_down_shexp,
+// ffn_gate_inp_shexp.
+struct SharedExpert {
+  GatedFeedForward ffn;
+  std::optional<Projection> gate;  // hidden_size → 1
 
   // Errors name the tensor.
+  static Result<SharedExpert> Load(WeightReader& reader, const std::string& prefix,
+                                   std::int64_t hidden_size, const ExpertParams& experts);
+  // out [hidden_size, batch] for h [hidden_size, batch]; out may be h.
+  void Run(Pass& pass, const TensorView& h, const TensorView& out) const;
+};
+
+struct FeedForward {
+  std::variant<GatedFeedForward, Experts> kind;
+  std::optional<SharedExpert> shared;
+
+  // Loads experts in the layers that `experts` names. Of these, a layer that has ffn_gate in place of a
+  // router (ffn_gate_inp) has one gated network. Errors name the tensor.
   static Result<FeedForward> Load(WeightReader& reader, const LayerParams& params,
                                   const ExpertParams& experts, int layer);
   // out [hidden_size, batch] for h [hidden_size, batch]; out may be h. `plan` is the model's.
   void Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
+
+ private:
+  void RunKind(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
 };
 
 }  // namespace kvcache

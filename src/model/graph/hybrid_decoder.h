@@ -10,16 +10,17 @@
 #include <memory>
 #include <string_view>
 
-#include "model/graph/decoder.h"
+#include "model/graph/block_decoder.h"
 #include "model/graph/recurrent_params.h"
 
 namespace kvcache {
 
-class HybridDecoder : public Decoder {
+class HybridDecoder : public BlockDecoder {
  public:
   HybridDecoder(Backend& backend, std::string_view architecture, LayerParams params,
-                RecurrentParams recurrent)
-      : Decoder(backend, architecture, std::move(params)), recurrent_(std::move(recurrent)) {}
+                RecurrentParams recurrent, BlockParams blocks)
+      : BlockDecoder(backend, architecture, std::move(params), std::move(blocks)),
+        recurrent_(std::move(recurrent)) {}
 
   std::unique_ptr<Cache> MakeCache() override;
 

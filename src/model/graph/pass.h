@@ -15,7 +15,6 @@
 // Thread safety: one thread at a time.
 #pragma once
 
-#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <initializer_list>

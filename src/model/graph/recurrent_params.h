@@ -12,7 +12,6 @@
 // Thread safety: a value.
 #pragma once
 
-#include <string_view>
 #include <vector>
 
 #include "kvcache/status.h"

@@ -1,7 +1,7 @@
 #include "model/graph/sequence_views.h"
+#include "base/errors.h"
 
 #include <algorithm>
-#include <new>
 
 namespace kvcache {
 
@@ -9,15 +9,13 @@ Status SequenceViews::Set(const Cache& cache, std::span<const SequenceLength> ro
                           Position window) {
   histories_.clear();
   positions_.clear();
-  try {
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for views of sequences", [&] {
     if (views_.size() < rows.size()) views_.resize(rows.size());
     history_of_query_.resize(rows.size());
     bidirectional_.assign(rows.size(), 1);
     histories_.reserve(rows.size());
     positions_.reserve(rows.size());
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for views of sequences"};
-  }
+  }));
   for (std::size_t i = 0; i < rows.size(); ++i) {
     const Position end = rows[i].length;
     const Position begin = window > 0 ? std::max<Position>(0, end - window + 1) : 0;

@@ -18,17 +18,19 @@ namespace kvcache {
 struct LayerParams {
   std::string name;  // general.name, or empty
   int layers = 0;
-  int nextn_layers = 0;       // blocks behind them that predict further tokens
-  int hidden_size = 0;        // values per token between layers
-  int vocabulary = 0;         // rows of the output matrix
-  int embedding_rows = 0;     // rows of the embedding; 0: as many as `vocabulary`
-  int context_length = 0;     // tokens that the model was trained for
-  std::vector<int> heads;     // [layers]
-  std::vector<int> kv_heads;  // [layers]
-  std::vector<int> ffn;       // [layers] values between the feed-forward matrices
-  int k_dim = 0;              // values of a head's query and key
-  int v_dim = 0;              // values of a head's value
-  bool v_in_k = false;        // see KvShape
+  int nextn_layers = 0;                       // blocks behind them that predict further tokens
+  int hidden_size = 0;                        // values per token between layers
+  int vocabulary = 0;                         // rows of the output matrix
+  int embedding_rows = 0;                     // rows of the embedding; 0: as many as `vocabulary`
+  int context_length = 0;                     // tokens that the model was trained for
+  std::vector<int> heads;                     // [layers]
+  std::vector<int> kv_heads;                  // [layers]
+  std::vector<int> ffn;                       // [layers] values between the feed-forward matrices
+  int k_dim = 0;                              // values of a head's query and key
+  int v_dim = 0;                              // values of a head's value
+  bool v_in_k = false;                        // see KvShape
+  Activation activation = Activation::kSilu;  // of the feed-forward part's gate
+  std::string_view output_norm_name = "output_norm";  // the last norm's tensor, without ".weight"
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;     // factor on the scores
   std::int32_t decoder_start = -1;  // see ModelInfo
@@ -54,9 +56,12 @@ Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwis
 // The settings of a mixture of experts; count is 0 for models without one.
 struct ExpertParams {
   int count = 0;
-  int used = 0;        // experts chosen per token
-  int ffn = 0;         // inner size of an expert
-  int shared_ffn = 0;  // inner size of an expert that all tokens use; 0: none
+  int used = 0;                 // experts chosen per token
+  int ffn = 0;                  // inner size of an expert
+  int first_layer = 0;          // layers before it have no experts
+  int layer_step = 1;           // n: every n-th layer has experts
+  std::int64_t shared_ffn = 0;  // inner size of an expert that all tokens use; 0: none
+  bool gates_shared = false;    // that expert's result is multiplied by a gate
   RouterOptions::Gate gate = RouterOptions::Gate::kSoftmax;
   bool renormalize = true;  // divide the chosen experts' weights by their sum
   float weights_scale = 1.0f;
@@ -65,10 +70,13 @@ struct ExpertParams {
   int groups_used = 1;
   int group_best = 1;
   bool weigh_input = false;  // weights multiply an expert's input instead of its output
-  Activation activation = Activation::kSilu;
-  float gate_limit = 0.0f;  // > 0: gpt-oss's gate, Backend::GateClamped with gate_alpha
+  float gate_limit = 0.0f;   // > 0: gpt-oss's gate, Backend::GateClamped with gate_alpha
   float gate_alpha = 0.0f;
   bool biases = false;  // the router and each expert's matrices have biases
+
+  bool InLayer(int layer) const {
+    return count > 0 && layer >= first_layer && (layer + 1) % layer_step == 0;
+  }
 };
 
 // The router settings that a family allows besides a softmax over all experts.

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/errors.h"
 #include "gguf/gguf.h"
 #include "kvcache/status.h"
 

@@ -1,7 +1,5 @@
 #include "model/graph/attention/latent_attention.h"
 
-#include <utility>
-
 namespace kvcache {
 namespace {
 

@@ -2,20 +2,16 @@
 
 #include <algorithm>
 #include <cmath>
-#include <new>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
 
 Status QueryFactors::Reserve(int max_batch) {
-  try {
-    factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch)));
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory,
-            StrCat("no memory for the query factors of ", max_batch, " tokens")};
-  }
-  return Status::Ok();
+  return Guarded(
+      [&] { return StrCat("no memory for the query factors of ", max_batch, " tokens"); },
+      [&] { factors_.resize(std::max(factors_.size(), static_cast<std::size_t>(max_batch))); });
 }
 
 std::span<const float> QueryFactors::At(std::span<const Position> positions) {

@@ -1,7 +1,6 @@
 #include "model/graph/attention/text_attention.h"
 
-#include <new>
-
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -13,12 +12,11 @@ Status TextAttention::Reserve(KvBackend& backend, const KvShape& shape, std::int
                 .cells = (tokens + kCellTile - 1) / kCellTile * kCellTile};
   KVCACHE_ASSIGN_OR_RETURN(k_, backend.Allocate(static_cast<std::size_t>(layer.KBytes())));
   KVCACHE_ASSIGN_OR_RETURN(v_, backend.Allocate(static_cast<std::size_t>(layer.VBytes())));
-  try {
+  const auto message = [&] { return StrCat("no memory for a text of ", tokens, " tokens"); };
+  KVCACHE_RETURN_IF_ERROR(Guarded(message, [&] {
     history_of_query_.assign(static_cast<std::size_t>(layer.cells), 0);
     bidirectional_.assign(static_cast<std::size_t>(layer.cells), 1);
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for a text of ", tokens, " tokens")};
-  }
+  }));
   layer.k = k_->data();
   layer.v = v_->data();
   layer_ = layer;
