@@ -1,6 +1,5 @@
 #include "model/layer_memory.h"
 
-#include <numeric>
 #include <string>
 
 #include "base/errors.h"
@@ -67,17 +66,15 @@ std::int64_t BytesPerSequence(const LayerMemory& layer, DType k_type, DType v_ty
 }
 
 std::int64_t BytesPerToken(std::span<const LayerMemory> layers, DType k_type, DType v_type) {
-  return std::accumulate(layers.begin(), layers.end(), std::int64_t{0},
-                         [&](std::int64_t sum, const LayerMemory& layer) {
-                           return sum + BytesPerToken(layer, k_type, v_type);
-                         });
+  std::int64_t sum = 0;
+  for (const LayerMemory& layer : layers) sum += BytesPerToken(layer, k_type, v_type);
+  return sum;
 }
 
 std::int64_t BytesPerSequence(std::span<const LayerMemory> layers, DType k_type, DType v_type) {
-  return std::accumulate(layers.begin(), layers.end(), std::int64_t{0},
-                         [&](std::int64_t sum, const LayerMemory& layer) {
-                           return sum + BytesPerSequence(layer, k_type, v_type);
-                         });
+  std::int64_t sum = 0;
+  for (const LayerMemory& layer : layers) sum += BytesPerSequence(layer, k_type, v_type);
+  return sum;
 }
 
 }  // namespace kvcache

@@ -3,7 +3,10 @@
 # The sources to compile again for a mutation of a header.
 HEADER_USERS = {"include/kvcache/visibility.h": ["src/cache/pass/history_mask.cc"],
                 "src/cache/cells/cell_placement.h": ["src/cache/cells/cell_table.cc",
-                                                     "src/cache/cells/cell_placement.cc"]}
+                                                     "src/cache/cells/cell_placement.cc"],
+                "src/cache/truncating_transactions.h": ["src/cache/causal/causal_cache.cc",
+                                                        "src/cache/encoder/encoder_cache.cc",
+                                                        "src/cache/recurrent/recurrent_cache.cc"]}
 
 # Name, file, text, replacement, and the kind of cache whose scripts must find the bug (default:
 # Full).
@@ -64,8 +67,8 @@ MUTATIONS = [
      "if (i > 0 && tokens[i - 1].sequence == sequence && tokens[i - 1].position == position) {",
      "if (false) {"),
     ("full cache detected too late", "src/cache/causal/causal_snapshot_pool.cc",
-     "  if (available >= needed || oldest_ == nullptr) {",
-     "  if (available + 1 >= needed || oldest_ == nullptr) {"),
+     "  if (available >= needed || lazy_.empty()) {",
+     "  if (available + 1 >= needed || lazy_.empty()) {"),
     ("full cache detected too early", "src/cache/causal/causal_snapshot_pool.cc",
      "return available >= needed ? Status", "return available > needed ? Status", "Window"),
     ("reserve pass writes", "src/cache/causal/causal_pass.cc",
@@ -344,13 +347,12 @@ MUTATIONS = [
      "caches_.size() ? type : kNone;", "caches_.size() ? 0 : kNone;", "SlidingAndFull"),
     # Snapshots.
     ("a snapshot without references", "src/cache/cells/cell_table.cc",
-     "  for (const HistoryRun& run : hold.runs.runs()) {\n"
-     "    ref_counts_.AddRange(run.cell, run.cell + run.length, 1);\n  }\n  holds_.Link(hold);",
-     "  holds_.Link(hold);"),
+     "  ref_counts_.AddRange(run.cell, run.cell + run.length, 1);\n"
+     "  hold.runs.Append(run);", "  hold.runs.Append(run);"),
     ("a snapshot one token too short", "src/cache/causal/causal_snapshot_pool.cc",
      "    if (part.length == 0) break;\n"
-     "    snapshot.hold_.runs.Append(part);", "    if (part.length <= 1) break;\n"
-     "    snapshot.hold_.runs.Append(part);"),
+     "    cells_->HoldRun(snapshot.hold_, part);", "    if (part.length <= 1) break;\n"
+     "    cells_->HoldRun(snapshot.hold_, part);"),
     ("a dropped snapshot keeps its cells", "src/cache/causal/causal_snapshot_pool.cc",
      "  if (cells_ != nullptr) cells_->Unhold(snapshot.hold_);\n", ""),
     ("materialising keeps the cells", "src/cache/causal/causal_snapshot_pool.cc",
@@ -420,13 +422,12 @@ MUTATIONS = [
      "if (planned_for_[Index(id)] != 0) continue;", "Window"),
     ("a pass evicts tokens of its own transaction", "src/cache/causal/window_eviction.cc",
      "if (!transactions.has(id)) PlanOne", "PlanOne", "Window"),
-    ("a rollback keeps a token", "src/cache/causal/causal_transactions.cc",
-     "Truncate(sequence, parts_.transactions.begin(sequence));",
-     "Truncate(sequence, parts_.transactions.begin(sequence) + 1);"),
-    ("a window's ended transaction is not evicted again", "src/cache/causal/causal_transactions.cc",
-     "    cache_.Truncate(sequence, length);\n"
-     "    parts_.eviction.MarkGrown(sequence);\n", "    cache_.Truncate(sequence, length);\n",
-     "Window"),
+    ("a rollback keeps a token", "src/cache/truncating_transactions.h",
+     "KeepTokens(id, kind_.open_transactions().begin(id));",
+     "KeepTokens(id, kind_.open_transactions().begin(id) + 1);"),
+    ("a window's ended transaction is not evicted again", "src/cache/causal/causal_cache.cc",
+     "  Truncate(id, length);\n"
+     "  parts_.eviction.MarkGrown(id);\n", "  Truncate(id, length);\n", "Window"),
     ("a transaction never ends", "src/cache/open_transactions.cc",
      "    of_[Index(id)] = {};\n", ""),
     ("a write beyond max_tokens", "src/cache/open_transactions.cc",
@@ -436,9 +437,8 @@ MUTATIONS = [
      "return Status::Ok();"),
     ("a copy onto a transaction's sequence", "src/cache/causal/causal_cache.cc",
      "  KVCACHE_RETURN_IF_ERROR(parts_.transactions.CheckChange(dst));\n", ""),
-    ("the encoder's length stays after a rollback", "src/cache/encoder/encoder_transactions.cc",
-     "if (begin < parts_.lengths[Index(sequence)]) cache_.ChangeLength(sequence, begin);", "",
-     "Encoder"),
+    ("the encoder's length stays after a rollback", "src/cache/encoder/encoder_cache.cc",
+     "if (length < KnownTokens(id)) ChangeLength(id, length);", "", "Encoder"),
     ("a rollback keeps the recurrent state", "src/cache/recurrent/recurrent_transactions.cc",
      "    parts_.states.Revert(id);\n"
      "    EndRound({id", "    EndRound({id", "Recurrent"),

@@ -163,6 +163,33 @@ Status CausalCache::EvictWindow(SequenceId id) {
   return Status::Ok();
 }
 
+Status CausalCache::PrepareTransaction(std::span<const SequenceLength> members,
+                                       Position max_tokens) {
+  pass_.Unprepare();
+  const std::int64_t needed = std::int64_t{max_tokens} * static_cast<std::int64_t>(members.size());
+  evicts_first_ = false;
+  KVCACHE_ASSIGN_OR_RETURN(std::int32_t available, parts_.pool->CountAvailable(needed, {}));
+  if (available >= needed) return Status::Ok();
+  evicts_first_ = true;
+  const std::span<const Eviction> evictions =
+      parts_.eviction.Plan(parts_.cells, {}, parts_.transactions);
+  KVCACHE_ASSIGN_OR_RETURN(available, parts_.pool->CountAvailable(needed, evictions));
+  if (available >= needed) return Status::Ok();
+  return CacheFull(StrCat("a transaction of ", max_tokens, " tokens of each of ", members.size(),
+                          " sequences needs ", needed, " cells; ", available, " of ",
+                          parts_.cells.cells(), " are free (", parts_.sizes_text, ")"));
+}
+
+void CausalCache::BeginTransaction() {
+  pass_.End();
+  if (evicts_first_) parts_.eviction.Evict(parts_.cells);
+}
+
+void CausalCache::KeepTokens(SequenceId id, Position length) {
+  Truncate(id, length);
+  parts_.eviction.MarkGrown(id);
+}
+
 std::unique_ptr<Cache> MakeCausalCache(CausalOptions options) {
   return std::make_unique<CausalCache>(std::move(options));
 }

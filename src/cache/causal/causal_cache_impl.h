@@ -9,7 +9,7 @@
 //               │    ├─ Captures          the snapshots that passes take
 //               │    └─ OpenTransactions  the sequences in a transaction
 //               ├─ CausalPass          the batch in progress, its drafts and its mask
-//               └─ CausalSnapshots, CausalTransactions, CausalMemory   the capabilities
+//               └─ CausalSnapshots, CausalMemory, TruncatingTransactions   the capabilities
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
@@ -23,7 +23,7 @@
 #include "cache/causal/causal_parts.h"
 #include "cache/causal/causal_pass.h"
 #include "cache/causal/causal_snapshots.h"
-#include "cache/causal/causal_transactions.h"
+#include "cache/truncating_transactions.h"
 #include "cache/two_phase.h"
 
 namespace kvcache {
@@ -64,10 +64,19 @@ class CausalCache final : public HalvedCache<Cache> {
   Status CheckRemove(SequenceId id, Position begin, Position end) const override;
   Status EvictWindow(SequenceId id) override;
 
-  // For the capabilities. Drops the tokens from `length` on, and the captures above it.
+  // For snapshots. Drops the tokens from `length` on, and the captures above it.
   void Truncate(SequenceId id, Position length);
   // Replaces the tokens from `begin` on by those of `hold`, and empties it.
   void Replace(SequenceId id, Position begin, CellHold& hold);
+
+  // For TruncatingTransactions. What a window would evict stays until the transaction has ended.
+  Status CheckReady() const { return parts_.storage.CheckReady(); }
+  Status CheckKnown(SequenceId id) const { return parts_.storage.CheckKnown(id); }
+  OpenTransactions& open_transactions() { return parts_.transactions; }
+  Position KnownTokens(SequenceId id) const { return parts_.cells.history(id).length(); }
+  Status PrepareTransaction(std::span<const SequenceLength> members, Position max_tokens);
+  void BeginTransaction();
+  void KeepTokens(SequenceId id, Position length);
 
   // For a cache that contains this one, and for inspection.
   Status CheckInit(const KvBackend& backend, const CacheOptions& options) const {
@@ -76,7 +85,7 @@ class CausalCache final : public HalvedCache<Cache> {
   const CellTable& cells() const { return parts_.cells; }
   const OpenTransactions& open_transactions() const { return parts_.transactions; }
   CausalSnapshots& own_snapshots() { return snapshots_; }
-  CausalTransactions& own_transactions() { return transactions_; }
+  TruncatingTransactions<CausalCache>& own_transactions() { return transactions_; }
 
  private:
   // Returns whether later tokens stay, and move down.
@@ -86,11 +95,12 @@ class CausalCache final : public HalvedCache<Cache> {
   CausalParts parts_;
   CausalPass pass_{parts_};
   CausalSnapshots snapshots_{parts_, pass_, *this};
-  CausalTransactions transactions_{parts_, pass_, *this};
+  TruncatingTransactions<CausalCache> transactions_{*this};
   CausalMemory memory_{parts_, pass_};
   // [sequences]: the tokens before the first one are gone, although the cache evicts none: a window
   // was restored.
   std::vector<std::uint8_t> starts_late_;
+  bool evicts_first_ = false;  // the transaction that was prepared needs cells that a window evicts
 };
 
 }  // namespace kvcache

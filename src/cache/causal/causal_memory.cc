@@ -6,10 +6,6 @@
 
 namespace kvcache {
 
-std::int64_t CausalMemory::AllocatedBytes() const {
-  return parts_.storage.layers().allocated_bytes();
-}
-
 std::int64_t CausalMemory::UsedBytes() const {
   if (!parts_.storage.ready()) return 0;
   const std::int64_t used = parts_.cells.cells() - parts_.cells.free_cells();

@@ -17,7 +17,7 @@ class CausalMemory final : public CacheMemory {
   // Both must outlive this.
   CausalMemory(CausalParts& parts, CausalPass& pass) : parts_(parts), pass_(pass) {}
 
-  std::int64_t AllocatedBytes() const override;
+  std::int64_t AllocatedBytes() const override { return parts_.storage.layers().allocated_bytes(); }
   std::int64_t UsedBytes() const override;
   std::int64_t ResidentBytes() const override;
   std::int64_t FreeCells() const override;

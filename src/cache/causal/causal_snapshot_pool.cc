@@ -79,27 +79,23 @@ Position CausalSnapshot::first() const {
 }
 
 void SnapshotPool::Detach() {
-  if (cells_ != nullptr) cells_->holds().Abandon();
-  while (oldest_ != nullptr) Unlist(*oldest_);
+  while (cells_ != nullptr && !cells_->holds().empty()) {
+    CellHold& hold = *cells_->holds().oldest();
+    hold.runs.Clear();
+    cells_->holds().Remove(hold);
+  }
+  while (!lazy_.empty()) lazy_.Remove(*lazy_.oldest());
   cells_ = nullptr;
   storage_ = nullptr;
   host_->Detach();
 }
 
 void SnapshotPool::List(CausalSnapshot& snapshot) {
-  if (snapshot.listed_) return;
-  snapshot.older_ = newest_;
-  snapshot.newer_ = nullptr;
-  (newest_ != nullptr ? newest_->newer_ : oldest_) = &snapshot;
-  newest_ = &snapshot;
-  snapshot.listed_ = true;
+  if (!snapshot.listed) lazy_.Add(snapshot);
 }
 
 void SnapshotPool::Unlist(CausalSnapshot& snapshot) {
-  if (!snapshot.listed_) return;
-  (snapshot.older_ != nullptr ? snapshot.older_->newer_ : oldest_) = snapshot.newer_;
-  (snapshot.newer_ != nullptr ? snapshot.newer_->older_ : newest_) = snapshot.older_;
-  snapshot.listed_ = false;
+  if (snapshot.listed) lazy_.Remove(snapshot);
 }
 
 Result<SnapshotPool::OwnPtr> SnapshotPool::Make(Position begin, Position end, std::size_t runs) {
@@ -112,18 +108,7 @@ Result<SnapshotPool::OwnPtr> SnapshotPool::Make(Position begin, Position end, st
 }
 
 void SnapshotPool::Hold(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end) {
-  const std::span<const HistoryRun> runs = cells_->history(id).runs();
-  for (std::size_t i = cells_->history(id).FirstEndingAfter(begin); i < runs.size(); ++i) {
-    const HistoryRun part = Clip(runs[i], begin, end);
-    if (part.length == 0) break;
-    snapshot.hold_.runs.Append(part);
-  }
-  cells_->Hold(snapshot.hold_);
-  List(snapshot);
-}
-
-void SnapshotPool::HoldMore(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end) {
-  if (!snapshot.hold_.linked) cells_->Hold(snapshot.hold_);
+  if (!snapshot.hold_.listed) cells_->Hold(snapshot.hold_);
   List(snapshot);
   const std::span<const HistoryRun> runs = cells_->history(id).runs();
   for (std::size_t i = cells_->history(id).FirstEndingAfter(begin); i < runs.size(); ++i) {
@@ -142,7 +127,7 @@ void SnapshotPool::Clear(CausalSnapshot& snapshot) {
 Result<std::vector<CellHold*>> SnapshotPool::HoldsExcept(const CausalSnapshot* keep) const {
   std::vector<CellHold*> holds;
   KVCACHE_RETURN_IF_ERROR(Guarded(kNoMemoryForList, [&] {
-    for (CausalSnapshot* s = oldest_; s != nullptr; s = s->newer_) {
+    for (CausalSnapshot* s = lazy_.oldest(); s != nullptr; s = s->newer) {
       if (s != keep) holds.push_back(&s->hold_);
     }
   }));
@@ -153,7 +138,7 @@ Result<std::int32_t> SnapshotPool::CountAvailable(std::int64_t needed,
                                                   std::span<const Eviction> evictions) const {
   std::int32_t available = cells_->cells_without_drafts();
   if (available < needed) available += cells_->CountFreed(evictions);
-  if (available >= needed || oldest_ == nullptr) return available;
+  if (available >= needed || lazy_.empty()) return available;
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(nullptr));
   return cells_->CountAvailable(evictions, holds);
 }
@@ -178,8 +163,8 @@ Status SnapshotPool::CheckRemoveMiddle(SequenceId id, Position end) const {
 }
 
 Status SnapshotPool::MakeRoomForRemoval(SequenceId id, Position end) {
-  while (oldest_ != nullptr && !cells_->CheckRemoveMiddle(id, end, {}).ok()) {
-    KVCACHE_RETURN_IF_ERROR(Materialize(*oldest_));
+  while (!lazy_.empty() && !cells_->CheckRemoveMiddle(id, end, {}).ok()) {
+    KVCACHE_RETURN_IF_ERROR(Materialize(*lazy_.oldest()));
   }
   return Status::Ok();
 }
@@ -187,7 +172,7 @@ Status SnapshotPool::MakeRoomForRemoval(SequenceId id, Position end) {
 Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evictions,
                               const CausalSnapshot* keep, std::int32_t& available) {
   available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
-  if (available >= needed || oldest_ == nullptr) {
+  if (available >= needed || lazy_.empty()) {
     return available >= needed ? Status::Ok() : CacheFull("");
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<CellHold*> holds, HoldsExcept(keep));
@@ -197,8 +182,8 @@ Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evi
     return CacheFull("");
   }
   cells_->FindFreeing(evictions, holds);
-  for (CausalSnapshot* s = oldest_; s != nullptr && available < needed;) {
-    CausalSnapshot* const newer = s->newer_;
+  for (CausalSnapshot* s = lazy_.oldest(); s != nullptr && available < needed;) {
+    CausalSnapshot* const newer = s->newer;
     if (s != keep && s->hold_.frees) {
       KVCACHE_RETURN_IF_ERROR(Materialize(*s));
       available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
@@ -430,7 +415,7 @@ Status SnapshotPool::PrepareJoin(CausalSnapshot& parent, const CausalSnapshot& c
 void SnapshotPool::Join(CausalSnapshot& parent, CausalSnapshot& child) {
   parent.pieces_.insert(parent.pieces_.end(), child.pieces_.begin(), child.pieces_.end());
   if (!child.hold_.runs.empty()) {
-    if (!parent.hold_.linked) cells_->Hold(parent.hold_);
+    if (!parent.hold_.listed) cells_->Hold(parent.hold_);
     cells_->MoveHold(child.hold_, parent.hold_);
     List(parent);
   }
@@ -453,8 +438,8 @@ Result<SnapshotPool::OwnPtr> SnapshotPool::Cut(CausalSnapshot& snapshot, Positio
     later->pieces_.front().begin = position;
   }
   cells_->CutHold(snapshot.hold_, position, later->hold_);
-  if (later->hold_.linked) List(*later);
-  if (!snapshot.hold_.linked) Unlist(snapshot);
+  if (later->hold_.listed) List(*later);
+  if (!snapshot.hold_.listed) Unlist(snapshot);
   snapshot.SetRange(snapshot.begin(), position);
   return later;
 }

@@ -25,7 +25,7 @@ namespace kvcache {
 
 class SnapshotPool;
 
-class CausalSnapshot final : public Snapshot {
+class CausalSnapshot final : public Snapshot, public ListLinks<CausalSnapshot> {
  public:
   // Positions [begin, end), all in `page`.
   struct Piece {
@@ -51,10 +51,6 @@ class CausalSnapshot final : public Snapshot {
   std::shared_ptr<SnapshotPool> pool_;
   std::vector<Piece> pieces_;  // ascending
   CellHold hold_;              // the other positions
-  // The pool's list of snapshots that hold cells, oldest first.
-  CausalSnapshot* older_ = nullptr;
-  CausalSnapshot* newer_ = nullptr;
-  bool listed_ = false;
 };
 
 class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
@@ -71,11 +67,9 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
 
   // Returns an empty snapshot with memory for `runs` runs. Errors: kOutOfMemory.
   Result<OwnPtr> Make(Position begin, Position end, std::size_t runs);
-  // Lets an empty snapshot hold the sequence's positions [begin, end). REQUIRES: memory for the
-  // runs.
+  // Adds the sequence's positions [begin, end) to a snapshot that holds positions below `begin` only.
+  // REQUIRES: memory for the runs.
   void Hold(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end);
-  // Adds positions [begin, end) to a snapshot that holds positions below `begin` only.
-  void HoldMore(CausalSnapshot& snapshot, SequenceId id, Position begin, Position end);
   // Lets go of everything that the snapshot holds or owns.
   void Clear(CausalSnapshot& snapshot);
 
@@ -140,8 +134,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   CellTable* cells_;       // null after Detach
   CacheStorage* storage_;  // null after Detach
   std::shared_ptr<HostBytes> host_;
-  CausalSnapshot* oldest_ = nullptr;
-  CausalSnapshot* newest_ = nullptr;
+  LinkedList<CausalSnapshot> lazy_;  // the snapshots that hold cells
 };
 
 }  // namespace kvcache

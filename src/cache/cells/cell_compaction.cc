@@ -72,7 +72,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
     if (plan.moves.empty()) return plan;
     plan.histories.resize(histories_.size());
     std::size_t holds = 0;
-    for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) ++holds;
+    for (const CellHold* hold = holds_.oldest(); hold != nullptr; hold = hold->newer) ++holds;
     plan.holds.resize(holds);
   } catch (const std::bad_alloc&) {
     return OutOfMemory("no memory to compact the cells");
@@ -82,7 +82,7 @@ Result<Compaction> CellTable::PlanCompaction() const {
     moved = moved && Moved(histories_[i], plan.moves, plan.histories[i]);
   }
   std::size_t i = 0;
-  for (const CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) {
+  for (const CellHold* hold = holds_.oldest(); hold != nullptr; hold = hold->newer) {
     moved = moved && Moved(hold->runs, plan.moves, plan.holds[i++]);
   }
   if (!moved) return OutOfMemory("no memory to compact the cells");
@@ -102,7 +102,7 @@ void CellTable::Apply(Compaction compaction) {
   }
   histories_ = std::move(compaction.histories);
   std::size_t i = 0;
-  for (CellHold* hold = holds_.first(); hold != nullptr; hold = hold->next) {
+  for (CellHold* hold = holds_.oldest(); hold != nullptr; hold = hold->newer) {
     hold->runs = std::move(compaction.holds[i++]);
   }
 }

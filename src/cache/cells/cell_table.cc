@@ -186,11 +186,11 @@ void CellTable::FindFreeing(std::span<const Eviction> evictions,
 }
 
 void CellTable::Hold(CellHold& hold) {
-  assert(!hold.linked);
+  assert(!hold.listed);
   for (const HistoryRun& run : hold.runs.runs()) {
     ref_counts_.AddRange(run.cell, run.cell + run.length, 1);
   }
-  holds_.Link(hold);
+  holds_.Add(hold);
 }
 
 void CellTable::HoldRun(CellHold& hold, const HistoryRun& run) {
@@ -224,15 +224,15 @@ void CellTable::CutHold(CellHold& hold, Position position, CellHold& later) {
     }
     hold.runs.Truncate(position);
   }
-  holds_.Link(later);
-  if (hold.runs.empty()) holds_.Unlink(hold);
+  holds_.Add(later);
+  if (hold.runs.empty()) holds_.Remove(hold);
 }
 
 void CellTable::Unhold(CellHold& hold) {
-  if (!hold.linked) return;
+  if (!hold.listed) return;
   for (const HistoryRun& run : hold.runs.runs()) Release(run.cell, run.length);
   hold.runs.Clear();
-  holds_.Unlink(hold);
+  holds_.Remove(hold);
 }
 
 // Positions that the sequence and the hold have in the same cells stay as they are, so that a
@@ -253,13 +253,13 @@ void CellTable::Adopt(SequenceId id, Position begin, CellHold& hold) {
     if (added.length > 0) target.Append(added);
   }
   hold.runs.Clear();
-  holds_.Unlink(hold);
+  holds_.Remove(hold);
 }
 
 void CellTable::MoveHold(CellHold& from, CellHold& to) {
   for (const HistoryRun& run : from.runs.runs()) to.runs.Append(run);
   from.runs.Clear();
-  holds_.Unlink(from);
+  holds_.Remove(from);
 }
 
 Status CellTable::Share(SequenceId src, SequenceId dst, Position length) {

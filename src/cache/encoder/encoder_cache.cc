@@ -128,6 +128,10 @@ void EncoderCacheImpl::Replace(SequenceId id, const EncoderOutput& output, Posit
   parts_.captures.Cancel(id);
 }
 
+void EncoderCacheImpl::KeepTokens(SequenceId id, Position length) {
+  if (length < KnownTokens(id)) ChangeLength(id, length);
+}
+
 std::unique_ptr<EncoderCache> MakeEncoderCache(const EncoderOptions& options) {
   return std::make_unique<EncoderCacheImpl>(options);
 }

@@ -2,7 +2,7 @@
 //
 //   EncoderCacheImpl ── EncoderParts      what the calls share: storage, entries, outputs, captures
 //                    ├─ EncoderPass       the batch in progress, and the outputs that it puts
-//                    └─ EncoderSnapshots, EncoderTransactions, EncoderMemory   the capabilities
+//                    └─ EncoderSnapshots, EncoderMemory, TruncatingTransactions   the capabilities
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
@@ -14,7 +14,7 @@
 #include "cache/encoder/encoder_parts.h"
 #include "cache/encoder/encoder_pass.h"
 #include "cache/encoder/encoder_snapshots.h"
-#include "cache/encoder/encoder_transactions.h"
+#include "cache/truncating_transactions.h"
 #include "cache/two_phase.h"
 
 namespace kvcache {
@@ -60,12 +60,23 @@ class EncoderCacheImpl final : public HalvedCache<EncoderCache> {
     return snapshots_.CheckOutput(snapshot, tokens, layers);
   }
 
-  // For the capabilities. Shortens the sequence to `length` tokens and takes captures above it back. The
+  // For snapshots. Shortens the sequence to `length` tokens and takes captures above it back. The
   // output stays.
   void ChangeLength(SequenceId id, Position length);
   // Gives the sequence an output, whose entry it takes over, and `length` tokens. An output without an
   // entry leaves that of the sequence.
   void Replace(SequenceId id, const EncoderOutput& output, Position length);
+
+  // For TruncatingTransactions. A sequence's output cannot change in one, so only its length does.
+  Status CheckReady() const { return parts_.storage.CheckReady(); }
+  Status CheckKnown(SequenceId id) const { return parts_.storage.CheckKnown(id); }
+  OpenTransactions& open_transactions() { return parts_.transactions; }
+  Position KnownTokens(SequenceId id) const { return parts_.lengths[Index(id)]; }
+  Status PrepareTransaction(std::span<const SequenceLength> /*members*/, Position /*max_tokens*/) {
+    return Status::Ok();
+  }
+  void BeginTransaction() { pass_.End(); }
+  void KeepTokens(SequenceId id, Position length);
 
   const RefCountedCells& entries() const { return parts_.entries; }  // for inspection
 
@@ -73,7 +84,7 @@ class EncoderCacheImpl final : public HalvedCache<EncoderCache> {
   EncoderParts parts_;
   EncoderPass pass_{parts_};
   EncoderSnapshots snapshots_{parts_, pass_, *this};
-  EncoderTransactions transactions_{parts_, pass_, *this};
+  TruncatingTransactions<EncoderCacheImpl> transactions_{*this};
   EncoderMemory memory_{parts_, pass_};
 };
 

@@ -46,8 +46,7 @@ class EncoderSnapshot final : public Snapshot {
 
   // Returns whether it has the output that queries at `position` see.
   bool HasOutputBefore(Position position) const {
-    return (page_ != nullptr || output_.entry != EncoderOutput::kNone) &&
-           output_.position < position;
+    return HasOutput() && output_.position < position;
   }
 
   const EncoderOutput& output() const { return output_; }

@@ -7,10 +7,6 @@ std::int64_t RecurrentMemory::StateBytes() const {
          parts_.inputs.allocated_bytes();
 }
 
-std::int64_t RecurrentMemory::AllocatedBytes() const {
-  return parts_.attention.memory()->AllocatedBytes() + StateBytes();
-}
-
 std::int64_t RecurrentMemory::UsedBytes() const {
   return parts_.attention.memory()->UsedBytes() + StateBytes() + SnapshotBytes();
 }
@@ -18,10 +14,6 @@ std::int64_t RecurrentMemory::UsedBytes() const {
 std::int64_t RecurrentMemory::ResidentBytes() const {
   const std::int64_t spare = parts_.pool == nullptr ? 0 : parts_.pool->host().memory.spare_bytes();
   return parts_.attention.memory()->ResidentBytes() + StateBytes() + SnapshotBytes() + spare;
-}
-
-std::int64_t RecurrentMemory::FreeCells() const {
-  return parts_.attention.memory()->FreeCells();
 }
 
 // Each state of the pass may need a new cell, and the snapshots may have to give as many. A commit may

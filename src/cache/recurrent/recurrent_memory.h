@@ -19,10 +19,12 @@ class RecurrentMemory final : public CacheMemory {
   RecurrentMemory(RecurrentParts& parts, RecurrentPass& pass, RecurrentRounds& rounds)
       : parts_(parts), pass_(pass), rounds_(rounds) {}
 
-  std::int64_t AllocatedBytes() const override;
+  std::int64_t AllocatedBytes() const override {
+    return parts_.attention.memory()->AllocatedBytes() + StateBytes();
+  }
   std::int64_t UsedBytes() const override;
   std::int64_t ResidentBytes() const override;
-  std::int64_t FreeCells() const override;
+  std::int64_t FreeCells() const override { return parts_.attention.memory()->FreeCells(); }
   std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures,
                         int rounds) const override;
   Status ReleaseFreeMemory() override;

@@ -31,7 +31,7 @@ StatePage::~StatePage() {
 }
 
 RecurrentSnapshot::~RecurrentSnapshot() {
-  if (!listed_) return;
+  if (!listed) return;
   pool_->Unlist(*this);
   pool_->states_->Drop(state_.cell);
 }
@@ -42,30 +42,23 @@ std::int64_t RecurrentSnapshot::HeldBytes() const {
 }
 
 std::int64_t RecurrentSnapshot::HeldCells() const {
-  return (attention == nullptr ? 0 : attention->HeldCells()) + (listed_ ? 1 : 0);
+  return (attention == nullptr ? 0 : attention->HeldCells()) + (listed ? 1 : 0);
 }
 
 void RecurrentSnapshotPool::Detach() {
-  while (oldest_ != nullptr) Unlist(*oldest_);
+  while (!lazy_.empty()) Unlist(*lazy_.oldest());
   states_ = nullptr;
   host_->Detach();
 }
 
 void RecurrentSnapshotPool::List(RecurrentSnapshot& snapshot) {
   ++held_[snapshot.state_.cell];
-  snapshot.older_ = newest_;
-  (newest_ != nullptr ? newest_->newer_ : oldest_) = &snapshot;
-  newest_ = &snapshot;
-  snapshot.listed_ = true;
+  lazy_.Add(snapshot);
 }
 
 void RecurrentSnapshotPool::Unlist(RecurrentSnapshot& snapshot) {
   --held_[snapshot.state_.cell];
-  (snapshot.older_ != nullptr ? snapshot.older_->newer_ : oldest_) = snapshot.newer_;
-  (snapshot.newer_ != nullptr ? snapshot.newer_->older_ : newest_) = snapshot.older_;
-  snapshot.older_ = nullptr;
-  snapshot.newer_ = nullptr;
-  snapshot.listed_ = false;
+  lazy_.Remove(snapshot);
 }
 
 std::int64_t RecurrentSnapshotPool::StateBytes() const {
@@ -95,8 +88,8 @@ void RecurrentSnapshotPool::SetPage(RecurrentSnapshot& snapshot,
 
 void RecurrentSnapshotPool::MoveToPage(std::int32_t cell,
                                        const std::shared_ptr<const StatePage>& page) {
-  for (RecurrentSnapshot* s = oldest_; s != nullptr;) {
-    RecurrentSnapshot* const newer = s->newer_;
+  for (RecurrentSnapshot* s = lazy_.oldest(); s != nullptr;) {
+    RecurrentSnapshot* const newer = s->newer;
     if (s->state_.cell == cell) SetPage(*s, page);
     s = newer;
   }
@@ -137,7 +130,7 @@ Result<std::shared_ptr<StatePage>> RecurrentSnapshotPool::PageOf(std::int32_t ce
 }
 
 Status RecurrentSnapshotPool::Materialize(RecurrentSnapshot& snapshot) {
-  if (!snapshot.listed_) return Status::Ok();
+  if (!snapshot.listed) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(auto page, PageOf(snapshot.state_.cell));
   SetPage(snapshot, std::move(page));
   return Status::Ok();
@@ -171,16 +164,16 @@ Status RecurrentSnapshotPool::MakeRoom(std::int32_t needed, std::span<const std:
   if (CountFree(dropped, true) < needed) {
     return CacheFull("there are too few cells for recurrent states");
   }
-  for (RecurrentSnapshot* s = oldest_; s != nullptr && free < needed;) {
+  for (RecurrentSnapshot* s = lazy_.oldest(); s != nullptr && free < needed;) {
     const std::int32_t cell = s->state_.cell;
     if (!Frees(cell, dropped)) {
-      s = s->newer_;
+      s = s->newer;
       continue;
     }
     KVCACHE_ASSIGN_OR_RETURN(auto page, PageOf(cell));
     MoveToPage(cell, page);
     ++free;
-    s = oldest_;
+    s = lazy_.oldest();
   }
   return Status::Ok();
 }

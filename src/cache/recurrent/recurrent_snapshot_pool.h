@@ -16,6 +16,7 @@
 #include <utility>
 
 #include "cache/cells/kv_page.h"
+#include "cache/cells/linked_list.h"
 #include "cache/recurrent/state_store.h"
 #include "cache/recurrent/state_table.h"
 #include "kvcache/kv_backend.h"
@@ -46,7 +47,7 @@ class StatePage {
 
 class RecurrentSnapshotPool;
 
-class RecurrentSnapshot final : public Snapshot {
+class RecurrentSnapshot final : public Snapshot, public ListLinks<RecurrentSnapshot> {
  public:
   RecurrentSnapshot(std::shared_ptr<RecurrentSnapshotPool> pool, Position begin, Position end)
       : Snapshot(begin, end), pool_(std::move(pool)) {}
@@ -62,8 +63,6 @@ class RecurrentSnapshot final : public Snapshot {
   // Returns the cell of the state; StatePoint::kNone if it is in a page.
   std::int32_t cell() const { return state_.cell; }
   const RecurrentSnapshotPool* pool() const { return pool_.get(); }
-  // Returns the next newer snapshot whose state is in a cell; for inspection.
-  const RecurrentSnapshot* newer() const { return newer_; }
 
   std::unique_ptr<Snapshot> attention;  // null: nothing to hold
 
@@ -73,10 +72,6 @@ class RecurrentSnapshot final : public Snapshot {
   std::shared_ptr<RecurrentSnapshotPool> pool_;
   StatePoint state_;
   std::shared_ptr<const StatePage> page_;  // null: in the cell
-  // The pool's list of snapshots whose state is in a cell other than the zeros, oldest first.
-  RecurrentSnapshot* older_ = nullptr;
-  RecurrentSnapshot* newer_ = nullptr;
-  bool listed_ = false;
 };
 
 class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnapshotPool> {
@@ -97,7 +92,7 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
 
   HostBytes& host() const { return *host_; }
   // Returns the oldest snapshot whose state is in a cell; for inspection.
-  const RecurrentSnapshot* oldest() const { return oldest_; }
+  const RecurrentSnapshot* oldest() const { return lazy_.oldest(); }
   // Returns the bytes of a state, in all layers.
   std::int64_t StateBytes() const;
 
@@ -150,8 +145,8 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
   int layers_;
   std::shared_ptr<HostBytes> host_;
   std::vector<std::int32_t> held_;  // [cells]: snapshots that hold it
-  RecurrentSnapshot* oldest_ = nullptr;
-  RecurrentSnapshot* newest_ = nullptr;
+  LinkedList<RecurrentSnapshot>
+      lazy_;  // the snapshots whose state is in a cell other than the zeros
 };
 
 }  // namespace kvcache

@@ -53,7 +53,7 @@ void Captures::Fire() {
   for (Planned& planned : planned_) {
     auto& own = schedule_.of(planned.id);
     CausalSnapshot& snapshot = *planned.snapshot;
-    pool_->HoldMore(snapshot, planned.id, std::max(planned.first, planned.evicted), snapshot.end());
+    pool_->Hold(snapshot, planned.id, std::max(planned.first, planned.evicted), snapshot.end());
     const bool empty = snapshot.begin() == snapshot.end() && snapshot.first() == snapshot.end();
     if (!empty) own.taken[own.next] = std::move(planned.snapshot);
     ++own.next;

@@ -16,18 +16,6 @@ std::int64_t WrapperMemory::SumOf(std::int64_t (CacheMemory::*bytes)() const) co
   return sum;
 }
 
-std::int64_t WrapperMemory::AllocatedBytes() const {
-  return SumOf(&CacheMemory::AllocatedBytes);
-}
-
-std::int64_t WrapperMemory::UsedBytes() const {
-  return SumOf(&CacheMemory::UsedBytes);
-}
-
-std::int64_t WrapperMemory::ResidentBytes() const {
-  return SumOf(&CacheMemory::ResidentBytes);
-}
-
 std::int64_t WrapperMemory::FreeCells() const {
   std::int64_t fewest = std::numeric_limits<std::int64_t>::max();
   for (const CacheMemory* const part : parts_) fewest = std::min(fewest, part->FreeCells());

@@ -17,9 +17,9 @@ class WrapperMemory final : public CacheMemory {
   // Used only if all caches have these calls.
   explicit WrapperMemory(const std::vector<std::unique_ptr<Cache>>& caches);
 
-  std::int64_t AllocatedBytes() const override;
-  std::int64_t UsedBytes() const override;
-  std::int64_t ResidentBytes() const override;
+  std::int64_t AllocatedBytes() const override { return SumOf(&CacheMemory::AllocatedBytes); }
+  std::int64_t UsedBytes() const override { return SumOf(&CacheMemory::UsedBytes); }
+  std::int64_t ResidentBytes() const override { return SumOf(&CacheMemory::ResidentBytes); }
   std::int64_t FreeCells() const override;
   std::int64_t GrowthOf(std::span<const SequenceLength> more, int captures,
                         int rounds) const override;

@@ -39,16 +39,15 @@ class GraniteHybrid final : public HybridDecoder {
     Projection out;
   };
 
-  Result<Mamba> LoadMamba(WeightReader& reader, const std::string& prefix) const;
-
   std::map<int, Mamba> mambas_;  // by layer
 };
 
-Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
-                                                      const std::string& prefix) const {
+Status GraniteHybrid::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
+  if (!IsRecurrent(index)) return HybridDecoder::LoadMixer(reader, index, attention);
+  const std::string prefix = LayerPrefix(index);
   const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
-  Mamba m;
+  Mamba& m = mambas_[index];
   KVCACHE_ASSIGN_OR_RETURN(
       m.in, reader.LinearParts(prefix + "ssm_in", hidden_size, {r.inner(), r.channels, r.heads}));
   KVCACHE_ASSIGN_OR_RETURN(m.conv.taps,
@@ -69,12 +68,6 @@ Result<GraniteHybrid::Mamba> GraniteHybrid::LoadMamba(WeightReader& reader,
     m.norms.push_back({TensorView::Dense(weight, DType::kF32, each), params().norm_epsilon});
   }
   KVCACHE_ASSIGN_OR_RETURN(m.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
-  return m;
-}
-
-Status GraniteHybrid::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
-  if (!IsRecurrent(index)) return HybridDecoder::LoadMixer(reader, index, attention);
-  KVCACHE_ASSIGN_OR_RETURN(mambas_[index], LoadMamba(reader, LayerPrefix(index)));
   return Status::Ok();
 }
 

@@ -109,12 +109,9 @@ std::unique_ptr<Cache> Mllama::MakeCache() {
 }
 
 std::vector<LayerMemory> Mllama::Memory() const {
-  std::vector<LayerMemory> layers;
-  layers.reserve(static_cast<std::size_t>(params().layers));
-  for (int i = 0; i < params().layers; ++i) {
-    layers.push_back({.layer = i,
-                      .kind = IsCross(i) ? LayerMemory::Kind::kCross : LayerMemory::Kind::kFull,
-                      .kv = kv(i)});
+  std::vector<LayerMemory> layers = BlockDecoder::Memory();
+  for (LayerMemory& layer : layers) {
+    if (IsCross(layer.layer)) layer.kind = LayerMemory::Kind::kCross;
   }
   return layers;
 }

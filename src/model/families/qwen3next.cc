@@ -54,7 +54,7 @@ class Qwen3Next final : public HybridDecoder {
     Projection out;
   };
 
-  Result<DeltaNet> LoadDeltaNet(WeightReader& reader, const std::string& prefix) const;
+  Status LoadDeltaNet(WeightReader& reader, int index);
   Status LoadAttention(WeightReader& reader, int index, SelfAttention* attention) const;
   void RunDeltaNet(Pass& pass, int index, const DeltaNet& net, const TensorView& h);
   void RunAttention(Pass& pass, int index, const SelfAttention& attention, const TensorView& h);
@@ -62,11 +62,11 @@ class Qwen3Next final : public HybridDecoder {
   std::map<int, DeltaNet> nets_;  // by layer
 };
 
-Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
-                                                    const std::string& prefix) const {
+Status Qwen3Next::LoadDeltaNet(WeightReader& reader, int index) {
+  const std::string prefix = LayerPrefix(index);
   const std::int64_t hidden_size = params().hidden_size;
   const RecurrentParams& r = recurrent();
-  DeltaNet net;
+  DeltaNet& net = nets_[index];
   KVCACHE_ASSIGN_OR_RETURN(net.qkv, reader.Linear(prefix + "attn_qkv", hidden_size, r.channels));
   KVCACHE_ASSIGN_OR_RETURN(net.z, reader.Linear(prefix + "attn_gate", hidden_size, r.inner()));
   KVCACHE_ASSIGN_OR_RETURN(net.ba, reader.Linear(prefix + "ssm_ba", hidden_size, 2 * r.heads));
@@ -77,7 +77,7 @@ Result<Qwen3Next::DeltaNet> Qwen3Next::LoadDeltaNet(WeightReader& reader,
   KVCACHE_ASSIGN_OR_RETURN(net.norm,
                            reader.RmsNorm(prefix + "ssm_norm", r.v_dim, params().norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(net.out, reader.Linear(prefix + "ssm_out", r.inner(), hidden_size));
-  return net;
+  return Status::Ok();
 }
 
 // The projection of the queries has each head's query, then its gate.
@@ -102,9 +102,7 @@ Status Qwen3Next::LoadAttention(WeightReader& reader, int index, SelfAttention* 
 }
 
 Status Qwen3Next::LoadMixer(WeightReader& reader, int index, SelfAttention* attention) {
-  if (!IsRecurrent(index)) return LoadAttention(reader, index, attention);
-  KVCACHE_ASSIGN_OR_RETURN(nets_[index], LoadDeltaNet(reader, LayerPrefix(index)));
-  return Status::Ok();
+  return IsRecurrent(index) ? LoadDeltaNet(reader, index) : LoadAttention(reader, index, attention);
 }
 
 void Qwen3Next::RunMixer(Pass& pass, int index, const TensorView& h) {

@@ -349,7 +349,7 @@ Difference RecurrentReference::CheckTable() const {
   }
   for (const std::int32_t cell : cache_->inspect().pass.states().cuts()) ++ref_counts[cell];
   const RecurrentSnapshot* snapshot = cache_->inspect().parts.pool->oldest();
-  for (; snapshot != nullptr; snapshot = snapshot->newer()) ++ref_counts[snapshot->cell()];
+  for (; snapshot != nullptr; snapshot = snapshot->newer) ++ref_counts[snapshot->cell()];
   std::int32_t free = 0;
   for (std::int32_t cell = 0; cell < table.cells().size(); ++cell) {
     if (table.cells().ref_count(cell) != ref_counts[cell]) {
