@@ -48,7 +48,7 @@ Difference InspectedCausal::CheckInvariants() const {
     return std::to_string(used) + " cells used, expected " + std::to_string(model().used_cells());
   }
   used = 0;
-  for (const CellHold* hold = table.holds().first(); hold != nullptr; hold = hold->next) {
+  for (const CellHold* hold = table.holds().oldest(); hold != nullptr; hold = hold->newer) {
     for (const HistoryRun& run : hold->runs.runs()) {
       for (int j = 0; j < run.length; ++j) ++ref_count[run.cell + j];
     }
