@@ -11,12 +11,12 @@
 //                      ├─ RecurrentPass          the batch in progress
 //                      │    ├─ RecurrentBatch         its sequences and segments
 //                      │    └─ PassStates             the cells that it reads and writes
-//                      ├─ RecurrentViews         its states as tensors
 //                      └─ RecurrentSnapshots, RecurrentTransactions, RecurrentMemory   capabilities
 //
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
+#include <array>
 #include <cstdint>
 #include <span>
 #include <utility>
@@ -84,22 +84,22 @@ class RecurrentCacheImpl final : public HalvedCache<RecurrentCache> {
   bool NeedsInputs() const override { return pass_.NeedsInputs(); }
   Result<TensorView> DraftInputs(int layer) override { return pass_.DraftInputs(layer); }
   Result<TensorView> ConvState(int layer) override {
-    return views_.Read(StateKind::kConvolution, layer, views_.conv_dims());
+    return ReadStates(parts_, pass_, StateKind::kConvolution, layer, conv_dims());
   }
   Result<TensorView> RecurrentState(int layer, std::span<const std::int64_t> dims) override {
-    return views_.Read(StateKind::kRecurrent, layer, dims);
+    return ReadStates(parts_, pass_, StateKind::kRecurrent, layer, dims);
   }
   Result<TensorView> NextConvState(int layer) override {
-    return views_.Next(StateKind::kConvolution, layer, views_.conv_dims());
+    return NextStates(parts_, pass_, StateKind::kConvolution, layer, conv_dims());
   }
   Result<TensorView> NextRecurrentState(int layer, std::span<const std::int64_t> dims) override {
-    return views_.Next(StateKind::kRecurrent, layer, dims);
+    return NextStates(parts_, pass_, StateKind::kRecurrent, layer, dims);
   }
   Status UpdateConvState(int layer, const TensorView& state) override {
-    return views_.Update(StateKind::kConvolution, layer, state);
+    return UpdateStates(parts_, pass_, StateKind::kConvolution, layer, state);
   }
   Status UpdateRecurrentState(int layer, const TensorView& state) override {
-    return views_.Update(StateKind::kRecurrent, layer, state);
+    return UpdateStates(parts_, pass_, StateKind::kRecurrent, layer, state);
   }
 
   // For inspection. The parts of an open cache.
@@ -111,13 +111,16 @@ class RecurrentCacheImpl final : public HalvedCache<RecurrentCache> {
   Inspected inspect() { return {parts_, rounds_, pass_}; }
 
  private:
+  // Returns the dims of a convolution state.
+  std::array<std::int64_t, 2> conv_dims() const {
+    return {parts_.options.conv_dim, parts_.options.conv_channels};
+  }
   // Returns whether neither tokens nor state reach beyond `end`.
   bool Truncates(SequenceId sequence, Position end) const;
 
   RecurrentParts parts_;
   RecurrentRounds rounds_;
   RecurrentPass pass_{parts_, rounds_};
-  RecurrentViews views_{parts_, pass_};
   RecurrentSnapshots snapshots_{parts_, pass_, *this};
   RecurrentTransactions transactions_{parts_, pass_, rounds_};
   RecurrentMemory memory_{parts_, pass_, rounds_};

@@ -70,39 +70,40 @@ Result<TensorView> Flattened(const TensorView& view, std::int64_t values, std::i
 
 }  // namespace
 
-Result<TensorView> RecurrentViews::Read(StateKind kind, int layer,
-                                        std::span<const std::int64_t> dims) {
-  StateStore& store = parts_.StoreOf(kind);
-  KVCACHE_ASSIGN_OR_RETURN(const int index, pass_.IndexOf(layer));
-  KVCACHE_RETURN_IF_ERROR(pass_.CheckViews());
+Result<TensorView> ReadStates(RecurrentParts& parts, const RecurrentPass& pass, StateKind kind,
+                              int layer, std::span<const std::int64_t> dims) {
+  StateStore& store = parts.StoreOf(kind);
+  KVCACHE_ASSIGN_OR_RETURN(const int index, pass.IndexOf(layer));
+  KVCACHE_RETURN_IF_ERROR(pass.CheckViews());
   KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, store.Read(index, pass_.states().before()));
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, store.Read(index, pass.states().before()));
   return Shaped(view, dims);
 }
 
-Result<TensorView> RecurrentViews::Next(StateKind kind, int layer,
-                                        std::span<const std::int64_t> dims) {
-  StateStore& store = parts_.StoreOf(kind);
-  KVCACHE_ASSIGN_OR_RETURN(const int index, pass_.IndexOf(layer));
-  KVCACHE_RETURN_IF_ERROR(pass_.CheckViews());
+Result<TensorView> NextStates(RecurrentParts& parts, const RecurrentPass& pass, StateKind kind,
+                              int layer, std::span<const std::int64_t> dims) {
+  StateStore& store = parts.StoreOf(kind);
+  KVCACHE_ASSIGN_OR_RETURN(const int index, pass.IndexOf(layer));
+  KVCACHE_RETURN_IF_ERROR(pass.CheckViews());
   KVCACHE_RETURN_IF_ERROR(CheckShape(store.values(), dims));
-  const std::span<const std::int32_t> after = pass_.states().after();
+  const std::span<const std::int32_t> after = pass.states().after();
   const auto count = static_cast<std::int32_t>(after.size());
-  auto view = pass_.reserves() ? store.Reserve(index, count) : store.Target(index, after);
+  auto view = pass.reserves() ? store.Reserve(index, count) : store.Target(index, after);
   if (!view.ok()) return view;
   return Shaped(*view, dims);
 }
 
-Status RecurrentViews::Update(StateKind kind, int layer, const TensorView& state) {
-  StateStore& store = parts_.StoreOf(kind);
-  KVCACHE_ASSIGN_OR_RETURN(const int index, pass_.IndexOf(layer));
-  KVCACHE_RETURN_IF_ERROR(pass_.CheckViews());
-  const std::span<const std::int32_t> after = pass_.states().after();
+Status UpdateStates(RecurrentParts& parts, RecurrentPass& pass, StateKind kind, int layer,
+                    const TensorView& state) {
+  StateStore& store = parts.StoreOf(kind);
+  KVCACHE_ASSIGN_OR_RETURN(const int index, pass.IndexOf(layer));
+  KVCACHE_RETURN_IF_ERROR(pass.CheckViews());
+  const std::span<const std::int32_t> after = pass.states().after();
   KVCACHE_ASSIGN_OR_RETURN(const TensorView flat,
                            Flattened(state, store.values(), static_cast<int>(after.size())));
-  if (pass_.reserves()) return Status::Ok();
+  if (pass.reserves()) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(store.Write(index, after, flat));
-  pass_.CountWritten(index, kind);
+  pass.CountWritten(index, kind);
   return Status::Ok();
 }
 

@@ -3,7 +3,6 @@
 // Thread safety: as in kvcache/cache.h.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <span>
 
@@ -12,23 +11,12 @@
 
 namespace kvcache {
 
-class RecurrentViews {
- public:
-  // Both must outlive this.
-  RecurrentViews(RecurrentParts& parts, RecurrentPass& pass) : parts_(parts), pass_(pass) {}
-
-  // As ConvState, RecurrentState, NextConvState and so on in RecurrentCache, by kind.
-  Result<TensorView> Read(StateKind kind, int layer, std::span<const std::int64_t> dims);
-  Result<TensorView> Next(StateKind kind, int layer, std::span<const std::int64_t> dims);
-  Status Update(StateKind kind, int layer, const TensorView& state);
-  // Returns the dims of a convolution state.
-  std::array<std::int64_t, 2> conv_dims() const {
-    return {parts_.options.conv_dim, parts_.options.conv_channels};
-  }
-
- private:
-  RecurrentParts& parts_;
-  RecurrentPass& pass_;
-};
+// As ConvState, RecurrentState, NextConvState and so on in RecurrentCache, by kind, for states of these dims.
+Result<TensorView> ReadStates(RecurrentParts& parts, const RecurrentPass& pass, StateKind kind,
+                              int layer, std::span<const std::int64_t> dims);
+Result<TensorView> NextStates(RecurrentParts& parts, const RecurrentPass& pass, StateKind kind,
+                              int layer, std::span<const std::int64_t> dims);
+Status UpdateStates(RecurrentParts& parts, RecurrentPass& pass, StateKind kind, int layer,
+                    const TensorView& state);
 
 }  // namespace kvcache
