@@ -1,32 +1,35 @@
-// Writes the tables of src/grammar/unicode_data_*.cc: the code points of each property that \p{…} of ECMA-262
+// Writes the tables of src/grammar/text/unicode_data_*.cc: the code points of each property that \p{…} of ECMA-262
 // knows, as this Node's own regular expressions know them.
 //
-//   node tools/make_unicode_properties.mjs src/grammar
+//   node tools/make_unicode_properties.mjs src/grammar/text
 //
-// A property's code points are a list of ranges. A range is two numbers: its distance from the end of the range
-// before it, and its length less one. A number is digits of five bits, the lowest first; all but the last have
-// 32 added. A digit is a character of kDigits.
+// Behind a colon stand the bases of a property: its row has only the points in which it differs from them. The
+// property has the points that an odd number of the row and its bases have.
+//
+// Code points are a list of ranges. A range is two numbers: its distance from the end of the range before it, and its
+// length less one. A number is digits of five bits, the lowest first; all but the last have 32 added. A digit is a
+// character of DIGITS.
 import { writeFileSync } from "node:fs";
 
 const DIGITS = "ABCDEFGHIJKLMNOPQRSTUVWXYZabcdefghijklmnopqrstuvwxyz0123456789-_";
 
-const CATEGORIES = `Lu Uppercase_Letter,Ll Lowercase_Letter,Lt Titlecase_Letter,Lm Modifier_Letter,Lo Other_Letter,
+const CATEGORIES = `Lu Uppercase_Letter,Ll Lowercase_Letter:Lu,Lt Titlecase_Letter,Lm Modifier_Letter,Lo Other_Letter,
 Mn Nonspacing_Mark,Mc Spacing_Mark,Me Enclosing_Mark,Nd Decimal_Number digit,Nl Letter_Number,No Other_Number,
 Pc Connector_Punctuation,Pd Dash_Punctuation,Ps Open_Punctuation,Pe Close_Punctuation,Pi Initial_Punctuation,
 Pf Final_Punctuation,Po Other_Punctuation,Sm Math_Symbol,Sc Currency_Symbol,Sk Modifier_Symbol,So Other_Symbol,
 Zs Space_Separator,Zl Line_Separator,Zp Paragraph_Separator,Cc Control cntrl,Cf Format,Cs Surrogate,Co Private_Use,
-Cn Unassigned`;
+Cn Unassigned:Any L M N P S Z Cc Cf Cs Co`;
 
-const BINARIES = `ASCII_Hex_Digit AHex,Alphabetic Alpha,Bidi_Control Bidi_C,Bidi_Mirrored Bidi_M,Case_Ignorable CI,
-Cased,Changes_When_Casefolded CWCF,Changes_When_Casemapped CWCM,Changes_When_Lowercased CWL,
-Changes_When_NFKC_Casefolded CWKCF,Changes_When_Titlecased CWT,Changes_When_Uppercased CWU,Dash,
+const BINARIES = `ASCII_Hex_Digit AHex,Alphabetic Alpha:ID_Start,Bidi_Control Bidi_C,Bidi_Mirrored Bidi_M,Case_Ignorable CI:Mn Me Lm Sk Cf,
+Cased:sc=Latn sc=Grek sc=Geor sc=Vith,Changes_When_Casefolded CWCF:CWL,Changes_When_Casemapped CWCM:Cased,Changes_When_Lowercased CWL:Lu Lt,
+Changes_When_NFKC_Casefolded CWKCF:CWCF sc=Arab,Changes_When_Titlecased CWT:CWU Lt,Changes_When_Uppercased CWU:Ll Lt,Dash:Pd,
 Default_Ignorable_Code_Point DI,Deprecated Dep,Diacritic Dia,Emoji,Emoji_Component EComp,Emoji_Modifier EMod,
-Emoji_Modifier_Base EBase,Emoji_Presentation EPres,Extended_Pictographic ExtPict,Extender Ext,Grapheme_Base Gr_Base,
-Grapheme_Extend Gr_Ext,Hex_Digit Hex,IDS_Binary_Operator IDSB,IDS_Trinary_Operator IDST,ID_Continue IDC,ID_Start IDS,
-Ideographic Ideo,Join_Control Join_C,Logical_Order_Exception LOE,Lowercase Lower,Math,Noncharacter_Code_Point NChar,
+Emoji_Modifier_Base EBase,Emoji_Presentation EPres,Extended_Pictographic ExtPict:Emoji,Extender Ext,Grapheme_Base Gr_Base:Cn Gr_Ext Cf,
+Grapheme_Extend Gr_Ext:Mn Me,Hex_Digit Hex,IDS_Binary_Operator IDSB,IDS_Trinary_Operator IDST,ID_Continue IDC:IDS Mn Mc Nd Pc,ID_Start IDS:Lo Lm Nl Cased,
+Ideographic Ideo:sc=Hani,Join_Control Join_C,Logical_Order_Exception LOE,Lowercase Lower:Ll,Math:Sm,Noncharacter_Code_Point NChar,
 Pattern_Syntax Pat_Syn,Pattern_White_Space Pat_WS,Quotation_Mark QMark,Radical,Regional_Indicator RI,
-Sentence_Terminal STerm,Soft_Dotted SD,Terminal_Punctuation Term,Unified_Ideograph UIdeo,Uppercase Upper,
-Variation_Selector VS,White_Space space,XID_Continue XIDC,XID_Start XIDS`;
+Sentence_Terminal STerm,Soft_Dotted SD,Terminal_Punctuation Term:STerm,Unified_Ideograph UIdeo,Uppercase Upper:Lu,
+Variation_Selector VS,White_Space space:Zs,XID_Continue XIDC:IDC,XID_Start XIDS:IDS`;
 
 const SCRIPTS = `Adlm Adlam,Aghb Caucasian_Albanian,Ahom,Arab Arabic,Armi Imperial_Aramaic,Armn Armenian,Avst Avestan,
 Bali Balinese,Bamu Bamum,Bass Bassa_Vah,Batk Batak,Beng Bengali,Berf Beria_Erfe,Bhks Bhaiksuki,Bopo Bopomofo,Brah Brahmi,
@@ -52,11 +55,13 @@ Thaa Thaana,Thai,Tibt Tibetan,Tirh Tirhuta,Tnsa Tangsa,Todr Todhri,Tols Tolong_S
 Ugar Ugaritic,Vaii Vai,Vith Vithkuqi,Wara Warang_Citi,Wcho Wancho,Xpeo Old_Persian,Xsux Cuneiform,Yezi Yezidi,Yiii Yi,
 Zanb Zanabazar_Square,Zinh Inherited Qaai,Zyyy Common,Zzzz Unknown`;
 
-function ranges(property) {
-  const expression = new RegExp(`\\p{${property}}`, "u");
+// Returns the ranges of points that an odd number of the properties have.
+function ranges(properties) {
+  const expressions = properties.map((property) => new RegExp(`\\p{${property}}`, "u"));
   const found = [];
   for (let point = 0, begin = -1; point <= 0x110000; ++point) {
-    const has = point < 0x110000 && expression.test(String.fromCodePoint(point));
+    const text = point < 0x110000 ? String.fromCodePoint(point) : "";
+    const has = expressions.filter((expression) => expression.test(text)).length % 2 === 1;
     if (has && begin < 0) begin = point;
     if (has || begin < 0) continue;
     found.push([begin, point - 1]);
@@ -81,10 +86,13 @@ function packed(list) {
   return text;
 }
 
-function rows(names, prefix) {
+// `base`: what all of these properties have as a base, a name with * for the property's own.
+function rows(names, prefix, base = "") {
   return names.replace(/\n/g, "").split(",").map((entry) => {
-    const list = entry.trim().split(" ");
-    return { names: list.join("|"), text: packed(ranges(prefix + list[0])) };
+    const [given, bases = ""] = entry.trim().split(":");
+    const list = given.split(" ");
+    const all = [...bases.split(" "), base.replace("*", list[0])].filter((name) => name !== "");
+    return { names: list.join("|"), base: all.join(" "), text: packed(ranges([prefix + list[0], ...all])) };
   });
 }
 
@@ -92,10 +100,14 @@ function write(folder, file, name, list) {
   const lines = [`// Written by tools/make_unicode_properties.mjs, from Unicode ${process.versions.unicode}.`,
     `#include "grammar/text/unicode_property.h"`, "", "namespace kvcache {", "",
     "// clang-format off", `constexpr UnicodeProperty ${name}Rows[] = {`];
-  for (const { names, text } of list) {
-    lines.push(`    {"${names}",`);
-    const pieces = text.match(/.{1,112}/g) ?? [""];
-    pieces.forEach((piece, i) => lines.push(`     "${piece}"${i + 1 === pieces.length ? "}," : ""}`));
+  for (const { names, base, text } of list) {
+    const row = `    {"${names}", "${base}",`;
+    if (row.length + text.length < 112) {
+      lines.push(`${row} "${text}"},`);
+      continue;
+    }
+    const pieces = text.match(/.{1,112}/g);
+    lines.push(row, ...pieces.map((piece, i) => `     "${piece}"${i + 1 === pieces.length ? "}," : ""}`));
   }
   lines.push("};", "// clang-format on", "", `const std::span<const UnicodeProperty> ${name} = ${name}Rows;`, "",
     "}  // namespace kvcache", "");
@@ -103,10 +115,10 @@ function write(folder, file, name, list) {
 }
 
 const folder = process.argv[2];
-const binaries = rows(BINARIES, "");
 write(folder, "unicode_data_category.cc", "kUnicodeCategories", rows(CATEGORIES, "gc="));
-write(folder, "unicode_data_binary_1.cc", "kUnicodeBinaries1", binaries.slice(0, 20));
-write(folder, "unicode_data_binary_2.cc", "kUnicodeBinaries2", binaries.slice(20));
+write(folder, "unicode_data_binary.cc", "kUnicodeBinaries", rows(BINARIES, ""));
 const scripts = SCRIPTS.replace("Zzzz Unknown", "").replace(/,\s*$/, "");
 write(folder, "unicode_data_script.cc", "kUnicodeScripts", rows(scripts, "Script="));
-write(folder, "unicode_data_extension.cc", "kUnicodeScriptExtensions", rows(scripts, "Script_Extensions="));
+// Most scripts have no extension: then their points are those of the script.
+const extensions = rows(scripts, "Script_Extensions=", "sc=*").filter(({ text }) => text !== "");
+write(folder, "unicode_data_extension.cc", "kUnicodeScriptExtensions", extensions);

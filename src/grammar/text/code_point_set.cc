@@ -41,6 +41,24 @@ void CodePointSet::Add(const CodePointSet& other) {
   *this = OfRanges(std::move(all));
 }
 
+// The edges of both sets are those of the result, except that equal ones cancel out.
+void CodePointSet::Toggle(const CodePointSet& other) {
+  std::vector<std::uint32_t> edges;
+  for (const CodePointSet* const set : {static_cast<const CodePointSet*>(this), &other}) {
+    for (const CodePointRange& range : set->ranges_) {
+      edges.insert(edges.end(), {range.first, range.last + 1});
+    }
+  }
+  std::sort(edges.begin(), edges.end());
+  std::vector<std::uint32_t> kept;
+  for (const std::uint32_t edge : edges) {
+    const bool cancels = !kept.empty() && kept.back() == edge;
+    cancels ? kept.pop_back() : kept.push_back(edge);
+  }
+  ranges_.clear();
+  for (std::size_t i = 0; i < kept.size(); i += 2) ranges_.push_back({kept[i], kept[i + 1] - 1});
+}
+
 CodePointSet CodePointSet::OfRanges(std::vector<CodePointRange> ranges) {
   std::sort(ranges.begin(), ranges.end(),
             [](const CodePointRange& a, const CodePointRange& b) { return a.first < b.first; });

@@ -31,6 +31,8 @@ class CodePointSet {
   // Add a range, or all of a set.
   void Add(std::uint32_t first, std::uint32_t last);
   void Add(const CodePointSet& other);
+  // Removes the points that both sets have, and adds those that only the other has.
+  void Toggle(const CodePointSet& other);
   // Adds a range behind all others. REQUIRES: a gap before it.
   void Append(std::uint32_t first, std::uint32_t last) { ranges_.push_back({first, last}); }
   // Returns the code points that are not in the set.

@@ -35,6 +35,17 @@ CodePointSet Unpacked(std::string_view text) {
   return set;
 }
 
+// Returns the points that an odd number of the row and its bases have.
+CodePointSet SetOf(const UnicodeProperty& property) {
+  CodePointSet set = Unpacked(property.ranges);
+  for (std::string_view base = property.base; !base.empty();) {
+    const std::size_t end = std::min(base.find(' '), base.size());
+    set.Toggle(*UnicodePropertySet(base.substr(0, end)));
+    base.remove_prefix(std::min(end + 1, base.size()));
+  }
+  return set;
+}
+
 bool HasName(std::string_view names, std::string_view name) {
   if (name.empty() || name.find('|') != name.npos) return false;
   const std::string wrapped = "|" + std::string(names) + "|";
@@ -45,8 +56,7 @@ std::optional<CodePointSet> FindIn(std::span<const UnicodeProperty> table, std::
   const auto row = std::find_if(table.begin(), table.end(), [&](const UnicodeProperty& property) {
     return HasName(property.names, name);
   });
-  if (row == table.end()) return {};
-  return Unpacked(row->ranges);
+  return row == table.end() ? std::nullopt : std::optional(SetOf(*row));
 }
 
 // Groups of categories, by the first letters of their short names.
@@ -63,7 +73,7 @@ std::optional<CodePointSet> Category(std::string_view name) {
   const auto all_of = [](auto&& is_in) {
     CodePointSet set;
     for (const UnicodeProperty& property : kUnicodeCategories) {
-      if (is_in(property.names)) set.Add(Unpacked(property.ranges));
+      if (is_in(property.names)) set.Add(SetOf(property));
     }
     return set;
   };
@@ -79,12 +89,17 @@ std::optional<CodePointSet> Category(std::string_view name) {
   return FindIn(kUnicodeCategories, name);
 }
 
-// A script's own table has no row for the points without any.
-std::optional<CodePointSet> Script(std::span<const UnicodeProperty> table, std::string_view name) {
-  if (!HasName("Zzzz|Unknown", name)) return FindIn(table, name);
+// The table has no row for the points without any script.
+std::optional<CodePointSet> Script(std::string_view name) {
+  if (!HasName("Zzzz|Unknown", name)) return FindIn(kUnicodeScripts, name);
   CodePointSet known;
-  for (const UnicodeProperty& property : kUnicodeScripts) known.Add(Unpacked(property.ranges));
+  for (const UnicodeProperty& property : kUnicodeScripts) known.Add(SetOf(property));
   return known.Complement();
+}
+
+std::optional<CodePointSet> ScriptExtensions(std::string_view name) {
+  auto extended = FindIn(kUnicodeScriptExtensions, name);
+  return extended ? std::move(extended) : Script(name);
 }
 
 }  // namespace
@@ -95,16 +110,15 @@ std::optional<CodePointSet> UnicodePropertySet(std::string_view text) {
     const std::string_view name = text.substr(0, equals);
     const std::string_view value = text.substr(equals + 1);
     if (HasName("gc|General_Category", name)) return Category(value);
-    if (HasName("sc|Script", name)) return Script(kUnicodeScripts, value);
-    if (HasName("scx|Script_Extensions", name)) return Script(kUnicodeScriptExtensions, value);
+    if (HasName("sc|Script", name)) return Script(value);
+    if (HasName("scx|Script_Extensions", name)) return ScriptExtensions(value);
     return {};
   }
   if (text == "Any") return CodePointSet::All();
   if (text == "ASCII") return CodePointSet::Of(0, 0x7F);
   if (text == "Assigned") return Category("Cn")->Complement();
   if (auto category = Category(text)) return category;
-  if (auto binary = FindIn(kUnicodeBinaries1, text)) return binary;
-  return FindIn(kUnicodeBinaries2, text);
+  return FindIn(kUnicodeBinaries, text);
 }
 
 }  // namespace kvcache

@@ -15,14 +15,14 @@ namespace kvcache {
 
 struct UnicodeProperty {
   std::string_view names;   // "Lu|Uppercase_Letter"
-  std::string_view ranges;  // as the tool writes them
+  std::string_view base;    // other properties, with spaces between
+  std::string_view ranges;  // where the property differs from its base, as the tool writes it
 };
 
 extern const std::span<const UnicodeProperty> kUnicodeCategories;
-extern const std::span<const UnicodeProperty> kUnicodeBinaries1;
-extern const std::span<const UnicodeProperty> kUnicodeBinaries2;
+extern const std::span<const UnicodeProperty> kUnicodeBinaries;
 extern const std::span<const UnicodeProperty> kUnicodeScripts;
-extern const std::span<const UnicodeProperty> kUnicodeScriptExtensions;
+extern const std::span<const UnicodeProperty> kUnicodeScriptExtensions;  // of scripts that have some
 
 // Returns the code points of what stands between the braces of \p{…}: "L", "Script=Greek", "White_Space"; none:
 // ECMA-262 has no such property.
