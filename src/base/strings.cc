@@ -2,6 +2,8 @@
 
 #include <iterator>
 
+#include "base/utf8.h"
+
 namespace kvcache {
 namespace {
 
@@ -21,31 +23,6 @@ void AppendPrintable(std::string& out, std::string_view text) {
       AppendHex(out, byte);
     }
   }
-}
-
-// The number of bytes of the UTF-8 character that `text` begins with; 0: it begins with none.
-// Source: Unicode 15, table 3-7 (well-formed UTF-8 byte sequences).
-std::size_t CharacterLength(std::string_view text) {
-  const auto byte = [&](std::size_t i) {
-    return i < text.size() ? static_cast<unsigned char>(text[i]) : 0u;
-  };
-  const unsigned first = byte(0);
-  const auto follows = [&](std::size_t i, unsigned min = 0x80, unsigned max = 0xbf) {
-    return byte(i) >= min && byte(i) <= max;
-  };
-  if (first < 0x80) return 1;
-  if (first >= 0xc2 && first <= 0xdf) return follows(1) ? 2 : 0;
-  if (first >= 0xe0 && first <= 0xef) {
-    const unsigned min = first == 0xe0 ? 0xa0 : 0x80;
-    const unsigned max = first == 0xed ? 0x9f : 0xbf;
-    return follows(1, min, max) && follows(2) ? 3 : 0;
-  }
-  if (first >= 0xf0 && first <= 0xf4) {
-    const unsigned min = first == 0xf0 ? 0x90 : 0x80;
-    const unsigned max = first == 0xf4 ? 0x8f : 0xbf;
-    return follows(1, min, max) && follows(2) && follows(3) ? 4 : 0;
-  }
-  return 0;
 }
 
 bool IsControl(std::string_view character) {
@@ -71,9 +48,10 @@ std::string Quoted(std::string_view text, std::size_t max_bytes) {
 std::string OneLine(std::string_view text) {
   std::string out;
   while (!text.empty()) {
-    const std::size_t length = CharacterLength(text);
-    const std::string_view character = text.substr(0, length == 0 ? 1 : length);
-    if (length == 0 || IsControl(character)) {
+    const int length = CharacterLength(text);
+    const std::string_view character =
+        text.substr(0, length > 0 ? static_cast<std::size_t>(length) : 1);
+    if (length <= 0 || IsControl(character)) {
       for (const char c : character) AppendHex(out, static_cast<unsigned char>(c));
     } else {
       out += character;
