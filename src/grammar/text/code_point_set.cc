@@ -3,27 +3,9 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/utf8.h"
+
 namespace kvcache {
-namespace {
-
-// Returns what stands for bytes that are no character.
-constexpr std::uint32_t kReplacement = 0xFFFD;
-
-struct Utf8Lead {
-  std::size_t length = 0;  // 0: none
-  std::uint32_t bits = 0;
-  std::uint32_t min = 0;  // smaller ones are overlong
-};
-
-Utf8Lead LeadOf(unsigned char byte) {
-  if (byte < 0x80) return {1, byte, 0};
-  if (byte >= 0xC2 && byte <= 0xDF) return {2, byte & 0x1Fu, 0x80};
-  if (byte >= 0xE0 && byte <= 0xEF) return {3, byte & 0x0Fu, 0x800};
-  if (byte >= 0xF0 && byte <= 0xF4) return {4, byte & 0x07u, 0x10000};
-  return {};
-}
-
-}  // namespace
 
 CodePointSet CodePointSet::Of(std::uint32_t first, std::uint32_t last) {
   CodePointSet set;
@@ -122,19 +104,12 @@ CodePointSet LineTerminators() {
 }
 
 std::uint32_t ReadCodePoint(std::string_view text, std::size_t& at) {
-  const Utf8Lead lead = LeadOf(static_cast<unsigned char>(text[at++]));
-  if (lead.length == 0 || at + lead.length - 1 > text.size()) return kReplacement;
-  std::uint32_t point = lead.bits;
-  for (std::size_t i = 1; i < lead.length; ++i) {
-    const auto byte = static_cast<unsigned char>(text[at + i - 1]);
-    if ((byte & 0xC0) != 0x80) return kReplacement;
-    point = point << 6 | (byte & 0x3Fu);
-  }
-  if (point < lead.min || point > kLastCodePoint || (point >= 0xD800 && point <= 0xDFFF)) {
-    return kReplacement;
-  }
-  at += lead.length - 1;
-  return point;
+  constexpr std::uint32_t kReplacement = 0xFFFD;
+  const std::string_view rest = text.substr(at);
+  const int length = CharacterLength(rest);
+  const auto bytes = static_cast<std::size_t>(std::max(length, 1));
+  at += bytes;
+  return length > 0 ? CodePointOf(rest.substr(0, bytes)) : kReplacement;
 }
 
 std::vector<std::uint32_t> CodePointsOf(std::string_view text) {
