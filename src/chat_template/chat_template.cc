@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/interpreter.h"
 #include "chat_template/syntax/parser.h"
@@ -24,15 +25,14 @@ std::tm LocalTime() {
 
 Status CheckMessages(const ordered_json& messages) {
   if (!messages.is_array()) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("messages have JSON type ", messages.type_name(), "; must be an array")};
+    return InvalidArgument(
+        StrCat("messages have JSON type ", messages.type_name(), "; must be an array"));
   }
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const ordered_json& message = messages[i];
     if (!message.is_object() || !message.contains("role") || !message["role"].is_string()) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("message ", i + 1, " of ", messages.size(),
-                     " has no role; must be an object with a string \"role\"")};
+      return InvalidArgument(StrCat("message ", i + 1, " of ", messages.size(),
+                                    " has no role; must be an object with a string \"role\""));
     }
   }
   return Status::Ok();
@@ -41,13 +41,12 @@ Status CheckMessages(const ordered_json& messages) {
 Status CheckInput(const ChatInput& input) {
   KVCACHE_RETURN_IF_ERROR(CheckMessages(input.messages));
   if (!input.tools.is_null() && !input.tools.is_array()) {
-    return {StatusCode::kInvalidArgument, StrCat("tools have JSON type ", input.tools.type_name(),
-                                                 "; must be an array of objects")};
+    return InvalidArgument(
+        StrCat("tools have JSON type ", input.tools.type_name(), "; must be an array of objects"));
   }
   if (!input.variables.is_object()) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("variables have JSON type ", input.variables.type_name(),
-                   "; must be an object of names and values")};
+    return InvalidArgument(StrCat("variables have JSON type ", input.variables.type_name(),
+                                  "; must be an object of names and values"));
   }
   return Status::Ok();
 }

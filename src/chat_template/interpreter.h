@@ -86,7 +86,6 @@ class Interpreter {
   std::vector<std::shared_ptr<Scope>> captured_;  // by macros; these scopes may form cycles
   MarkedText* out_ = nullptr;
   int depth_ = 0;
-  int loop_depth_ = 0;
 };
 
 }  // namespace kvcache::jinja

@@ -4,6 +4,8 @@
 #include <string_view>
 #include <utility>
 
+#include "base/errors.h"
+
 namespace kvcache {
 namespace {
 
@@ -20,7 +22,7 @@ constexpr const char* kThoughtsKey = kThoughtsKeys[0];
 constexpr std::string_view kMark = "zqopenzq";
 
 Status Wrong(const char* message) {
-  return {StatusCode::kInvalidArgument, message};
+  return InvalidArgument(message);
 }
 
 std::string TextOf(const Json& message, const char* key) {

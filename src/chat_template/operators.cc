@@ -1,6 +1,7 @@
 // Operators: arithmetic, concatenation and repetition.
 #include <cmath>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/builtins/builtins.h"
 
@@ -8,7 +9,7 @@ namespace kvcache::jinja {
 namespace {
 
 Status TooLarge() {
-  return {StatusCode::kUnsupported, "an integer of more than 64 bits is not supported"};
+  return Unsupported("an integer of more than 64 bits is not supported");
 }
 
 template <typename Operation>

@@ -5,6 +5,7 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/syntax/lexer.h"
 
@@ -23,8 +24,8 @@ Result<T> At(Place place, Result<T> result) {
 }
 
 inline Status TooDeep(Place place) {
-  return {StatusCode::kUnsupported,
-          StrCat(PlaceText(place), ": macros, tags and expressions are nested too deep")};
+  return Unsupported(
+      StrCat(PlaceText(place), ": macros, tags and expressions are nested too deep"));
 }
 
 }  // namespace kvcache::jinja

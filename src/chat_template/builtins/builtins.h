@@ -13,6 +13,7 @@
 #include "base/errors.h"
 #include "chat_template/value/budget.h"
 #include "chat_template/value/callable.h"
+#include "chat_template/value/python_text.h"
 #include "chat_template/value/value.h"
 #include "kvcache/status.h"
 
@@ -82,6 +83,13 @@ Result<std::int64_t> LengthOf(const Value& value, Budget& budget);
 // the cuts (MarkedText::CutOut).
 Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget,
                      Origin by = Origin::kTemplate);
+
+// Return a text without the characters of the argument `chars`, or white space, at its ends; and in
+// another case, which takes no arguments.
+Result<Value> StripText(const MarkedText& text, Sides sides, const Arguments& arguments,
+                        Budget& budget);
+Result<Value> ChangeTextCase(const MarkedText& text, Case to, const Arguments& arguments,
+                             Budget& budget);
 
 // Replaces the first `max_count` (-1: all) occurrences of `from` by `to`.
 Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const MarkedText& to,

@@ -1,7 +1,6 @@
 #include "chat_template/builtins/filters.h"
 
-#include <charconv>
-
+#include "base/parse_number.h"
 #include "base/strings.h"
 
 namespace kvcache::jinja {
@@ -20,10 +19,8 @@ const Filter* FindFilter(std::string_view name) {
 
 // Converts a part of a path: "12" to an index, other parts to a name.
 Value PathPart(std::string_view part) {
-  std::int64_t index = 0;
-  const auto [stop, error] = std::from_chars(part.data(), part.data() + part.size(), index);
-  const bool digits = error == std::errc() && stop == part.data() + part.size() && part[0] != '-';
-  return digits ? Value(index) : Value::Literal(part);
+  const auto index = ParseNumber<std::int64_t>(part);
+  return index && part[0] != '-' ? Value(*index) : Value::Literal(part);
 }
 
 }  // namespace

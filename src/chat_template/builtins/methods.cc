@@ -18,13 +18,7 @@ struct MethodCall {
 };
 
 Result<Value> Strip(const MethodCall& call, Sides sides) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"chars"}));
-  const bool spaces = given[0] == nullptr || given[0]->IsNone();
-  KVCACHE_ASSIGN_OR_RETURN(const MarkedText set, TextOr(spaces ? nullptr : given[0], "", "chars"));
-  KVCACHE_RETURN_IF_ERROR(call.budget().Spend(call.text().size() * (1 + set.size())));
-  const TextRange left = StripRange(call.text().bytes(), sides,
-                                    spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
-  return MakeText(call.text().CutOut(left.begin, left.end, set.OriginOfAll()), call.budget());
+  return StripText(call.text(), sides, call.arguments, call.budget());
 }
 
 Result<Value> Split(const MethodCall& call, From from) {
@@ -127,9 +121,7 @@ Result<Value> JoinTexts(const MethodCall& call) {
 }
 
 Result<Value> ChangeCase(const MethodCall& call, Case to) {
-  KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
-  KVCACHE_RETURN_IF_ERROR(call.budget().Spend(4 * call.text().size()));
-  return MakeText(MapCase(call.text(), to), call.budget());
+  return ChangeTextCase(call.text(), to, call.arguments, call.budget());
 }
 
 Result<Value> GetWithDefault(const MethodCall& call) {

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <optional>
 
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "chat_template/builtins/filters.h"
 #include "chat_template/value/python_text.h"
@@ -12,28 +13,13 @@ namespace {
 
 using Call = const FilterCall&;
 
-std::string_view Stripped(std::string_view text) {
+// The number's text in what Python's int() and float() take: without spaces at its ends and without
+// a plus.
+std::string_view NumberText(std::string_view text) {
   const TextRange left = StripRange(text, Sides::kBoth, StripSet::kSpace);
-  return text.substr(left.begin, left.end - left.begin);
-}
-
-// Python's int(text, base) and float(text). Return nothing if the text is not a number.
-std::optional<std::int64_t> ParseInteger(std::string_view text, int base) {
-  text = Stripped(text);
+  text = text.substr(left.begin, left.end - left.begin);
   if (text.starts_with('+')) text.remove_prefix(1);
-  std::int64_t number = 0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number, base);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  return number;
-}
-
-std::optional<double> ParseFloat(std::string_view text) {
-  text = Stripped(text);
-  if (text.starts_with('+')) text.remove_prefix(1);
-  double number = 0.0;
-  const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || stop != text.data() + text.size()) return std::nullopt;
-  return number;
+  return text;
 }
 
 std::optional<std::int64_t> Truncated(double number) {
@@ -45,8 +31,9 @@ std::optional<std::int64_t> IntegerOf(const Value& value, int base) {
   if (value.IsInteger()) return value.integer();
   if (value.is(Value::Kind::kFloat)) return Truncated(value.number());
   if (!value.IsText()) return std::nullopt;
-  if (const auto whole = ParseInteger(value.bytes(), base)) return whole;
-  const auto number = ParseFloat(value.bytes());
+  const std::string_view text = NumberText(value.bytes());
+  if (const auto whole = ParseNumber<std::int64_t>(text, base)) return whole;
+  const auto number = ParseNumber<double>(text);
   return number ? Truncated(*number) : std::nullopt;
 }
 
@@ -66,7 +53,8 @@ Result<Value> ToFloat(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"default"}));
   if (call.input.IsUndefined()) return InvalidArgument(call.input.why());
   if (call.input.IsNumber()) return Value(call.input.number());
-  const auto number = call.input.IsText() ? ParseFloat(call.input.bytes()) : std::nullopt;
+  const auto number =
+      call.input.IsText() ? ParseNumber<double>(NumberText(call.input.bytes())) : std::nullopt;
   if (number) return Value(*number);
   return given[0] == nullptr ? Value(0.0) : *given[0];
 }

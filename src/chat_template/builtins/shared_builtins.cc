@@ -3,6 +3,7 @@
 #include <bit>
 #include <numeric>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/builtins/builtins.h"
 #include "chat_template/value/python_text.h"
@@ -10,7 +11,7 @@
 namespace kvcache::jinja {
 
 Status NotSupported(std::string_view what, std::string_view name) {
-  return {StatusCode::kUnsupported, StrCat(what, " ", Quoted(name), " is not supported")};
+  return Unsupported(StrCat(what, " ", Quoted(name), " is not supported"));
 }
 
 Result<std::int64_t> IntegerOr(const Value* value, std::int64_t otherwise, std::string_view name) {
@@ -54,6 +55,24 @@ Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& piece
     items.push_back(std::move(item));
   }
   return MakeList(std::move(items), budget);
+}
+
+Result<Value> StripText(const MarkedText& text, Sides sides, const Arguments& arguments,
+                        Budget& budget) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(arguments, {"chars"}));
+  const bool spaces = given[0] == nullptr || given[0]->IsNone();
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText set, TextOr(spaces ? nullptr : given[0], "", "chars"));
+  KVCACHE_RETURN_IF_ERROR(budget.Spend(text.size() * (1 + set.size())));
+  const TextRange left =
+      StripRange(text.bytes(), sides, spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
+  return MakeText(text.CutOut(left.begin, left.end, set.OriginOfAll()), budget);
+}
+
+Result<Value> ChangeTextCase(const MarkedText& text, Case to, const Arguments& arguments,
+                             Budget& budget) {
+  KVCACHE_RETURN_IF_ERROR(Bind(arguments, {}).status());
+  KVCACHE_RETURN_IF_ERROR(budget.Spend(4 * text.size()));
+  return MakeText(MapCase(text, to), budget);
 }
 
 namespace {

@@ -47,9 +47,6 @@ bool IsBool(const Value& value, bool truth) {
   return value.is(Value::Kind::kBool) && value.boolean() == truth;
 }
 
-Result<bool> IsDefined(Call call) {
-  return !call.value.IsUndefined();
-}
 Result<bool> IsEqual(Call call) {
   return Equal(call.value, *call.other, call.budget);
 }
@@ -72,6 +69,33 @@ Result<bool> IsAtLeast(Call call) {
   return more ? Result<bool>(true) : IsEqual(call);
 }
 
+// Tests of what a value is.
+struct ValueTest {
+  std::string_view name;
+  bool (*holds)(const Value& value);
+};
+
+using Kind = Value::Kind;
+
+const ValueTest kValueTests[] = {
+    {"defined", [](const Value& value) { return !value.IsUndefined(); }},
+    {"undefined", [](const Value& value) { return value.IsUndefined(); }},
+    {"none", [](const Value& value) { return value.IsNone(); }},
+    {"string", [](const Value& value) { return value.IsText(); }},
+    {"mapping", [](const Value& value) { return value.IsDict(); }},
+    {"iterable", [](const Value& value) { return HasItems(value) || value.is(Kind::kLoop); }},
+    {"sequence", HasItems},
+    {"number", [](const Value& value) { return value.IsNumber(); }},
+    {"integer", [](const Value& value) { return value.is(Kind::kInt); }},
+    {"float", [](const Value& value) { return value.is(Kind::kFloat); }},
+    {"boolean", [](const Value& value) { return value.is(Kind::kBool); }},
+    {"true", [](const Value& value) { return IsBool(value, true); }},
+    {"false", [](const Value& value) { return IsBool(value, false); }},
+    // In Jinja undefined is callable, but the call fails.
+    {"callable",
+     [](const Value& value) { return value.is(Kind::kCallable) || value.IsUndefined(); }},
+};
+
 enum class Takes : std::uint8_t { kNothing, kOne };
 
 struct Test {
@@ -80,40 +104,14 @@ struct Test {
   Result<bool> (*run)(Call call);
 };
 
+Result<bool> IsEven(Call call) {
+  const Value two(std::int64_t{2});
+  return Divides({call.value, &two, call.budget});
+}
+
 const Test kTests[] = {
-    {"defined", Takes::kNothing, IsDefined},
-    {"undefined", Takes::kNothing, [](Call call) { return Not(IsDefined(call)); }},
-    {"none", Takes::kNothing, [](Call call) -> Result<bool> { return call.value.IsNone(); }},
-    {"string", Takes::kNothing, [](Call call) -> Result<bool> { return call.value.IsText(); }},
-    {"mapping", Takes::kNothing, [](Call call) -> Result<bool> { return call.value.IsDict(); }},
-    {"iterable", Takes::kNothing,
-     [](Call call) -> Result<bool> {
-       return HasItems(call.value) || call.value.is(Value::Kind::kLoop);
-     }},
-    {"sequence", Takes::kNothing, [](Call call) -> Result<bool> { return HasItems(call.value); }},
-    {"number", Takes::kNothing, [](Call call) -> Result<bool> { return call.value.IsNumber(); }},
-    {"integer", Takes::kNothing,
-     [](Call call) -> Result<bool> { return call.value.is(Value::Kind::kInt); }},
-    {"float", Takes::kNothing,
-     [](Call call) -> Result<bool> { return call.value.is(Value::Kind::kFloat); }},
-    {"boolean", Takes::kNothing,
-     [](Call call) -> Result<bool> { return call.value.is(Value::Kind::kBool); }},
-    {"true", Takes::kNothing, [](Call call) -> Result<bool> { return IsBool(call.value, true); }},
-    {"false", Takes::kNothing, [](Call call) -> Result<bool> { return IsBool(call.value, false); }},
-    {"callable", Takes::kNothing,
-     [](Call call) -> Result<bool> {  // in Jinja undefined is callable, but the call fails
-       return call.value.is(Value::Kind::kCallable) || call.value.IsUndefined();
-     }},
-    {"odd", Takes::kNothing,
-     [](Call call) -> Result<bool> {
-       const Value two(std::int64_t{2});
-       return Not(Divides({call.value, &two, call.budget}));
-     }},
-    {"even", Takes::kNothing,
-     [](Call call) -> Result<bool> {
-       const Value two(std::int64_t{2});
-       return Divides({call.value, &two, call.budget});
-     }},
+    {"odd", Takes::kNothing, [](Call call) { return Not(IsEven(call)); }},
+    {"even", Takes::kNothing, IsEven},
     {"divisibleby", Takes::kOne, Divides},
     {"upper", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kUpper); }},
     {"lower", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kLower); }},
@@ -141,14 +139,21 @@ const Test kTests[] = {
 Result<bool> ApplyTest(std::string_view name, const Value& input, const Arguments& arguments,
                        Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
+  const auto check_count = [&](std::size_t count) {
+    if (arguments.positional.size() == count && arguments.named.empty()) return Status::Ok();
+    return InvalidArgument(StrCat("test '", name, "' has ",
+                                  arguments.positional.size() + arguments.named.size(),
+                                  " arguments; must have ", count));
+  };
+  for (const ValueTest& test : kValueTests) {
+    if (test.name != name) continue;
+    KVCACHE_RETURN_IF_ERROR(check_count(0));
+    return test.holds(input);
+  }
   for (const Test& test : kTests) {
     if (test.name != name) continue;
     const std::size_t count = test.takes == Takes::kOne ? 1 : 0;
-    if (arguments.positional.size() != count || !arguments.named.empty()) {
-      return InvalidArgument(StrCat("test '", name, "' has ",
-                                    arguments.positional.size() + arguments.named.size(),
-                                    " arguments; must have ", count));
-    }
+    KVCACHE_RETURN_IF_ERROR(check_count(count));
     return test.run({input, count == 1 ? arguments.positional.data() : nullptr, env.budget});
   }
   return NotSupported("test", name);

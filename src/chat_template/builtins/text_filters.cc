@@ -16,21 +16,13 @@ Result<Value> TextResult(Call call, Result<MarkedText> text) {
 }
 
 Result<Value> Trim(Call call) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"chars"}));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.input, call.budget()));
-  const bool spaces = given[0] == nullptr || given[0]->IsNone();
-  KVCACHE_ASSIGN_OR_RETURN(const MarkedText set, TextOr(spaces ? nullptr : given[0], "", "chars"));
-  KVCACHE_RETURN_IF_ERROR(call.budget().Spend(text.size() * (1 + set.size())));
-  const TextRange left = StripRange(text.bytes(), Sides::kBoth,
-                                    spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
-  return TextResult(call, text.CutOut(left.begin, left.end, set.OriginOfAll()));
+  return StripText(text, Sides::kBoth, call.arguments, call.budget());
 }
 
 Result<Value> ChangeCase(Call call, Case to) {
-  KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.input, call.budget()));
-  KVCACHE_RETURN_IF_ERROR(call.budget().Spend(4 * text.size()));
-  return TextResult(call, MapCase(text, to));
+  return ChangeTextCase(text, to, call.arguments, call.budget());
 }
 
 Result<Value> ReplaceAll(Call call) {

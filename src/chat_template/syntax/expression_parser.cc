@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <charconv>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/syntax/parser.h"
 
@@ -13,9 +14,8 @@ using Kind = ExpressionKind;
 using Node = struct Expression;
 
 Status NestsTooDeep(Place place) {
-  return {StatusCode::kUnsupported,
-          StrCat(PlaceText(place), ": expressions are nested deeper than ", kMaxSyntaxDepth,
-                 " levels")};
+  return Unsupported(StrCat(PlaceText(place), ": expressions are nested deeper than ",
+                            kMaxSyntaxDepth, " levels"));
 }
 
 std::vector<ExpressionPtr> Parts(ExpressionPtr a, ExpressionPtr b = nullptr) {
@@ -85,24 +85,26 @@ ExpressionParser::Parsed ExpressionParser::Expression() {
   return value;
 }
 
-ExpressionParser::Parsed ExpressionParser::Or() {
-  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, And());
-  while (tokens_.IsName("or")) {
-    const Place place = tokens_.Take().place;
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, And());
-    KVCACHE_ASSIGN_OR_RETURN(left, MakeOf(Kind::kOr, place, std::move(left), std::move(right)));
+ExpressionParser::Parsed ExpressionParser::LeftToRight(Operand operand, ExpressionKind kind,
+                                                       Signs signs) {
+  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, (this->*operand)());
+  const TokenType type = kind == Kind::kBinary ? TokenType::kOperator : TokenType::kName;
+  while (tokens_.Is(type) &&
+         std::find(signs.begin(), signs.end(), tokens_.current().text) != signs.end()) {
+    Token sign = tokens_.Take();
+    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, (this->*operand)());
+    KVCACHE_ASSIGN_OR_RETURN(
+        left, MakeOf(kind, sign.place, std::move(left), std::move(right), std::move(sign.text)));
   }
   return left;
 }
 
+ExpressionParser::Parsed ExpressionParser::Or() {
+  return LeftToRight(&ExpressionParser::And, Kind::kOr, {"or"});
+}
+
 ExpressionParser::Parsed ExpressionParser::And() {
-  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, Not());
-  while (tokens_.IsName("and")) {
-    const Place place = tokens_.Take().place;
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, Not());
-    KVCACHE_ASSIGN_OR_RETURN(left, MakeOf(Kind::kAnd, place, std::move(left), std::move(right)));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Not, Kind::kAnd, {"and"});
 }
 
 ExpressionParser::Parsed ExpressionParser::Not() {
@@ -145,14 +147,7 @@ ExpressionParser::Parsed ExpressionParser::Compare() {
 }
 
 ExpressionParser::Parsed ExpressionParser::Sum() {
-  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, Concat());
-  while (tokens_.IsOperator("+") || tokens_.IsOperator("-")) {
-    Token sign = tokens_.Take();
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, Concat());
-    KVCACHE_ASSIGN_OR_RETURN(left, MakeOf(Kind::kBinary, sign.place, std::move(left),
-                                          std::move(right), std::move(sign.text)));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Concat, Kind::kBinary, {"+", "-"});
 }
 
 ExpressionParser::Parsed ExpressionParser::Concat() {
@@ -168,26 +163,11 @@ ExpressionParser::Parsed ExpressionParser::Concat() {
 }
 
 ExpressionParser::Parsed ExpressionParser::Product() {
-  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, Power());
-  while (tokens_.IsOperator("*") || tokens_.IsOperator("/") || tokens_.IsOperator("//") ||
-         tokens_.IsOperator("%")) {
-    Token sign = tokens_.Take();
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, Power());
-    KVCACHE_ASSIGN_OR_RETURN(left, MakeOf(Kind::kBinary, sign.place, std::move(left),
-                                          std::move(right), std::move(sign.text)));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Power, Kind::kBinary, {"*", "/", "//", "%"});
 }
 
 ExpressionParser::Parsed ExpressionParser::Power() {
-  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr left, Unary());
-  while (tokens_.IsOperator("**")) {
-    Token sign = tokens_.Take();
-    KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr right, Unary());
-    KVCACHE_ASSIGN_OR_RETURN(left, MakeOf(Kind::kBinary, sign.place, std::move(left),
-                                          std::move(right), std::move(sign.text)));
-  }
-  return left;
+  return LeftToRight(&ExpressionParser::Unary, Kind::kBinary, {"**"});
 }
 
 ExpressionParser::Parsed ExpressionParser::Unary() {
@@ -216,9 +196,7 @@ ExpressionParser::Parsed ExpressionParser::FiltersAndTests(ExpressionPtr operand
     } else if (tokens_.IsName("is")) {
       KVCACHE_ASSIGN_OR_RETURN(operand, Test(std::move(operand)));
     } else if (tokens_.IsOperator("(")) {
-      KVCACHE_ASSIGN_OR_RETURN(operand,
-                               MakeOf(Kind::kCall, tokens_.current().place, std::move(operand)));
-      KVCACHE_RETURN_IF_ERROR(Call(*operand));
+      KVCACHE_ASSIGN_OR_RETURN(operand, CallOf(std::move(operand)));
     } else {
       return operand;
     }

@@ -4,9 +4,10 @@
 // Thread safety: one thread at a time.
 #pragma once
 
-#include <optional>
+#include <initializer_list>
 #include <set>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "chat_template/syntax/syntax.h"
@@ -35,6 +36,10 @@ class ExpressionParser {
   Parsed Filters(ExpressionPtr input);
 
  private:
+  // Parses operands with signs between them. `signs`: operators of kBinary, names of other kinds.
+  using Operand = Parsed (ExpressionParser::*)();
+  using Signs = std::initializer_list<std::string_view>;
+  Parsed LeftToRight(Operand operand, ExpressionKind kind, Signs signs);
   Parsed Or();
   Parsed And();
   Parsed Not();
@@ -56,6 +61,7 @@ class ExpressionParser {
   Parsed Subscript(ExpressionPtr operand);
   Parsed Filter(ExpressionPtr input);
   Parsed Test(ExpressionPtr operand);
+  Parsed CallOf(ExpressionPtr function);
   Status Call(struct Expression& call);
   Result<std::string> DottedName();
   Parsed Name(std::string name, Place place);

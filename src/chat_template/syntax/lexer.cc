@@ -286,7 +286,7 @@ class Lexer {
       while (end < text_.size() && end < at + 4 && text_[end] >= '0' && text_[end] <= '7') {
         code = code * 8 + static_cast<std::uint32_t>(text_[end++] - '0');
       }
-      AppendUtf8(code, value);
+      AppendCodePoint(code, value);
       return end;
     }
     const std::size_t known = kNames.find(c);
@@ -308,7 +308,7 @@ class Lexer {
     if (code > 0x10FFFF || (code >= 0xD800 && code <= 0xDFFF)) {
       return SyntaxError(at, "the escape is not a Unicode character");
     }
-    AppendUtf8(code, value);
+    AppendCodePoint(code, value);
     return at + 2 + digits;
   }
 

@@ -1,6 +1,5 @@
 // ExpressionParser: parses operands (names, literals, subscripts, calls) and assignment targets.
-#include <charconv>
-
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "chat_template/syntax/expression_parser.h"
 #include "chat_template/syntax/parser.h"
@@ -31,10 +30,8 @@ ExpressionParser::Parsed ExpressionParser::Primary() {
     }
     case TokenType::kInteger: return Integer();
     case TokenType::kFloat: {
-      const std::string digits = tokens_.Take().text;
-      double number = 0.0;
-      (void)std::from_chars(digits.data(), digits.data() + digits.size(), number);
-      return Constant(place, Value(number));
+      const auto number = ParseNumber<double>(tokens_.Take().text);
+      return Constant(place, Value(number.value_or(0.0)));
     }
     case TokenType::kOperator:
       if (tokens_.IsOperator("(")) return Parenthesised();
@@ -56,18 +53,16 @@ ExpressionParser::Parsed ExpressionParser::Name(std::string name, Place place) {
 
 ExpressionParser::Parsed ExpressionParser::Integer() {
   const Token token = tokens_.Take();
-  std::int64_t number = 0;
-  const char* end = token.text.data() + token.text.size();
-  const auto [stop, error] = std::from_chars(token.text.data(), end, number);
-  if (error != std::errc() || stop != end) {
+  const auto number = ParseNumber<std::int64_t>(token.text);
+  if (!number) {
     return TokenStream::NotSupported(
         token.place, StrCat("integer ", Quoted(token.text), " of more than 64 bits"));
   }
-  if (token.text.size() > 1 && token.text[0] == '0' && number != 0) {
+  if (token.text.size() > 1 && token.text[0] == '0' && *number != 0) {
     return TokenStream::SyntaxError(
         token.place, StrCat("integer ", token.text, " begins with 0; remove the zeros"));
   }
-  return Constant(token.place, Value(number));
+  return Constant(token.place, Value(*number));
 }
 
 Result<std::vector<ExpressionPtr>> ExpressionParser::Until(std::string_view closing) {
@@ -127,9 +122,7 @@ ExpressionParser::Parsed ExpressionParser::Postfix(ExpressionPtr operand) {
     } else if (tokens_.IsOperator("[")) {
       KVCACHE_ASSIGN_OR_RETURN(operand, Subscript(std::move(operand)));
     } else if (tokens_.IsOperator("(")) {
-      KVCACHE_ASSIGN_OR_RETURN(operand,
-                               MakeOf(Kind::kCall, tokens_.current().place, std::move(operand)));
-      KVCACHE_RETURN_IF_ERROR(Call(*operand));
+      KVCACHE_ASSIGN_OR_RETURN(operand, CallOf(std::move(operand)));
     } else {
       return operand;
     }
@@ -165,6 +158,13 @@ ExpressionParser::Parsed ExpressionParser::Subscript(ExpressionPtr operand) {
   if (part > 1) return Make(Kind::kSlice, place, std::move(parts));
   if (!parts[1]) return TokenStream::SyntaxError(place, "expected an index");
   return MakeOf(Kind::kItem, place, std::move(parts[0]), std::move(parts[1]));
+}
+
+ExpressionParser::Parsed ExpressionParser::CallOf(ExpressionPtr function) {
+  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr call,
+                           MakeOf(Kind::kCall, tokens_.current().place, std::move(function)));
+  KVCACHE_RETURN_IF_ERROR(Call(*call));
+  return call;
 }
 
 // Parses the arguments of a call, filter or test.

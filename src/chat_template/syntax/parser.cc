@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <initializer_list>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/syntax/expression_parser.h"
 #include "chat_template/syntax/literals.h"
@@ -277,9 +278,8 @@ class Parser {
 
 Result<ParsedTemplate> ParseTemplate(std::string_view source) {
   if (source.size() > kMaxSourceBytes) {
-    return Status(StatusCode::kUnsupported,
-                  StrCat("the template has ", source.size(), " bytes; at most ", kMaxSourceBytes,
-                         " are supported"));
+    return Unsupported(StrCat("the template has ", source.size(), " bytes; at most ",
+                              kMaxSourceBytes, " are supported"));
   }
   KVCACHE_ASSIGN_OR_RETURN(std::vector<Token> tokens, Tokenize(source));
   return Parser(std::move(tokens)).Run();

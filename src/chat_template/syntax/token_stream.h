@@ -7,6 +7,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/syntax/lexer.h"
 
@@ -59,7 +60,7 @@ class TokenStream {
     return {StatusCode::kCorrupt, StrCat(PlaceText(place), ": ", what)};
   }
   static Status NotSupported(Place place, std::string_view what) {
-    return {StatusCode::kUnsupported, StrCat(PlaceText(place), ": ", what, " is not supported")};
+    return Unsupported(StrCat(PlaceText(place), ": ", what, " is not supported"));
   }
 
  private:

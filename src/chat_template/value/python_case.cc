@@ -95,7 +95,7 @@ MarkedText MapCase(const MarkedText& text, Case to) {
     if (upper && c == kSharpS) {
       character = to == Case::kUpper ? "SS" : "Ss";
     } else {
-      AppendUtf8(upper ? Cases().Upper(c) : Cases().Lower(c), character);
+      AppendCodePoint(upper ? Cases().Upper(c) : Cases().Lower(c), character);
     }
     const std::size_t next = at + CharacterBytes(text.bytes(), at);
     mapped.Append(character, text.OriginOf(at, next));

@@ -5,18 +5,12 @@
 #include <cmath>
 #include <cstring>
 
+#include "base/utf8.h"
+
 namespace kvcache::jinja {
 namespace {
 
 constexpr std::uint32_t kStrayByte = 0xDC00;
-
-std::uint8_t ByteAt(std::string_view text, std::size_t at) {
-  return static_cast<std::uint8_t>(text[at]);
-}
-
-bool IsContinuation(std::string_view text, std::size_t at) {
-  return at < text.size() && (ByteAt(text, at) & 0xC0) == 0x80;
-}
 
 bool IsIn(std::string_view characters, std::string_view character) {
   for (std::size_t at = 0; at < characters.size();) {
@@ -53,49 +47,18 @@ std::size_t LineEnd(std::string_view text, std::size_t at) {
 }  // namespace
 
 std::size_t CharacterBytes(std::string_view text, std::size_t at) {
-  const std::uint8_t lead = ByteAt(text, at);
-  const std::size_t length = lead < 0x80   ? 1
-                             : lead < 0xC2 ? 0
-                             : lead < 0xE0 ? 2
-                             : lead < 0xF0 ? 3
-                             : lead < 0xF5 ? 4
-                                           : 0;
-  if (length <= 1) return 1;
-  for (std::size_t i = 1; i < length; ++i) {
-    if (!IsContinuation(text, at + i)) return 1;
-  }
-  const std::uint8_t second = ByteAt(text, at + 1);
-  const bool overlong = (lead == 0xE0 && second < 0xA0) || (lead == 0xF0 && second < 0x90);
-  const bool surrogate = lead == 0xED && second >= 0xA0;
-  const bool too_large = lead == 0xF4 && second >= 0x90;
-  return overlong || surrogate || too_large ? 1 : length;
+  return static_cast<std::size_t>(std::max(CharacterLength(text.substr(at)), 1));
 }
 
 std::uint32_t CodePoint(std::string_view text, std::size_t at) {
-  const std::uint8_t lead = ByteAt(text, at);
-  const std::size_t length = CharacterBytes(text, at);
-  if (length == 1) return lead < 0x80 ? lead : kStrayByte + lead;
-  std::uint32_t code = lead & (0xFFu >> (length + 1));
-  for (std::size_t i = 1; i < length; ++i) code = code << 6 | (ByteAt(text, at + i) & 0x3Fu);
-  return code;
+  const int length = CharacterLength(text.substr(at));
+  if (length > 0) return CodePointOf(text.substr(at, static_cast<std::size_t>(length)));
+  return kStrayByte + static_cast<std::uint8_t>(text[at]);
 }
 
-void AppendUtf8(std::uint32_t code, std::string& out) {
-  const auto add = [&out](std::uint32_t byte) { out += static_cast<char>(byte); };
-  if (code >= kStrayByte + 0x80 && code <= kStrayByte + 0xFF) return add(code - kStrayByte);
-  if (code < 0x80) return add(code);
-  if (code < 0x800) {
-    add(0xC0 | code >> 6);
-  } else {
-    if (code < 0x10000) {
-      add(0xE0 | code >> 12);
-    } else {
-      add(0xF0 | code >> 18);
-      add(0x80 | (code >> 12 & 0x3F));
-    }
-    add(0x80 | (code >> 6 & 0x3F));
-  }
-  add(0x80 | (code & 0x3F));
+void AppendCodePoint(std::uint32_t code, std::string& out) {
+  const bool is_stray = code >= kStrayByte + 0x80 && code <= kStrayByte + 0xFF;
+  is_stray ? out.push_back(static_cast<char>(code - kStrayByte)) : AppendUtf8(code, out);
 }
 
 std::size_t CountCharacters(std::string_view text) {

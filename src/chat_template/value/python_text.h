@@ -22,7 +22,7 @@ std::size_t CharacterBytes(std::string_view text, std::size_t at);
 
 // Returns the code point of the character at `at`. A stray byte b is U+DC00 + b, as in Python.
 std::uint32_t CodePoint(std::string_view text, std::size_t at);
-void AppendUtf8(std::uint32_t code_point, std::string& out);
+void AppendCodePoint(std::uint32_t code_point, std::string& out);
 
 std::size_t CountCharacters(std::string_view text);
 

@@ -5,6 +5,7 @@
 #include <cstring>
 #include <limits>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/value/callable.h"
 #include "chat_template/value/python_text.h"
@@ -18,8 +19,7 @@ namespace kvcache::jinja {
 namespace {
 
 Status ValueTooDeep() {
-  return {StatusCode::kUnsupported,
-          StrCat("lists and dicts are nested deeper than ", kMaxNesting, " levels")};
+  return Unsupported(StrCat("lists and dicts are nested deeper than ", kMaxNesting, " levels"));
 }
 
 }  // namespace
@@ -185,7 +185,7 @@ Result<std::string> HashKey(const Value& key, Budget& budget) {
     }
     default: break;
   }
-  return Status(StatusCode::kInvalidArgument, StrCat(key.KindName(), " cannot be a dict key"));
+  return InvalidArgument(StrCat(key.KindName(), " cannot be a dict key"));
 }
 
 Result<std::vector<Value>> Iterate(const Value& value, Budget& budget) {
@@ -209,7 +209,7 @@ Result<std::vector<Value>> Iterate(const Value& value, Budget& budget) {
       return items;
     default: break;
   }
-  return Status(StatusCode::kInvalidArgument, StrCat(value.KindName(), " is not iterable"));
+  return InvalidArgument(StrCat(value.KindName(), " is not iterable"));
 }
 
 }  // namespace kvcache::jinja

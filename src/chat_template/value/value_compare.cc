@@ -1,6 +1,7 @@
 // Equality, order and membership, as in Python.
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/value/callable.h"
 #include "chat_template/value/python_text.h"
@@ -37,9 +38,8 @@ bool EqualNumbers(const Value& a, const Value& b) {
 
 Status NoOrder(const Value& a, const Value& b) {
   const Value& undefined = a.IsUndefined() ? a : b;
-  if (undefined.IsUndefined()) return {StatusCode::kInvalidArgument, undefined.why()};
-  return {StatusCode::kInvalidArgument,
-          StrCat("cannot order ", a.KindName(), " and ", b.KindName())};
+  if (undefined.IsUndefined()) return InvalidArgument(undefined.why());
+  return InvalidArgument(StrCat("cannot order ", a.KindName(), " and ", b.KindName()));
 }
 
 Result<bool> LessLists(const List& a, const List& b, Budget& budget) {
@@ -106,9 +106,8 @@ Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget
       return false;
     default: break;
   }
-  if (needle.IsUndefined()) return Status(StatusCode::kInvalidArgument, needle.why());
-  return Status(
-      StatusCode::kInvalidArgument,
+  if (needle.IsUndefined()) return InvalidArgument(needle.why());
+  return InvalidArgument(
       StrCat("operator 'in' does not apply to ", needle.KindName(), " and ", haystack.KindName()));
 }
 

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::jinja {
@@ -23,8 +24,7 @@ class Converter {
   // Converts `json`, which is at nesting `level`. The check is first, because this recurses.
   Result<Value> Convert(const ordered_json& json, int level) {
     if (level > kMaxNesting) {
-      return Status(StatusCode::kUnsupported,
-                    StrCat("JSON is nested deeper than ", kMaxNesting, " levels"));
+      return Unsupported(StrCat("JSON is nested deeper than ", kMaxNesting, " levels"));
     }
     switch (json.type()) {
       case ordered_json::value_t::null: return Value::None();
@@ -38,15 +38,13 @@ class Converter {
       case ordered_json::value_t::object: return Object(json, level);
       default: break;
     }
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("JSON type ", json.type_name(), " is not supported"));
+    return InvalidArgument(StrCat("JSON type ", json.type_name(), " is not supported"));
   }
 
  private:
   static Result<Value> Unsigned(std::uint64_t number) {
     if (number > static_cast<std::uint64_t>(std::numeric_limits<std::int64_t>::max())) {
-      return Status(StatusCode::kUnsupported,
-                    StrCat("integer ", number, " is too large; must be below 2^63"));
+      return Unsupported(StrCat("integer ", number, " is too large; must be below 2^63"));
     }
     return Value(static_cast<std::int64_t>(number));
   }
