@@ -10,9 +10,8 @@
 #include "json_mutator.h"
 #include "server/api/ollama/models.h"
 #include "server/api/responses/input.h"
-#include "server/output/answer_constraint.h"
+#include "server/request/asked_form.h"
 #include "server/request/messages.h"
-#include "server/request/request_sampling.h"
 #include "server/request/tools.h"
 
 namespace kvcache::server {
@@ -43,18 +42,16 @@ void FuzzRequest(const Json& body) {
       if (fields.ok()) (void)FormOf(tools, nullptr);
     }
   }
-  for (const auto read : {ReadResponseFormat, ReadTextFormat, ReadOllamaFormat, ReadOutputFormat}) {
-    Fields fields(body);
-    (void)read(fields);
-    CheckFields(fields);
-  }
+  Fields fields(body);
+  (void)ReadAskedForm(fields);
+  CheckFields(fields);
   if (body.contains("messages")) (void)ReadMessages(body["messages"]).ok();
-  const auto stay = ReadKeepAlive(body);
+  const auto stay = ollama::ReadKeepAlive(body);
   Check(stay.ok() ? !stay->has_value() || **stay >= 0.0 : !stay.status().message().empty());
   if (!body.contains("input")) return;
   Json messages = Json::array();
   const auto none = [](const std::string&) { return std::optional<Json>(); };
-  const Status status = AppendItems(body["input"], none, messages);
+  const Status status = responses::AppendItems(body["input"], none, messages);
   Check(status.ok() || !status.message().empty());
 }
 

@@ -11,6 +11,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::server {
@@ -44,17 +45,14 @@ std::vector<std::string_view> Words(std::string_view line) {
 }
 
 Result<User> ReadUser(const std::vector<std::string_view>& words) {
-  const auto wrong = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
   const std::string_view key = words.front();
   if (key.size() < kMinKey || key.size() > kMaxKey) {
-    return wrong(
+    return InvalidArgument(
         StrCat("the key has ", key.size(), " characters; must have ", kMinKey, " to ", kMaxKey));
   }
   const auto is_visible = [](char c) { return c > ' ' && c <= '~'; };
   if (!std::all_of(key.begin(), key.end(), is_visible)) {
-    return wrong("the key must be of visible ASCII characters");
+    return InvalidArgument("the key must be of visible ASCII characters");
   }
   User user{.salt = SaltOf("key", key)};
   for (std::size_t i = 1; i < words.size(); ++i) {
@@ -66,7 +64,7 @@ Result<User> ReadUser(const std::vector<std::string_view>& words) {
     } else if (word.starts_with("group=") && word.size() > 6) {
       user.salt = SaltOf("group", word.substr(6));
     } else {
-      return wrong(StrCat("word ", i + 1, " must be admin, name=… or group=…"));
+      return InvalidArgument(StrCat("word ", i + 1, " must be admin, name=… or group=…"));
     }
   }
   return user;
@@ -85,11 +83,11 @@ Result<ApiKeys> ApiKeys::Parse(std::string_view text, std::string_view place) {
     const std::string line = StrCat(place, ", line ", number);
     if (!user.ok()) return std::move(user).TakeStatus().WithContext(line);
     if (!keys.users_.emplace(HashOf(words.front()), std::move(user).value()).second) {
-      return Status(StatusCode::kInvalidArgument, StrCat(line, ": the key occurs twice"));
+      return InvalidArgument(StrCat(line, ": the key occurs twice"));
     }
   }
   if (!keys.users_.empty()) return keys;
-  return Status(StatusCode::kInvalidArgument, StrCat(place, ": there is no key in it"));
+  return InvalidArgument(StrCat(place, ": there is no key in it"));
 }
 
 Result<ApiKeys> ApiKeys::Read(const std::string& path) {
@@ -98,15 +96,14 @@ Result<ApiKeys> ApiKeys::Read(const std::string& path) {
     return Status(StatusCode::kIo, StrCat(path, ": ", std::strerror(errno)));
   }
   if (!S_ISREG(facts.st_mode)) {
-    return Status(StatusCode::kInvalidArgument, StrCat(path, ": it is no regular file"));
+    return InvalidArgument(StrCat(path, ": it is no regular file"));
   }
   if ((facts.st_mode & (S_IRWXG | S_IRWXO)) != 0) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat(path, ": other users can read the keys; 'chmod 600' protects them"));
+    return InvalidArgument(
+        StrCat(path, ": other users can read the keys; 'chmod 600' protects them"));
   }
   if (facts.st_size > static_cast<off_t>(kMaxBytes)) {
-    return Status(
-        StatusCode::kInvalidArgument,
+    return InvalidArgument(
         StrCat(path, ": it has ", facts.st_size, " bytes; must have ", kMaxBytes, " at most"));
   }
   std::ifstream file(path, std::ios::binary);

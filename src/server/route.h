@@ -1,5 +1,5 @@
-// What a route is: a method, a path, and the function that answers. Each API declares its routes in
-// api/NAME/routes.h. router.h finds the route of a request, route_runner.h runs it.
+// What a route is: a method, a path, and the function that answers. Each API lists its routes in
+// api/NAME/routes.cc. router.h finds the route of a request, route_runner.h runs it.
 //
 // Thread safety: contexts are values; each request has its own.
 #pragma once
@@ -24,7 +24,7 @@ namespace kvcache::server {
 
 using Reply = std::shared_ptr<HttpReply>;
 
-// What a route is told of its request.
+// What a route is told of its request, and how it answers.
 struct ServerContext {
   ModelHost& host;
   ResponseStore& responses;
@@ -36,6 +36,16 @@ struct ServerContext {
   std::string query{};      // of the request's address
   User user{};              // who asks; without keys, everyone is the same administrator
   std::shared_ptr<RequestEntry> entry{};  // the request in the log; null: it is not logged, as GET
+  Reply reply{};
+
+  // Answers with JSON.
+  void Send(const Json& json) const { reply->Send(200, Dump(json)); }
+  // Answers with an error in the API's shape. `param`: the field of the request that it is about.
+  void Refuse(const ApiError& error) const { SendError(*reply, api, error); }
+  void Refuse(const Status& status, const char* param = "") const;
+  void Refuse(const Fields& fields) const { Refuse(FromFields(fields)); }
+  // The same for the error of a search for the model that the request names.
+  void RefuseModel(const Status& status) const;
 };
 
 // With the model that the request asks for. A function that outlives the route must hold the lease.
@@ -53,30 +63,30 @@ struct RouteContext : ServerContext {
 
 // Answers at once, on the I/O thread.
 struct AtOnce {
-  void (*run)(const ServerContext& context, const Reply& reply) = nullptr;
+  void (*run)(const ServerContext& context) = nullptr;
 };
 
 // Answers on the thread that reads requests, because the answer takes long to write.
 struct OnWorker {
-  void (*run)(const ServerContext& context, const Reply& reply) = nullptr;
+  void (*run)(const ServerContext& context) = nullptr;
 };
 
 // Changes the list of models, on a thread of its own: weights take long to copy. `body` is an object.
 struct ChangesModels {
-  void (*run)(const ServerContext& context, const Json& body, const Reply& reply) = nullptr;
+  void (*run)(const ServerContext& context, const Json& body) = nullptr;
 };
 
 // Asks the model that the body names, once it is loaded. `body` is an object.
 struct WithModel {
-  void (*run)(const RouteContext& context, const Json& body, const Reply& reply) = nullptr;
+  void (*run)(const RouteContext& context, const Json& body) = nullptr;
   // Returns what the field "prompt" is; null: a text for the model as it is.
   PromptUse (*prompt_use)(const Json& body) = nullptr;
   // Returns the seconds that the model stays loaded; none: the request does not say it. Errors: kInvalidArgument.
   // Null: requests cannot say it.
   Result<std::optional<double>> (*stay_seconds)(const Json& body) = nullptr;
   // Answers a request that only loads or unloads its model. Returns whether it is one. Null: none is.
-  bool (*only_loads)(const ServerContext& context, const ServedModel& model, const Json& body,
-                     const Reply& reply) = nullptr;
+  bool (*only_loads)(const ServerContext& context, const ServedModel& model,
+                     const Json& body) = nullptr;
 };
 
 enum class Audience {

@@ -32,9 +32,6 @@ struct RouteRunner::Asked {
   Json body;
   std::size_t bytes = 0;  // of the body's text
   VolatileCounts volatile_lines{};
-  Reply reply;
-
-  void Refuse(const ApiError& error) const { SendError(*reply, context.api, error); }
 };
 
 RouteRunner::RouteRunner(RouteRunnerOptions options)
@@ -47,37 +44,32 @@ void RouteRunner::End() {
   worker_.End();
 }
 
-void RouteRunner::Run(const ServerContext& context, const Route& route, HttpRequest request,
-                      const Reply& reply) {
-  if (const auto* const now = std::get_if<AtOnce>(&route.kind)) return now->run(context, reply);
+void RouteRunner::Run(const ServerContext& context, const Route& route, HttpRequest request) {
+  if (const auto* const now = std::get_if<AtOnce>(&route.kind)) return now->run(context);
   const auto* const work = std::get_if<OnWorker>(&route.kind);
   Worker& worker = std::holds_alternative<ChangesModels>(route.kind) ? manager_ : worker_;
   const std::size_t bytes = work != nullptr ? context.path.size() : request.body.size();
   const bool added =
-      worker.Add(bytes, [this, context, work, &route, text = std::move(request.body), reply] {
-        if (work != nullptr) return work->run(context, reply);
-        RunBody(context, route, text, reply);
+      worker.Add(bytes, [this, context, work, &route, text = std::move(request.body)] {
+        if (work != nullptr) return work->run(context);
+        RunBody(context, route, text);
       });
   if (added) return;
-  SendError(*reply, context.api,
-            {.status = 503, .message = "too many requests wait to be read; try again later"});
+  context.Refuse({.status = 503, .message = "too many requests wait to be read; try again later"});
 }
 
-void RouteRunner::RunBody(const ServerContext& context, const Route& route, const std::string& text,
-                          const Reply& reply) {
+void RouteRunner::RunBody(const ServerContext& context, const Route& route,
+                          const std::string& text) {
   auto body = ParseJson(text);
-  if (!body.ok()) return SendError(*reply, context.api, FromStatus(body.status()));
-  if (!body->is_object()) {
-    return SendError(*reply, context.api, {.message = "the request is not a JSON object"});
-  }
+  if (!body.ok()) return context.Refuse(body.status());
+  if (!body->is_object()) return context.Refuse({.message = "the request is not a JSON object"});
   if (const auto* const change = std::get_if<ChangesModels>(&route.kind)) {
-    return change->run(context, *body, reply);
+    return change->run(context, *body);
   }
   const auto asked = std::make_shared<Asked>(Asked{.context = context,
                                                    .route = std::get<WithModel>(route.kind),
                                                    .body = std::move(*body),
-                                                   .bytes = text.size(),
-                                                   .reply = reply});
+                                                   .bytes = text.size()});
   if (options_.ignore_images) ReplacePictures(asked->body);
   const auto prompt_use = asked->route.prompt_use;
   asked->volatile_lines = options_.volatile_lines.Apply(
@@ -90,26 +82,25 @@ void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked) {
   const WithModel& route = asked->route;
   Fields fields(asked->body);
   const std::string name = fields.Text("model", fields.Text("name"));
-  if (!fields.ok()) return asked->Refuse(FromFields(fields));
+  if (!fields.ok()) return context.Refuse(fields);
   const auto model = FindModel(context.host.source(), name);
-  if (!model.ok()) return SendNoModel(*asked->reply, context.api, model.status());
+  if (!model.ok()) return context.RefuseModel(model.status());
   context.entry->UseModel(model->name);
   std::optional<double> stay_seconds;
   if (route.stay_seconds != nullptr) {
     const auto read = route.stay_seconds(asked->body);
-    if (!read.ok()) return asked->Refuse(FromStatus(read.status()));
+    if (!read.ok()) return context.Refuse(read.status());
     // Among users with keys, how long a model stays is the administrator's.
     if (context.user.is_admin) stay_seconds = *read;
   }
-  const auto only_loads = route.only_loads;
-  if (only_loads != nullptr && only_loads(context, *model, asked->body, asked->reply)) return;
+  if (route.only_loads != nullptr && route.only_loads(context, *model, asked->body)) return;
   context.host.Acquire(*model, stay_seconds,
                        [this, asked, model = *model](Result<ModelLease> lease) {
-                         if (!lease.ok()) return asked->Refuse(FromStatus(lease.status()));
-                         worker_.GoOn(asked->bytes, [asked, model, lease = std::move(*lease)] {
+                         if (!lease.ok()) return asked->context.Refuse(lease.status());
+                         worker_.Continue(asked->bytes, [asked, model, lease = std::move(*lease)] {
                            RouteContext with_model(asked->context, model, lease);
                            with_model.volatile_lines = asked->volatile_lines;
-                           asked->route.run(with_model, asked->body, asked->reply);
+                           asked->route.run(with_model, asked->body);
                          });
                        });
 }

@@ -31,8 +31,7 @@ class RouteRunner {
   explicit RouteRunner(RouteRunnerOptions options);
 
   // Answers the request, or lets another thread answer. The route must outlive this.
-  void Run(const ServerContext& context, const Route& route, HttpRequest request,
-           const Reply& reply);
+  void Run(const ServerContext& context, const Route& route, HttpRequest request);
 
   // Returns whether no request is being read.
   bool idle() const { return worker_.idle() && manager_.idle(); }
@@ -42,8 +41,7 @@ class RouteRunner {
  private:
   struct Asked;
 
-  void RunBody(const ServerContext& context, const Route& route, const std::string& text,
-               const Reply& reply);
+  void RunBody(const ServerContext& context, const Route& route, const std::string& text);
   void RunWithModel(const std::shared_ptr<const Asked>& asked);
 
   RouteRunnerOptions options_;

@@ -58,15 +58,13 @@ bool IsRead(std::string_view method) {
   return method == "GET" || method == "HEAD";
 }
 
-void SendNoRoute(const RouteMatch& match, const ServerContext& context, std::string_view method,
-                 HttpReply& reply) {
+void SendNoRoute(const RouteMatch& match, const ServerContext& context, std::string_view method) {
   if (match.allowed.empty()) {
-    return SendError(
-        reply, context.api,
+    return context.Refuse(
         {.status = 404, .message = StrCat("there is no route ", Quoted(context.path))});
   }
   const ApiError error{.status = 405, .message = StrCat(Quoted(method), " is not allowed here")};
-  reply.Send(405, ErrorJson(context.api, error), {{"Allow", match.allowed}});
+  context.reply->Send(405, Dump(ErrorJson(context.api, error)), {{"Allow", match.allowed}});
 }
 
 }  // namespace kvcache::server

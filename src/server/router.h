@@ -35,7 +35,6 @@ class Router {
 bool IsRead(std::string_view method);
 
 // Answers with status 404 or 405. REQUIRES: match.route is null.
-void SendNoRoute(const RouteMatch& match, const ServerContext& context, std::string_view method,
-                 HttpReply& reply);
+void SendNoRoute(const RouteMatch& match, const ServerContext& context, std::string_view method);
 
 }  // namespace kvcache::server

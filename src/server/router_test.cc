@@ -10,12 +10,12 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "server/api/all_routes.h"
+#include "server/api/routes.h"
 
 namespace kvcache::server::router_test {
 namespace {
 
-void None(const ServerContext& /*context*/, const Reply& /*reply*/) {}
+void None(const ServerContext& /*context*/) {}
 
 const std::vector<Route> kRoutes = {
     {"GET", "/health", AtOnce{None}, Audience::kEveryone},

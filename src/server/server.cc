@@ -7,7 +7,7 @@
 #include <utility>
 
 #include "server/access.h"
-#include "server/api/all_routes.h"
+#include "server/api/routes.h"
 #include "server/http/cors.h"
 #include "server/route_runner.h"
 #include "server/router.h"
@@ -93,31 +93,30 @@ class ServerImpl final : public Server, private HttpHandler {
                           .api = ApiOf(request.path),
                           .path = request.path,
                           .parameter = std::move(match.parameter),
-                          .query = request.query};
-    if (const auto error = access_.CheckHost(request)) {
-      return SendError(*reply, context.api, *error);
-    }
-    if (IsPreflight(request, allowed_origins_)) return SendPreflight(request, *reply);
+                          .query = request.query,
+                          .reply = std::move(reply)};
+    if (const auto error = access_.CheckHost(request)) return context.Refuse(*error);
+    if (IsPreflight(request, allowed_origins_)) return SendPreflight(request, *context.reply);
     if (const auto error = access_.Identify(request, match.audience, &context.user)) {
-      return SendError(*reply, context.api, *error);
+      return context.Refuse(*error);
     }
     if (!IsRead(request.method)) {
-      auto recorded =
-          std::make_shared<RecordedReply>(std::move(reply), requests_, request, context.user);
+      auto recorded = std::make_shared<RecordedReply>(std::move(context.reply), requests_, request,
+                                                      context.user);
       context.entry = recorded->entry();
-      reply = std::move(recorded);
+      context.reply = std::move(recorded);
     }
-    if (match.route == nullptr) return SendNoRoute(match, context, request.method, *reply);
+    if (match.route == nullptr) return SendNoRoute(match, context, request.method);
     if (std::holds_alternative<ChangesModels>(match.route->kind)) {
       if (const auto error = access_.CheckChange(request, context.user)) {
-        return SendError(*reply, context.api, *error);
+        return context.Refuse(*error);
       }
     }
-    runner_.Run(context, *match.route, std::move(request), reply);
+    runner_.Run(context, *match.route, std::move(request));
   }
 
   std::string ErrorBody(std::string_view path, int status, std::string_view message) override {
-    return ErrorJson(ApiOf(path), {.status = status, .message = std::string(message)});
+    return Dump(ErrorJson(ApiOf(path), {.status = status, .message = std::string(message)}));
   }
 
   const Router router_{AllRoutes()};

@@ -48,39 +48,32 @@ std::string Dump(const Json& json) {
   return json.dump(-1, ' ', false, Json::error_handler_t::replace);
 }
 
-std::string ErrorJson(Api api, const ApiError& error) {
-  if (api == Api::kOllama) return Dump({{"error", error.message}});
-  if (api == Api::kAnthropic) {
-    return Dump({{"type", "error"},
-                 {"error", {{"type", AnthropicType(error.status)}, {"message", error.message}}}});
+Json ErrorJson(Api api, const ApiError& error) {
+  const char* const type = error.status < 500 ? "invalid_request_error" : "server_error";
+  switch (api) {
+    case Api::kOllama: return {{"error", error.message}};
+    case Api::kAnthropic:
+      return {{"type", "error"},
+              {"error", {{"type", AnthropicType(error.status)}, {"message", error.message}}}};
+    case Api::kLlamaCpp: {
+      Json json = {
+          {"code", error.status}, {"message", error.message}, {"type", LlamaCppType(error)}};
+      json.update(error.more);
+      return {{"error", std::move(json)}};
+    }
+    case Api::kOpenAi: break;
   }
-  if (api == Api::kLlamaCpp) {
-    Json json = {{"code", error.status}, {"message", error.message}, {"type", LlamaCppType(error)}};
-    json.update(error.more);
-    return Dump({{"error", std::move(json)}});
-  }
-  return Dump({{"error",
-                {{"message", error.message},
-                 {"type", error.status < 500 ? "invalid_request_error" : "server_error"},
-                 {"param", OrNull(error.param)},
-                 {"code", OrNull(error.code)}}}});
+  return {{"error",
+           {{"message", error.message},
+            {"type", type},
+            {"param", OrNull(error.param)},
+            {"code", OrNull(error.code)}}}};
 }
 
 void SendError(HttpReply& reply, Api api, const ApiError& error) {
   HttpHeaders headers;
   if (error.status == 429 || error.status == 503) headers.emplace_back("Retry-After", "1");
-  reply.Send(error.status, ErrorJson(api, error), std::move(headers));
-}
-
-void SendJson(HttpReply& reply, const Json& json) {
-  reply.Send(200, Dump(json));
-}
-
-void SendNoModel(HttpReply& reply, Api api, const Status& status) {
-  ApiError error = FromStatus(status);
-  error.param = "model";
-  if (error.status == 404) error.code = "model_not_found";
-  SendError(reply, api, error);
+  reply.Send(error.status, Dump(ErrorJson(api, error)), std::move(headers));
 }
 
 ApiError FromFields(const Fields& fields) {

@@ -1,4 +1,4 @@
-// The APIs, the shapes of their errors, and answers of JSON.
+// The APIs, and the shapes of their errors.
 //
 // Thread safety: free functions.
 #pragma once
@@ -26,11 +26,8 @@ struct ApiError {
   Json more = Json::object();  // further keys, of llama.cpp's errors
 };
 
-std::string ErrorJson(Api api, const ApiError& error);
+Json ErrorJson(Api api, const ApiError& error);
 void SendError(HttpReply& reply, Api api, const ApiError& error);
-// Sends the error of a search for the model that a request names.
-void SendNoModel(HttpReply& reply, Api api, const Status& status);
-void SendJson(HttpReply& reply, const Json& json);
 // Returns JSON in one line; bytes that are not UTF-8 become U+FFFD.
 std::string Dump(const Json& json);
 

@@ -31,7 +31,7 @@ class ClientStream {
 
   // Agrees on keys. REQUIRES: TLS.
   template <typename Done>
-  void Shake(Done done) {
+  void Handshake(Done done) {
     tls_->async_handshake(boost::asio::ssl::stream_base::server, std::move(done));
   }
   // REQUIRES: after the handshake of TLS, as WriteAll and EndWriting.

@@ -93,8 +93,8 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
     since_ = Clock::now();
     Tick();
     if (!stream_.is_tls()) return Read();
-    state_ = State::kShaking;
-    stream_.Shake([self = shared_from_this()](const error_code& error) {
+    state_ = State::kHandshake;
+    stream_.Handshake([self = shared_from_this()](const error_code& error) {
       if (error || self->closed_) return self->Close();
       self->state_ = State::kIdle;
       self->since_ = Clock::now();
@@ -168,7 +168,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
   }
 
  private:
-  enum class State { kShaking, kIdle, kReceiving, kAnswering, kEnding };
+  enum class State { kHandshake, kIdle, kReceiving, kAnswering, kEnding };
 
   bool Answers(std::uint64_t number) const {
     return !closed_ && number == number_ && state_ == State::kAnswering;
@@ -323,7 +323,7 @@ class TcpConnection final : public Connection, public std::enable_shared_from_th
       return now - time >= std::chrono::seconds(seconds);
     };
     if (sending_ && older(sent_, options.send_seconds)) return Close();
-    if (state_ == State::kShaking && older(since_, options.receive_seconds)) return Close();
+    if (state_ == State::kHandshake && older(since_, options.receive_seconds)) return Close();
     if (state_ == State::kIdle && older(since_, options.idle_seconds)) return Close();
     if (state_ == State::kEnding && !sending_ && older(since_, 2)) return Close();
     if (state_ == State::kReceiving && older(since_, options.receive_seconds)) {

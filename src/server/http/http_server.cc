@@ -14,6 +14,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/http/http_connection.h"
 
@@ -93,8 +94,8 @@ class SocketServer final : public HttpServer {
     error_code error;
     const auto address = asio::ip::make_address(sockets_->options.address, error);
     if (error) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("the address ", Quoted(sockets_->options.address), " is not an IP address")};
+      return InvalidArgument(
+          StrCat("the address ", Quoted(sockets_->options.address), " is not an IP address"));
     }
     const tcp::endpoint endpoint(address, sockets_->options.port);
     acceptor_.open(endpoint.protocol(), error);
@@ -121,12 +122,12 @@ class SocketServer final : public HttpServer {
     std::optional<context> made;
     if (options.tls_certificate.empty() && options.tls_key.empty()) return made;
     if (options.tls_certificate.empty() || options.tls_key.empty()) {
-      return Status(StatusCode::kInvalidArgument, "TLS needs both a certificate and its key");
+      return InvalidArgument("TLS needs both a certificate and its key");
     }
     context& tls = made.emplace(context::tls_server);
     error_code error;
     const auto wrong = [&](const std::string& file, const char* rule) {
-      return Status(StatusCode::kInvalidArgument, StrCat(file, ": ", rule, ": ", error.message()));
+      return InvalidArgument(StrCat(file, ": ", rule, ": ", error.message()));
     };
     tls.set_options(context::default_workarounds | context::no_tlsv1 | context::no_tlsv1_1, error);
     // A key with a password would be asked for on the terminal.

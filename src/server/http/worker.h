@@ -42,12 +42,12 @@ class Worker {
       const bool full = work_.size() >= max_ || bytes_ + bytes > max_bytes_;
       if (full && !work_.empty()) return false;
     }
-    GoOn(bytes, std::move(work));
+    Continue(bytes, std::move(work));
     return true;
   }
 
   // Does the rest of work that was admitted before: now, if this is the worker's thread.
-  void GoOn(std::size_t bytes, std::function<void()> work) {
+  void Continue(std::size_t bytes, std::function<void()> work) {
     if (current_ == this) return Do(work);
     {
       const std::lock_guard lock(mutex_);

@@ -55,14 +55,14 @@ class Host final : public ModelHost {
 
   void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
                std::function<void(Result<ModelLease>)> ready) override {
-    Loan loan(*this, model);
+    PreparedLease prepared(*this, model);
     std::unique_lock lock(mutex_);
     if (stopping_) {
       lock.unlock();
       return ready(Status(StatusCode::kCancelled, "the server is stopping"));
     }
     if (Entry* const entry = Find(model); entry != nullptr && !entry->leaving) {
-      ModelLease lease = Lend(*entry, std::move(loan), stay_seconds);
+      ModelLease lease = MakeLease(*entry, std::move(prepared), stay_seconds);
       lock.unlock();
       return ready(std::move(lease));
     }
@@ -72,12 +72,12 @@ class Host final : public ModelHost {
           Status(StatusCode::kCacheFull,
                  StrCat(options_.max_waiting, " requests wait for their models; try again later")));
     }
-    waiting_.push_back({std::move(loan), stay_seconds, std::move(ready)});
+    waiting_.push_back({std::move(prepared), stay_seconds, std::move(ready)});
     lock.unlock();
     changed_.notify_all();
   }
 
-  void LetGo(const ServedModel& model) override {
+  void Unload(const ServedModel& model) override {
     {
       const std::lock_guard lock(mutex_);
       if (Entry* const entry = Find(model); entry != nullptr) entry->stay_seconds = 0.0;
@@ -159,7 +159,7 @@ class Host final : public ModelHost {
     int users = 0;             // of them, those of requests
     bool leaving = false;      // gets no more requests
     std::uint64_t asked = 0;   // when, as a number that grows
-    Clock::time_point used{};  // when the last request let go of it
+    Clock::time_point used{};  // when the last request gave its lease back
   };
 
   // Gives a lease back at its end.
@@ -177,8 +177,8 @@ class Host final : public ModelHost {
   };
 
   // What a lease needs: made before the lock is taken, so that nothing fails in between.
-  struct Loan {
-    Loan(Host& host, ServedModel asked)
+  struct PreparedLease {
+    PreparedLease(Host& host, ServedModel asked)
         : model(std::move(asked)), back(std::make_shared<Returned>(host)) {}
 
     ServedModel model;
@@ -186,7 +186,7 @@ class Host final : public ModelHost {
   };
 
   struct Waiting {
-    Loan loan;
+    PreparedLease prepared;
     std::optional<double> stay_seconds;
     std::function<void(Result<ModelLease>)> ready;
     std::shared_ptr<Engine>
@@ -203,15 +203,15 @@ class Host final : public ModelHost {
     return nullptr;
   }
 
-  ModelLease Lend(Entry& entry, Loan loan, std::optional<double> stay_seconds) {
-    entry.model = std::move(loan.model);
+  ModelLease MakeLease(Entry& entry, PreparedLease prepared, std::optional<double> stay_seconds) {
+    entry.model = std::move(prepared.model);
     if (stay_seconds) entry.stay_seconds = *stay_seconds;
     entry.asked = ++asked_;
     ++entry.leases;
     ++entry.users;
-    loan.back->entry = &entry;
-    loan.back->is_use = true;
-    return ModelLease(std::move(loan.back), entry.service.get());
+    prepared.back->entry = &entry;
+    prepared.back->is_use = true;
+    return ModelLease(std::move(prepared.back), entry.service.get());
   }
 
   // May be called on any thread, also on the service's own.
@@ -247,7 +247,7 @@ class Host final : public ModelHost {
     }
   }
 
-  // Lets go of a model whose time has come. Returns whether there was one.
+  // Unloads a model whose time has come. Returns whether there was one.
   bool EndOne(std::unique_lock<std::mutex>& lock) {
     const auto now = Clock::now();
     for (auto entry = entries_.begin(); entry != entries_.end(); ++entry) {
@@ -278,10 +278,10 @@ class Host final : public ModelHost {
   // Gives the first request that waits its model, or begins to make room. Returns whether it did anything.
   bool ServeWaiting(std::unique_lock<std::mutex>& lock) {
     if (waiting_.empty()) return false;
-    if (Entry* const entry = Find(waiting_.front().loan.model); entry != nullptr) {
+    if (Entry* const entry = Find(waiting_.front().prepared.model); entry != nullptr) {
       if (entry->leaving) return false;  // it comes back after it has left
       Waiting waiting = TakeFirst();
-      ModelLease lease = Lend(*entry, std::move(waiting.loan), waiting.stay_seconds);
+      ModelLease lease = MakeLease(*entry, std::move(waiting.prepared), waiting.stay_seconds);
       lock.unlock();
       Give(waiting, std::move(lease));
       lock.lock();
@@ -294,7 +294,7 @@ class Host final : public ModelHost {
     loading_ = true;
     lock.unlock();
     std::list<Entry> loaded(1);
-    loaded.front().model = waiting.loan.model;
+    loaded.front().model = waiting.prepared.model;
     loaded.front().stay_seconds = options_.stay_seconds;
     const bool was_open = waiting.engine != nullptr;
     Status status = Open(waiting);
@@ -321,7 +321,7 @@ class Host final : public ModelHost {
     if (status.ok()) {
       if (stopping_) loaded.front().service->StopAccepting();
       entries_.splice(entries_.end(), loaded);
-      lease = Lend(entries_.back(), std::move(waiting.loan), waiting.stay_seconds);
+      lease = MakeLease(entries_.back(), std::move(waiting.prepared), waiting.stay_seconds);
     }
     lock.unlock();
     Give(waiting, status.ok() ? Result<ModelLease>(std::move(lease)) : status);
@@ -346,7 +346,7 @@ class Host final : public ModelHost {
   // Returns the model that has to leave before another one may come, or null.
   Entry* MustLeave(const Waiting& next) {
     if (entries_.empty()) return nullptr;
-    std::int64_t bytes = next.loan.model.bytes;
+    std::int64_t bytes = next.prepared.model.bytes;
     std::int64_t min_budget = next.min_budget;
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
@@ -388,7 +388,7 @@ class Host final : public ModelHost {
   // Opens the request's model, if it is not open.
   Status Open(Waiting& waiting) {
     if (waiting.engine != nullptr) return Status::Ok();
-    const ServedModel& model = waiting.loan.model;
+    const ServedModel& model = waiting.prepared.model;
     const auto start = Clock::now();
     const Status status = Guard(model, [&]() -> Status {
       KVCACHE_ASSIGN_OR_RETURN(auto engine, source_->Open(model));
@@ -450,7 +450,7 @@ class Host final : public ModelHost {
   // All guarded by mutex_.
   std::list<Entry> entries_;
   std::deque<Waiting> waiting_;
-  ServiceCounters gone_;  // of models that were let go of
+  ServiceCounters gone_;  // of models that were unloaded
   std::uint64_t asked_ = 0;
   bool loading_ = false, stopping_ = false, ending_ = false;
   bool has_loaded_ = false;  // any model; used on the host's thread

@@ -1,7 +1,7 @@
-// Loads models when requests ask for them, and lets them go when nobody does any more.
+// Loads models when requests ask for them, and unloads them when nobody does any more.
 //
 // A model is in use as long as a lease of it lives: every function that a request leaves behind holds one.
-// It is let go of when it was not in use for its time to stay, or when another model needs its place: of
+// It is unloaded when it was not in use for its time to stay, or when another model needs its place: of
 // those that are loaded, the one whose last use is oldest. If that one is in use, requests for it wait
 // from then on, so that the other model's turn comes.
 //
@@ -46,7 +46,7 @@ using ModelLease = std::shared_ptr<TextService>;
 struct LoadedModel {
   ServedModel model;
   ModelLease lease;
-  double seconds_left = kForever;  // before it is let go of, if nobody asks for it
+  double seconds_left = kForever;  // before it is unloaded, if nobody asks for it
 };
 
 class ModelHost {
@@ -62,9 +62,9 @@ class ModelHost {
   // kCancelled after StopAccepting.
   virtual void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
                        std::function<void(Result<ModelLease>)> ready) = 0;
-  // Lets go of the model when it is not in use any more, if it is loaded.
-  virtual void LetGo(const ServedModel& model) = 0;
-  // Returns the loaded models, the one that was asked for last first. To look at them is no use.
+  // Unloads the model when it is not in use any more, if it is loaded.
+  virtual void Unload(const ServedModel& model) = 0;
+  // Returns the loaded models, the one that was asked for last first. A lease from here is no use of the model.
   virtual std::vector<LoadedModel> Loaded() = 0;
 
   // The sums over all models that were ever loaded.

@@ -175,12 +175,12 @@ TEST_F(ModelHostTest, LetsGoWhenTheTimeIsOver) {
   looked.clear();
   (void)Acquire("story", 0.05);
   EXPECT_TRUE(BecomesLoaded({})) << "to look at a model is no use of it";
-  // A request's time replaces the host's, and LetGo both.
+  // A request's time replaces the host's, and Unload both.
   (void)Acquire("story", kForever);
   std::this_thread::sleep_for(std::chrono::milliseconds(150));
   EXPECT_THAT(Names(), ElementsAre("story"));
   EXPECT_EQ(host_->Loaded()[0].seconds_left, kForever);
-  host_->LetGo(Files::Model("story"));
+  host_->Unload(Files::Model("story"));
   EXPECT_TRUE(BecomesLoaded({}));
 }
 
@@ -265,7 +265,7 @@ TEST_F(ModelHostTest, ModelsShareOneBudget) {
     ASSERT_LE(Held(*window), budget / 2);
   }
   *window = nullptr;
-  host_->LetGo(Files::Model("story-window"));
+  host_->Unload(Files::Model("story-window"));
   ASSERT_TRUE(BecomesLoaded({"story"}));
   EXPECT_GT(Fill(*story, budget / 2), budget / 2) << "alone it has the whole budget again";
   EXPECT_LE(Held(*story), budget);

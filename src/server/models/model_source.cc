@@ -1,5 +1,6 @@
 #include "server/models/model_source.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "model/model.h"
 
@@ -7,7 +8,7 @@ namespace kvcache::server {
 namespace {
 
 Status Fixed() {
-  return {StatusCode::kUnsupported, "the models of this server cannot be changed"};
+  return Unsupported("the models of this server cannot be changed");
 }
 
 class OneModelSource final : public ModelSource {

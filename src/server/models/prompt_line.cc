@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "base/utf8.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache::server {
@@ -10,23 +11,15 @@ namespace {
 constexpr std::size_t kMaxTokens = 64;      // on each side
 constexpr std::size_t kMaxLineBytes = 100;  // on each side
 
-bool IsInsideCharacter(char byte) {
-  return (static_cast<unsigned char>(byte) & 0xC0) == 0x80;
-}
-
 // Returns at most kMaxLineBytes from the end of a text, from the beginning of a character on.
 std::string LastBytes(const std::string& text) {
   std::size_t begin = text.size() - std::min(text.size(), kMaxLineBytes);
-  while (begin < text.size() && begin > 0 && IsInsideCharacter(text[begin])) ++begin;
+  while (begin < text.size() && begin > 0 && IsContinuation(text[begin])) ++begin;
   return text.substr(begin);
 }
 
-// Returns at most kMaxLineBytes from the beginning of a text, up to the end of a character.
-std::string FirstBytes(const std::string& text) {
-  if (text.size() <= kMaxLineBytes) return text;
-  std::size_t end = kMaxLineBytes;
-  while (end > 0 && IsInsideCharacter(text[end])) --end;
-  return text.substr(0, end);
+std::string FirstBytes(std::string_view text) {
+  return std::string(BeginningOf(text, kMaxLineBytes));
 }
 
 }  // namespace

@@ -170,9 +170,9 @@ class Service final : public TextService {
     });
   }
 
-  void Look(std::function<void(const Scheduler&, std::int64_t)> look) override {
-    AddTask([this, look = std::move(look)] {
-      look(*scheduler_, engine_.cache().memory()->FreeCells());
+  void View(std::function<void(const Scheduler&, std::int64_t)> view) override {
+    AddTask([this, view = std::move(view)] {
+      view(*scheduler_, engine_.cache().memory()->FreeCells());
     });
   }
 
@@ -229,13 +229,6 @@ class Service final : public TextService {
     ~Places() { running -= count; }
   };
 
-  // Holds what a request's end needs of its prompt.
-  struct SentPrompt {
-    std::vector<std::int32_t> tokens{};
-    std::vector<PromptPin> pins{};
-    std::uint64_t salt = 0;
-  };
-
   // Returns what follows a request's form, or null. `is_new`: whether no request before had the form.
   Result<std::shared_ptr<FormConstraint>> Constrain(const TextRequest& request, bool is_new) {
     AnswerForm form = request.form;
@@ -267,14 +260,9 @@ class Service final : public TextService {
     KVCACHE_ASSIGN_OR_RETURN(const std::shared_ptr<FormConstraint> constraint,
                              Constrain(request, is_new));
     scheduled.constraint = constraint;
-    auto sent = std::make_shared<SentPrompt>();
-    sent->pins = std::exchange(request.pins, {});
-    sent->salt = request.salt;
-    sent->tokens = request.prompt.tokens;
-    const bool wants_logits = request.top_logprobs >= 0;
     const auto writer = std::make_shared<TextWriter>(engine_.tokenizer(), std::move(request));
     scheduled.on_started = [writer](const ReuseReport& reuse) { writer->Started(reuse); };
-    if (wants_logits) {
+    if (writer->request().top_logprobs >= 0) {
       scheduled.on_logits = [writer](Position /*length*/, std::span<const float> logits) {
         writer->TakeLogits(logits);
       };
@@ -286,12 +274,12 @@ class Service final : public TextService {
       last = now;
       return writer->Push(token);
     };
-    scheduled.on_done = [this, writer, constraint,
-                         sent = std::move(sent)](const RequestResult& result) {
-      Keep(*sent, result);
+    scheduled.on_done = [this, writer, constraint](const RequestResult& result) {
+      Keep(writer->request(), result);
       Count(result);
       --running_;
-      writer->Finish(Explained(result, constraint.get()), DifferenceOf(*sent, result),
+      writer->Finish(Explained(result, constraint.get()),
+                     DifferenceOf(writer->request().prompt, result),
                      ending_all_ ? Stopping() : Status::Ok());
       --unfinished_;
     };
@@ -334,14 +322,15 @@ class Service final : public TextService {
   }
 
   // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
-  void Keep(const SentPrompt& prompt, const RequestResult& result) {
+  void Keep(const TextRequest& request, const RequestResult& result) {
     try {
       const double now = scheduler_->Now();
       if (result.status.code() == StatusCode::kCacheFull) pins_.Clear(now);
-      for (const PromptPin& pin : prompt.pins) {
+      for (const PromptPin& pin : request.pins) {
         const auto length = static_cast<std::size_t>(pin.length);
         if (result.status.ok()) {
-          pins_.Pin(std::span(prompt.tokens).first(length), now + pin.seconds, now, prompt.salt);
+          pins_.Pin(std::span(request.prompt.tokens).first(length), now + pin.seconds, now,
+                    request.salt);
         }
       }
     } catch (const std::exception&) {
@@ -350,7 +339,7 @@ class Service final : public TextService {
   }
 
   // A prompt of which all is new has no line that differs.
-  PromptDifference DifferenceOf(const SentPrompt& prompt, const RequestResult& result) const {
+  PromptDifference DifferenceOf(const Prompt& prompt, const RequestResult& result) const {
     const std::vector<PrefixMiss>& missed = result.reuse.missed;
     const bool differs = std::any_of(missed.begin(), missed.end(), [](const PrefixMiss& miss) {
       return miss.reason == MissReason::kDiffers;

@@ -112,8 +112,8 @@ class TextService {
   // Calls `done` on the engine's thread with what the prompt would reuse now.
   virtual void Probe(std::vector<std::int32_t> prompt, std::uint64_t salt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
-  // Calls `look` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
-  virtual void Look(std::function<void(const Scheduler&, std::int64_t free_cells)> look) = 0;
+  // Calls `view` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
+  virtual void View(std::function<void(const Scheduler&, std::int64_t free_cells)> view) = 0;
   // Changes the bytes that keys, values and states may take (Scheduler::SetBudget); pins go if nothing
   // else can. Then calls `done` on the engine's thread. If the service ends before, `done` is dropped.
   virtual void SetBudget(std::int64_t bytes, std::function<void()> done) = 0;

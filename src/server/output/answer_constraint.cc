@@ -6,6 +6,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "grammar/json_grammar.h"
@@ -48,10 +49,9 @@ class MaskConstraint final : public FormConstraint {
   }
   Status TooLarge() const override {
     if (!allowed_.full()) return Status::Ok();
-    return {StatusCode::kInvalidArgument,
-            StrCat("the form that is asked for is too large: it needs more than ",
-                   GrammarAutomaton::kMaxStates, " states, or more than ",
-                   GrammarAutomaton::kMaxPlaces, " places in one of them")};
+    return InvalidArgument(StrCat("the form that is asked for is too large: it needs more than ",
+                                  GrammarAutomaton::kMaxStates, " states, or more than ",
+                                  GrammarAutomaton::kMaxPlaces, " places in one of them"));
   }
 
  private:
@@ -62,8 +62,9 @@ class MaskConstraint final : public FormConstraint {
 
 Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
   auto grammar = builder.Finish(root);
-  if (!grammar.ok())
+  if (!grammar.ok()) {
     return Status(grammar.status().code(), "the schema " + grammar.status().message());
+  }
   Form form;
   if (auto wanted = WantedPart(*grammar)) {
     form.wanted = std::make_shared<const Grammar>(*std::move(wanted));
@@ -88,8 +89,8 @@ Result<Json> ObjectsOf(const Json& schema) {
   const bool listed =
       type.is_array() && std::find(type.begin(), type.end(), "object") != type.end();
   if (type != "object" && !listed) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("its parameters have the 'type' ", type.dump(), "; must be \"object\""));
+    return InvalidArgument(
+        StrCat("its parameters have the 'type' ", type.dump(), "; must be \"object\""));
   }
   Json objects = schema;
   objects["type"] = "object";
@@ -164,26 +165,6 @@ std::string_view BehindThoughts(std::string_view text) {
   return rest.substr(std::min(rest.find_first_not_of(kSpaces), rest.size()));
 }
 
-// Reads {"type": "json_schema", …} with the schema at `schema`, "json_object" with or without one, or "text".
-AnswerForm ReadForm(Fields& fields, const std::string& name, const Json& format,
-                    const Json& schema) {
-  const Json type = format.value("type", Json());
-  if (type == "text") return nullptr;
-  if (type == "json_object" && schema.is_null()) return JsonObjectForm();
-  if (type != "json_schema" && type != "json_object") {
-    fields.Fail(name, "must have the 'type' \"text\", \"json_object\" or \"json_schema\"");
-    return nullptr;
-  }
-  if (!schema.is_object()) {
-    fields.Fail(name, "has no 'schema' that is an object");
-    return nullptr;
-  }
-  auto form = SchemaForm(schema);
-  if (form.ok()) return *form;
-  fields.Fail(name, "is refused: " + form.status().message());
-  return nullptr;
-}
-
 }  // namespace
 
 AnswerForm JsonObjectForm() {
@@ -211,8 +192,7 @@ Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
   constexpr std::string_view kBegin = "<tool_call>";
   const bool tags = syntax == CallSyntax::kTags;
   if (!calls.forced && !tags) {
-    return Status(
-        StatusCode::kUnsupported,
+    return Unsupported(
         "the model writes calls without tags; calls follow a schema only if they are forced");
   }
   GrammarBuilder builder;
@@ -285,70 +265,8 @@ Result<std::shared_ptr<FormConstraint>> MakeConstraint(
     if (constraint->Begin(text)) return std::shared_ptr<FormConstraint>(std::move(constraint));
     KVCACHE_RETURN_IF_ERROR(constraint->TooLarge());
   }
-  return Status(StatusCode::kInvalidArgument,
-                StrCat("no answer of the form that is asked for begins with the last message, ",
-                       Quoted(begun)));
-}
-
-AnswerForm ReadResponseFormat(Fields& fields) {
-  const Json* const format = fields.Find("response_format");
-  if (format == nullptr) return nullptr;
-  if (!format->is_object()) {
-    fields.Fail("response_format", "must be an object");
-    return nullptr;
-  }
-  // Some servers' clients write the schema beside the type.
-  Json inner = format->value("json_schema", Json());
-  if (inner.is_null()) inner = *format;
-  return ReadForm(fields, "response_format", *format,
-                  inner.is_object() ? inner.value("schema", Json()) : Json());
-}
-
-AnswerForm ReadTextFormat(Fields& fields) {
-  const Json* const text = fields.Find("text");
-  if (text == nullptr) return nullptr;
-  const Json format = text->is_object() ? text->value("format", Json()) : Json(0);
-  if (format.is_null()) return nullptr;
-  if (!format.is_object()) {
-    fields.Fail(text->is_object() ? "text.format" : "text", "must be an object");
-    return nullptr;
-  }
-  return ReadForm(fields, "text.format", format, format.value("schema", Json()));
-}
-
-AnswerForm ReadOllamaFormat(Fields& fields) {
-  const Json* const format = fields.Find("format");
-  if (format == nullptr || *format == Json("")) return nullptr;
-  if (*format == "json") return JsonObjectForm();
-  if (!format->is_object()) {
-    fields.Fail("format", "must be \"json\" or a JSON schema");
-    return nullptr;
-  }
-  auto form = SchemaForm(*format);
-  if (form.ok()) return *form;
-  fields.Fail("format", "is refused: " + form.status().message());
-  return nullptr;
-}
-
-AnswerForm ReadOutputFormat(Fields& fields) {
-  const Json* format = fields.Find("output_format");
-  std::string name = "output_format";
-  if (const Json* const config = fields.Find("output_config"); config != nullptr) {
-    if (!config->is_object()) {
-      fields.Fail("output_config", "must be an object");
-      return nullptr;
-    }
-    if (config->contains("format") && !(*config)["format"].is_null()) {
-      format = &(*config)["format"];
-      name = "output_config";
-    }
-  }
-  if (format == nullptr) return nullptr;
-  if (!format->is_object()) {
-    fields.Fail(name, "must be an object");
-    return nullptr;
-  }
-  return ReadForm(fields, name, *format, format->value("schema", Json()));
+  return InvalidArgument(StrCat(
+      "no answer of the form that is asked for begins with the last message, ", Quoted(begun)));
 }
 
 }  // namespace kvcache::server

@@ -1,7 +1,7 @@
 // What a request says about the form of its answer, as a constraint of its tokens: JSON, a JSON schema, or
 // calls of tools.
 //
-// Thread safety: free functions; Constraints is a constant.
+// Thread safety: free functions.
 #pragma once
 
 #include <cstdint>
@@ -76,11 +76,5 @@ class FormConstraint : public TokenConstraint {
 // the form. Errors: kInvalidArgument if no text of the form begins so, or if the form is too large.
 Result<std::shared_ptr<FormConstraint>> MakeConstraint(
     const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun);
-
-// Read the form that a request asks for. The first error is kept in `fields`.
-AnswerForm ReadResponseFormat(Fields& fields);  // OpenAI's response_format
-AnswerForm ReadTextFormat(Fields& fields);      // text.format of OpenAI's responses
-AnswerForm ReadOllamaFormat(Fields& fields);    // Ollama's format
-AnswerForm ReadOutputFormat(Fields& fields);  // Anthropic's output_format and output_config.format
 
 }  // namespace kvcache::server

@@ -6,6 +6,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/strings.h"
 #include "server/api/errors.h"
 #include "server/models/text_service.h"
 #include "server/output/answer_parser.h"
@@ -19,11 +20,20 @@ struct Answer {
   std::vector<ToolCall> calls{};
 };
 
+// Returns an event of a stream.
+inline std::string Event(const Json& data) {
+  return StrCat("data: ", Dump(data), "\n\n");
+}
+// Returns one that is named by the "type" of its data.
+inline std::string TypedEvent(const Json& data) {
+  return StrCat("event: ", data["type"].get_ref<const std::string&>(), "\n", Event(data));
+}
+
 // The shape of an answer in one API. One thread at a time, the engine's.
 class AnswerShape {
  public:
   virtual ~AnswerShape() = default;
-  virtual std::string_view stream_type() const = 0;
+  virtual std::string_view stream_type() const { return "text/event-stream; charset=utf-8"; }
   // Returns a stream's first bytes. `reuse` is known before the first text.
   virtual std::string Start(const ReuseReport& /*reuse*/) { return {}; }
   // Takes a token of the parts that come next; the second one only if log probabilities are wanted.

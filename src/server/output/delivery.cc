@@ -25,15 +25,15 @@ struct Choices {
   void Fail(const Status& status, AnswerShape& shape) {
     if (std::exchange(failed, true)) return;
     if (!begun) return SendError(*reply, api, FromStatus(status));
-    entry->Fail(FromStatus(status).message);
-    if (std::string last = shape.Failure(FromStatus(status)); !last.empty()) {
-      reply->Write(std::move(last));
-      return reply->End();
-    }
-    const std::string error = ErrorJson(api, FromStatus(status));
-    const char* const name = api == Api::kAnthropic ? "event: error\n" : "";
-    reply->Write(api == Api::kOllama ? error + "\n" : StrCat(name, "data: ", error, "\n\n"));
+    entry->Fail(status.message());
+    std::string last = shape.Failure(FromStatus(status));
+    reply->Write(last.empty() ? ErrorEvent(ErrorJson(api, FromStatus(status))) : std::move(last));
     reply->End();
+  }
+
+  std::string ErrorEvent(const Json& error) const {
+    if (api == Api::kOllama) return Dump(error) + "\n";
+    return api == Api::kAnthropic ? TypedEvent(error) : Event(error);
   }
 };
 
@@ -127,7 +127,7 @@ struct Delivery {
     Json& whole = all->wholes.front();
     for (std::size_t i = 1; i < all->wholes.size(); ++i) shape->AddChoice(whole, all->wholes[i]);
     if (all->wholes.size() > 1) shape->SetTotal(whole, all->total);
-    SendJson(*all->reply, whole);
+    all->reply->Send(200, Dump(whole));
   }
 };
 
@@ -177,24 +177,42 @@ void Connect(TextRequest& request, const std::shared_ptr<Delivery>& delivery) {
 
 }  // namespace
 
-void Deliver(const RouteContext& context, const TextRequest& request, bool stream,
-             std::shared_ptr<AnswerShape> shape, const Reply& reply) {
-  DeliverChoices(context, {{.request = request, .shape = std::move(shape)}}, stream, reply);
+void Deliver(const RouteContext& context, TextRequest request, bool stream,
+             std::shared_ptr<AnswerShape> shape) {
+  std::vector<AnswerChoice> choices(1);
+  choices[0].request = std::move(request);
+  choices[0].shape = std::move(shape);
+  DeliverChoices(context, std::move(choices), stream);
 }
 
-void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choices, bool stream,
-                    const Reply& reply) {
+std::vector<AnswerChoice> MakeChoices(
+    TextRequest request, std::vector<Prompt> prompts, std::int64_t count,
+    const std::function<std::shared_ptr<AnswerShape>(const Prompt& prompt, int index)>&
+        make_shape) {
+  std::vector<AnswerChoice> all;
+  for (Prompt& prompt : prompts) {
+    request.prompt = std::move(prompt);
+    for (std::int64_t i = 0; i < count; ++i) {
+      all.push_back({.request = request,
+                     .shape = make_shape(request.prompt, static_cast<int>(all.size())),
+                     .counts_prompt = i == 0});
+      all.back().request.sampling.seed += static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15;
+    }
+  }
+  return all;
+}
+
+void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choices, bool stream) {
   TextService& service = context.service;
   const int max = service.engine().context();
   for (const AnswerChoice& choice : choices) {
     const auto tokens = std::ssize(choice.request.prompt.tokens);
     if (tokens < max) continue;
-    return SendError(*reply, context.api,
-                     TooLong(context.api, choice.shape->prompt_field(), tokens, max));
+    return context.Refuse(TooLong(context.api, choice.shape->prompt_field(), tokens, max));
   }
   const auto all = std::make_shared<Choices>();
   all->lease = context.lease;
-  all->reply = reply;
+  all->reply = context.reply;
   all->entry = context.entry;
   all->api = context.api;
   all->stream = stream;
@@ -216,12 +234,12 @@ void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choic
   auto ids = service.Submit(std::move(requests));
   if (!ids.ok()) {
     // Some choices may have begun on the engine's thread.
-    service.Look([all, shape = choices.front().shape, status = ids.status()](const auto&, auto) {
+    service.View([all, shape = choices.front().shape, status = ids.status()](const auto&, auto) {
       all->Fail(status, *shape);
     });
     return;
   }
-  reply->OnGone([lease = context.lease, ids = std::move(*ids)] {
+  context.reply->OnGone([lease = context.lease, ids = std::move(*ids)] {
     for (const RequestId id : ids) lease->Cancel(id);
   });
 }

@@ -18,29 +18,23 @@ double LogSum(std::span<const float> logits) {
   return max + std::log(sum);
 }
 
-std::vector<std::string> Joined(std::vector<std::string> a, const std::vector<std::string>& b) {
-  a.insert(a.end(), b.begin(), b.end());
-  return a;
+// Returns the texts that end an answer: the request's, then the model's.
+std::vector<std::string> StopsOf(const TextRequest& request) {
+  std::vector<std::string> stops = request.stop;
+  stops.insert(stops.end(), request.prompt.stops.begin(), request.prompt.stops.end());
+  return stops;
 }
 
 }  // namespace
 
 TextWriter::TextWriter(const Tokenizer& tokenizer, TextRequest request)
-    : tokenizer_(tokenizer),
-      on_started_(std::move(request.on_started)),
-      on_logprob_(std::move(request.on_logprob)),
-      top_logprobs_(static_cast<std::size_t>(std::max(request.top_logprobs, 0))),
-      on_token_(std::move(request.on_token)),
-      on_text_(std::move(request.on_text)),
-      on_done_(std::move(request.on_done)),
-      model_stops_(request.prompt.stops),
-      text_(tokenizer, Joined(std::move(request.stop), model_stops_)) {
-  if (request.prompt.chat) text_.ContinueAfter(request.prompt.tokens.back());
+    : tokenizer_(tokenizer), request_(std::move(request)), text_(tokenizer, StopsOf(request_)) {
+  if (request_.prompt.chat) text_.ContinueAfter(request_.prompt.tokens.back());
 }
 
 void TextWriter::Started(const ReuseReport& reuse) {
   try {
-    if (on_started_) on_started_(reuse);
+    if (request_.on_started) request_.on_started(reuse);
   } catch (const std::exception&) {
     failed_ = true;
   }
@@ -76,8 +70,8 @@ void TextWriter::Finish(const RequestResult& result, PromptDifference difference
 }
 
 bool TextWriter::Take(std::int32_t token) {
-  if (!logits_.empty()) on_logprob_(LogprobOf(token));
-  if (on_token_) on_token_(token);
+  if (!logits_.empty()) request_.on_logprob(LogprobOf(token));
+  if (request_.on_token) request_.on_token(token);
   ++generated_;
   Emit(text_.Push(token));
   return !text_.stopped() && !refused_;
@@ -95,7 +89,8 @@ TokenLogprob TextWriter::LogprobOf(std::int32_t token) const {
   TokenLogprob result{.text = text(own), .logprob = logprob(own), .token = token};
   std::vector<std::size_t> order(logits_.size());
   std::iota(order.begin(), order.end(), std::size_t{0});
-  const std::size_t top = std::min(top_logprobs_, order.size());
+  const auto top =
+      std::min(static_cast<std::size_t>(std::max(request_.top_logprobs, 0)), order.size());
   std::partial_sort(order.begin(), order.begin() + static_cast<std::ptrdiff_t>(top), order.end(),
                     [&](std::size_t a, std::size_t b) {
                       return std::pair(logits_[b], a) < std::pair(logits_[a], b);
@@ -111,21 +106,20 @@ void TextWriter::Deliver(const RequestResult& result, PromptDifference differenc
   if (failed_) status = {StatusCode::kOutOfMemory, "no memory for the text of an answer"};
   if (!refused_ && status.ok()) Emit(text_.Finish());
   const bool stopped = text_.stopped() || refused_;
-  on_done_({.status = std::move(status),
-            .stop = stopped ? StopReason::kStopString : result.stop,
-            .stop_string = IsOfModel(text_.found()) ? std::string() : text_.found(),
-            .generated = generated_,
-            .reuse = result.reuse,
-            .difference = std::move(difference),
-            .first_token_ms = result.first_token_ms,
-            .total_ms = result.total_ms});
+  const std::vector<std::string>& of_model = request_.prompt.stops;
+  const bool is_own = std::find(of_model.begin(), of_model.end(), text_.found()) == of_model.end();
+  request_.on_done({.status = std::move(status),
+                    .stop = stopped ? StopReason::kStopString : result.stop,
+                    .stop_string = is_own ? text_.found() : std::string(),
+                    .generated = generated_,
+                    .reuse = result.reuse,
+                    .difference = std::move(difference),
+                    .first_token_ms = result.first_token_ms,
+                    .total_ms = result.total_ms});
 }
 
-bool TextWriter::IsOfModel(const std::string& stop) const {
-  return std::find(model_stops_.begin(), model_stops_.end(), stop) != model_stops_.end();
-}
 void TextWriter::Emit(const std::string& text) {
-  if (!text.empty() && !refused_ && on_text_) refused_ = !on_text_(text);
+  if (!text.empty() && !refused_ && request_.on_text) refused_ = !request_.on_text(text);
 }
 
 }  // namespace kvcache::server

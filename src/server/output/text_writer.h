@@ -4,10 +4,8 @@
 #pragma once
 
 #include <cstdint>
-#include <functional>
 #include <span>
 #include <string>
-#include <string_view>
 #include <vector>
 
 #include "engine/request/text_stream.h"
@@ -21,6 +19,7 @@ class TextWriter {
   // `tokenizer` must outlive it.
   TextWriter(const Tokenizer& tokenizer, TextRequest request);
 
+  const TextRequest& request() const { return request_; }
   void Started(const ReuseReport& reuse);
   // Takes what the next token is drawn from.
   void TakeLogits(std::span<const float> logits);
@@ -34,18 +33,11 @@ class TextWriter {
   bool Take(std::int32_t token);
   TokenLogprob LogprobOf(std::int32_t token) const;
   void Deliver(const RequestResult& result, PromptDifference difference, Status status);
-  bool IsOfModel(const std::string& stop) const;
   void Emit(const std::string& text);
 
   const Tokenizer& tokenizer_;
-  std::function<void(const ReuseReport&)> on_started_;
-  std::function<void(TokenLogprob)> on_logprob_;
-  std::size_t top_logprobs_;
+  TextRequest request_;
   std::vector<float> logits_;  // that the next token is drawn from, if they are wanted
-  std::function<void(std::int32_t)> on_token_;
-  std::function<bool(std::string_view)> on_text_;
-  std::function<void(const TextResult&)> on_done_;
-  std::vector<std::string> model_stops_;
   TextStream text_;
   std::int32_t generated_ = 0;
   bool failed_ = false;

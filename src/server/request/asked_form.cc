@@ -11,6 +11,19 @@
 namespace kvcache::server {
 namespace {
 
+// Takes a form that was made for a field; the error, if there is one, is the field's.
+AnswerForm Take(Fields& fields, const std::string& name, Result<AnswerForm> form) {
+  if (form.ok()) return std::move(*form);
+  fields.Fail(name, "is refused: " + form.status().message());
+  return nullptr;
+}
+
+// Refuses a value of another kind than the field's.
+AnswerForm Refuse(Fields& fields, const std::string& name, const char* rule) {
+  fields.Fail(name, rule);
+  return nullptr;
+}
+
 // Reads a schema, or the text of one.
 AnswerForm ReadSchema(Fields& fields, const char* name, const Json& given) {
   Json schema = given;
@@ -18,28 +31,17 @@ AnswerForm ReadSchema(Fields& fields, const char* name, const Json& given) {
     auto parsed = ParseJson(given.get_ref<const std::string&>());
     if (parsed.ok()) schema = std::move(*parsed);
   }
-  if (!schema.is_object()) {
-    fields.Fail(name, "must be a JSON schema");
-    return nullptr;
-  }
-  auto form = SchemaForm(schema);
-  if (form.ok()) return std::move(*form);
-  fields.Fail(name, "is refused: " + form.status().message());
-  return nullptr;
+  if (!schema.is_object()) return Refuse(fields, name, "must be a JSON schema");
+  return Take(fields, name, SchemaForm(schema));
 }
 
 // Reads the texts of which the answer is one.
 AnswerForm ReadChoices(Fields& fields, const char* name, const Json& given) {
   if (!given.is_array() || given.empty()) {
-    fields.Fail(name, "must be an array of strings, none of them empty");
-    return nullptr;
+    return Refuse(fields, name, "must be an array of strings, none of them empty");
   }
   const std::vector<std::string> choices = fields.Texts(name, 10'000);
-  if (!fields.ok()) return nullptr;
-  auto form = ChoiceForm(choices);
-  if (form.ok()) return std::move(*form);
-  fields.Fail(name, "is refused: " + form.status().message());
-  return nullptr;
+  return fields.ok() ? Take(fields, name, ChoiceForm(choices)) : nullptr;
 }
 
 // Returns whether an object has nothing but values that say nothing: clients send all fields that they know.
@@ -54,10 +56,7 @@ AnswerForm ReadStructured(Fields& fields, const Json& given) {
   // A boolean of other servers says that response_format is strict, which it always is.
   if (given.is_boolean() || SaysNothing(given)) return nullptr;
   Fields inner(given, "structured_outputs.");
-  if (!inner.ok()) {
-    fields.Fail("structured_outputs", "must be an object");
-    return nullptr;
-  }
+  if (!inner.ok()) return Refuse(fields, "structured_outputs", "must be an object");
   for (const char* const name : {"regex", "grammar", "structural_tag", "whitespace_pattern"}) {
     inner.Refuse(name, "");
   }
@@ -79,6 +78,57 @@ AnswerForm ReadStructured(Fields& fields, const Json& given) {
   if (kinds != 1)
     fields.Fail("structured_outputs", "must have one of 'json', 'choice', 'json_object'");
   return form;
+}
+
+// Reads {"type": "json_schema", …} with the schema at `schema`, "json_object" with or without one, or "text".
+AnswerForm ReadTyped(Fields& fields, const std::string& name, const Json& format,
+                     const Json& schema) {
+  const Json type = format.value("type", Json());
+  if (type == "text") return nullptr;
+  if (type == "json_object" && schema.is_null()) return JsonObjectForm();
+  if (type != "json_schema" && type != "json_object") {
+    return Refuse(fields, name,
+                  "must have the 'type' \"text\", \"json_object\" or \"json_schema\"");
+  }
+  if (!schema.is_object()) return Refuse(fields, name, "has no 'schema' that is an object");
+  return Take(fields, name, SchemaForm(schema));
+}
+
+// Reads OpenAI's response_format.
+AnswerForm ReadResponseFormat(Fields& fields, const Json& format) {
+  if (!format.is_object()) return Refuse(fields, "response_format", "must be an object");
+  // Some servers' clients write the schema beside the type.
+  Json inner = format.value("json_schema", Json());
+  if (inner.is_null()) inner = format;
+  return ReadTyped(fields, "response_format", format,
+                   inner.is_object() ? inner.value("schema", Json()) : Json());
+}
+
+// Reads Ollama's format.
+AnswerForm ReadOllamaFormat(Fields& fields, const Json& format) {
+  if (format == "") return nullptr;
+  if (format == "json") return JsonObjectForm();
+  if (!format.is_object()) return Refuse(fields, "format", "must be \"json\" or a JSON schema");
+  return Take(fields, "format", SchemaForm(format));
+}
+
+// Reads a format that has its schema beside its type; null: any text.
+AnswerForm ReadFlat(Fields& fields, const std::string& name, const Json& format) {
+  if (format.is_null()) return nullptr;
+  if (!format.is_object()) return Refuse(fields, name, "must be an object");
+  return ReadTyped(fields, name, format, format.value("schema", Json()));
+}
+
+// Reads Anthropic's output_config.format, else its output_format.
+AnswerForm ReadOutputFormat(Fields& fields) {
+  const Json* const config = fields.Find("output_config");
+  if (config != nullptr && !config->is_object()) {
+    return Refuse(fields, "output_config", "must be an object");
+  }
+  const Json format = config != nullptr ? config->value("format", Json()) : Json();
+  if (!format.is_null()) return ReadFlat(fields, "output_config", format);
+  const Json* const old = fields.Find("output_format");
+  return old != nullptr ? ReadFlat(fields, "output_format", *old) : nullptr;
 }
 
 // Grammars and regular expressions, which this server does not know, and what changes the form of JSON.
@@ -107,8 +157,8 @@ AnswerForm ReadAskedForm(Fields& fields) {
   const auto read = [&](const char* name, auto reader) {
     if (const Json* const given = fields.Find(name); given != nullptr) add(name, reader(*given));
   };
-  read("response_format", [&](const Json&) { return ReadResponseFormat(fields); });
-  read("format", [&](const Json&) { return ReadOllamaFormat(fields); });
+  read("response_format", [&](const Json& given) { return ReadResponseFormat(fields, given); });
+  read("format", [&](const Json& given) { return ReadOllamaFormat(fields, given); });
   const char* const output = fields.Has("output_format") ? "output_format" : "output_config";
   read(output, [&](const Json&) { return ReadOutputFormat(fields); });
   for (const char* const name : {"json_schema", "guided_json"}) {
@@ -119,7 +169,9 @@ AnswerForm ReadAskedForm(Fields& fields) {
   read("structured_outputs", [&](const Json& given) { return ReadStructured(fields, given); });
   // Other APIs may have a text of this name.
   const Json* const text = fields.Find("text");
-  if (text != nullptr && text->is_object()) add("text.format", ReadTextFormat(fields));
+  if (text != nullptr && text->is_object()) {
+    add("text.format", ReadFlat(fields, "text.format", text->value("format", Json())));
+  }
   return form;
 }
 

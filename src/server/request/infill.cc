@@ -3,6 +3,7 @@
 #include <cstdint>
 #include <string_view>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "tokenizer/tokenizer.h"
 
@@ -59,7 +60,7 @@ bool CanInfill(const Engine& engine) {
 
 Result<Prompt> InfillPrompt(const Engine& engine, const InfillText& text) {
   if (!CanInfill(engine)) {
-    return Status(StatusCode::kInvalidArgument, StrCat("filling in the middle ", kNoInfill));
+    return InvalidArgument(StrCat("filling in the middle ", kNoInfill));
   }
   const Vocabulary& vocabulary = engine.tokenizer().vocabulary();
   const SpecialIds& ids = vocabulary.ids();

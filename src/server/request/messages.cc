@@ -2,6 +2,7 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/chat/json_text.h"
 #include "server/request/pictures.h"
@@ -11,16 +12,15 @@ namespace kvcache::server {
 Result<std::string> ContentText(const Json& content) {
   if (content.is_string()) return content.get<std::string>();
   if (content.is_null()) return std::string();
-  const Status wrong(StatusCode::kInvalidArgument, "must be a string or an array of text parts");
+  const Status wrong = InvalidArgument("must be a string or an array of text parts");
   if (!content.is_array()) return wrong;
   std::string text;
   for (const Json& part : content) {
     if (!part.is_object() || !part.contains("type") || !part["type"].is_string()) return wrong;
     const auto& type = part["type"].get_ref<const std::string&>();
     if (type != "text" && type != "input_text" && type != "output_text") {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat("has a part of type ", Quoted(type), "; only text is supported",
-                           PictureKind(type).empty() ? "" : "; " + IgnoreImagesHint()));
+      return InvalidArgument(StrCat("has a part of type ", Quoted(type), "; only text is supported",
+                                    PictureKind(type).empty() ? "" : "; " + IgnoreImagesHint()));
     }
     if (!part.contains("text") || !part["text"].is_string()) return wrong;
     text += part["text"].get_ref<const std::string&>();
@@ -47,9 +47,9 @@ Status ReadCalls(Json& message, const std::string& name) {
     message.erase("tool_calls");
     return Status::Ok();
   }
-  Status wrong(StatusCode::kInvalidArgument,
-               StrCat("the 'tool_calls' of ", name,
-                      " must be an array of objects with a 'function' that has a 'name'"));
+  const Status wrong =
+      InvalidArgument(StrCat("the 'tool_calls' of ", name,
+                             " must be an array of objects with a 'function' that has a 'name'"));
   if (!found->is_array()) return wrong;
   for (Json& call : *found) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
@@ -67,43 +67,42 @@ Status ReadCalls(Json& message, const std::string& name) {
 
 }  // namespace
 
-Result<ChatInput> ReadMessages(const Json& messages) {
-  const auto wrong = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
+Result<Json> ReadMessages(const Json& messages) {
   if (!messages.is_array() || messages.empty()) {
-    return wrong("'messages' must be an array with at least one message");
+    return InvalidArgument("'messages' must be an array with at least one message");
   }
-  ChatInput input;
+  Json read = Json::array();
   for (std::size_t i = 0; i < messages.size(); ++i) {
     const Json& given = messages[i];
     const std::string name = StrCat("'messages[", i, "]'");
-    if (!given.is_object()) return wrong(StrCat(name, " must be an object"));
+    if (!given.is_object()) return InvalidArgument(StrCat(name, " must be an object"));
     if (!given.contains("role") || !given["role"].is_string()) {
-      return wrong(StrCat(name, " has no 'role' that is a string"));
+      return InvalidArgument(StrCat(name, " has no 'role' that is a string"));
     }
     Json message = given;
     const auto role = given["role"].get<std::string>();
     const bool known = role == "system" || role == "developer" || role == "user" ||
                        role == "assistant" || role == "tool";
-    if (!known) return wrong(StrCat("the role of ", name, " is unknown: ", Quoted(role)));
+    if (!known) return InvalidArgument(StrCat("the role of ", name, " is unknown: ", Quoted(role)));
     if (role == "developer") message["role"] = "system";
     if (given.contains("images") && !given["images"].empty()) {
-      return wrong(StrCat("the 'images' of ", name,
-                          " are not supported: the model reads text only; ", IgnoreImagesHint()));
+      return InvalidArgument(StrCat("the 'images' of ", name,
+                                    " are not supported: the model reads text only; ",
+                                    IgnoreImagesHint()));
     }
     const bool may_be_empty = role == "assistant" || role == "tool";
     if ((!given.contains("content") || given["content"].is_null()) && !may_be_empty) {
-      return wrong(StrCat(name, " has no 'content'"));
+      return InvalidArgument(StrCat(name, " has no 'content'"));
     }
     auto text = ContentText(given.contains("content") ? given["content"] : Json());
-    if (!text.ok()) return wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
+    if (!text.ok())
+      return InvalidArgument(StrCat("the 'content' of ", name, " ", text.status().message()));
     message["content"] = std::move(*text);
     if (role == "assistant") NameThoughts(message);
     KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
-    input.messages.push_back(std::move(message));
+    read.push_back(std::move(message));
   }
-  return input;
+  return read;
 }
 
 }  // namespace kvcache::server

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "server/request/fields.h"
+#include "server/request/messages.h"
 
 namespace kvcache::server {
 
@@ -38,6 +39,12 @@ std::int32_t StoredMaxTokens(const ServedModel& model) {
 Result<Prompt> RenderChat(const RouteContext& context, ChatInput input) {
   AddStoredMessages(context.model, input);
   return context.service.Render(std::move(input));
+}
+
+Result<Prompt> RenderMessages(const RouteContext& context, const Fields& fields, ChatInput input) {
+  const Json* const messages = fields.Find("messages");
+  KVCACHE_ASSIGN_OR_RETURN(input.messages, ReadMessages(messages != nullptr ? *messages : Json()));
+  return RenderChat(context, std::move(input));
 }
 
 }  // namespace kvcache::server

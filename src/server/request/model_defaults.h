@@ -14,6 +14,8 @@ namespace kvcache::server {
 
 // Renders a conversation, which begins with what the model's description says.
 Result<Prompt> RenderChat(const RouteContext& context, ChatInput input);
+// The same with the field "messages" as the conversation. Errors: those of ReadMessages, too.
+Result<Prompt> RenderMessages(const RouteContext& context, const Fields& fields, ChatInput input);
 // Adds what the model's description says to a conversation without a system message.
 void AddStoredMessages(const ServedModel& model, ChatInput& input);
 // Returns the texts that end answers by the model's description.

@@ -62,20 +62,25 @@ void ReadPenaltyWindow(Fields& fields, SamplingParams& params) {
 
 }  // namespace
 
-SamplingParams ReadSampling(Fields& fields, double min_penalty, double hottest) {
+std::uint64_t RandomSeed() {
+  std::random_device device;
+  return std::uint64_t{device()} << 32 | device();
+}
+
+SamplingParams ReadSampling(Fields& fields, double max_temperature) {
   const auto number = [&](const char* name, double fallback, double min, double max) {
     return static_cast<float>(fields.Number(name, fallback, min, max));
   };
   SamplingParams params;
-  params.temperature = number("temperature", 1.0, 0.0, hottest);
+  params.temperature = number("temperature", 1.0, 0.0, max_temperature);
   params.top_p = number("top_p", 1.0, 0.0, 1.0);
   // No token is left at 0; the most likely one remains for the smallest positive value.
   if (params.top_p <= 0.0f) params.top_p = std::numeric_limits<float>::min();
   // Some clients turn it off with -1.
   params.top_k = std::max(0, static_cast<std::int32_t>(fields.Integer("top_k", 0, -1, kMax)));
   params.min_p = number("min_p", 0.0, 0.0, 1.0);
-  params.presence_penalty = number("presence_penalty", 0.0, min_penalty, 2.0);
-  params.frequency_penalty = number("frequency_penalty", 0.0, min_penalty, 2.0);
+  params.presence_penalty = number("presence_penalty", 0.0, -2.0, 2.0);
+  params.frequency_penalty = number("frequency_penalty", 0.0, -2.0, 2.0);
   const double repeat = fields.Number("repeat_penalty", 1.0, 0.01, 100.0);
   params.repeat_penalty = number("repetition_penalty", repeat, 0.01, 100.0);
   ReadPenaltyWindow(fields, params);
@@ -83,10 +88,7 @@ SamplingParams ReadSampling(Fields& fields, double min_penalty, double hottest) 
   params.seed =
       static_cast<std::uint64_t>(fields.Integer("seed", 0, std::numeric_limits<std::int64_t>::min(),
                                                 std::numeric_limits<std::int64_t>::max()));
-  if (!fields.Has("seed")) {
-    std::random_device device;
-    params.seed = std::uint64_t{device()} << 32 | device();
-  }
+  if (!fields.Has("seed")) params.seed = RandomSeed();
   return params;
 }
 

@@ -4,6 +4,7 @@
 #include <set>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/api/errors.h"
 
@@ -28,8 +29,7 @@ const Json& ValueOf(const Json& object, const char* key) {
 // Reads a block that is a change. Errors: kInvalidArgument; the message begins with `name`, the block's place.
 Result<Change> ReadChange(const Json& block, const std::string& name) {
   const auto wrong = [&](const char* rule) {
-    return Status(
-        StatusCode::kInvalidArgument,
+    return InvalidArgument(
         StrCat(name, " has a block of type ", Quoted(block["type"].get<std::string>()), " ", rule));
   };
   Change change;
@@ -174,8 +174,7 @@ Result<std::string> ToolChangeText::Write(const Json& block) {
   KVCACHE_ASSIGN_OR_RETURN(const Change change, ReadChange(block, name_));
   const auto found = known_.find(change.name);
   if (found == known_.end()) {
-    return Status(
-        StatusCode::kInvalidArgument,
+    return InvalidArgument(
         StrCat(name_, " names the tool ", Quoted(change.name), ", which is not in 'tools'"));
   }
   if (change.kind == Change::Kind::kRemove) {

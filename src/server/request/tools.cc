@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/chat/json_text.h"
@@ -13,8 +14,7 @@ namespace {
 
 constexpr const char* kNoTools =
     "are not supported: the model's template has no tools, or writes calls in a way that this "
-    "server "
-    "does not know";
+    "server does not know";
 
 // Adds a function with the keys that it came with. `place` is the function's, and `schema` what its API calls the
 // parameters, for errors.
@@ -51,34 +51,8 @@ const Json* FindTools(Fields& fields) {
   return nullptr;
 }
 
-// Where a tool has the keys of its function.
-enum class Nesting : std::uint8_t { kInFunction, kFlat };
-
-// Takes the functions. A model that cannot call them is an error.
-Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
-  Tools tools{.syntax = calls};
-  const Json* const given = FindTools(fields);
-  if (given == nullptr) return tools;
-  for (std::size_t i = 0; i < given->size(); ++i) {
-    const Json& tool = (*given)[i];
-    const bool flat = nesting == Nesting::kFlat;
-    const std::string place = StrCat("tools[", i, flat ? "]" : "].function");
-    if (!tool.is_object()) {
-      fields.Fail(StrCat("tools[", i, "]"), "must be an object");
-      return tools;
-    }
-    if (tool.value("type", Json("function")) != "function") continue;
-    Json function = flat ? tool : tool.value("function", Json());
-    if (flat) function.erase("type");
-    if (calls == CallSyntax::kNone || !function.is_object()) {
-      const bool none = calls == CallSyntax::kNone;
-      fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
-      return tools;
-    }
-    if (!AddTool(fields, place, std::move(function), "parameters", tools)) return tools;
-  }
-  return tools;
-}
+// Where a tool has the keys of its function: in an inner object, beside its type, or so with Anthropic's names.
+enum class Nesting : std::uint8_t { kInFunction, kFlat, kAnthropic };
 
 // Returns a tool of Anthropic's as the function that templates read, without what only the API knows.
 Json AsFunction(const Json& tool) {
@@ -88,6 +62,45 @@ Json AsFunction(const Json& tool) {
     if (key == "name" || key == "description" || key == "strict") function[key] = value;
   }
   return function;
+}
+
+Json FunctionOf(const Json& tool, Nesting nesting) {
+  if (nesting == Nesting::kInFunction) return tool.value("function", Json());
+  if (nesting == Nesting::kAnthropic) return AsFunction(tool);
+  Json function = tool;
+  function.erase("type");
+  return function;
+}
+
+bool IsFunction(const Json& tool, Nesting nesting) {
+  const Json type = tool.value("type", Json());
+  if (nesting == Nesting::kAnthropic) return type.is_null() || type == "custom";
+  return type == "function" || !tool.contains("type");
+}
+
+// Takes the functions. A model that cannot call them is an error.
+Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
+  Tools tools{.syntax = calls};
+  const Json* const given = FindTools(fields);
+  for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
+    const Json& tool = (*given)[i];
+    const std::string place =
+        StrCat("tools[", i, nesting == Nesting::kInFunction ? "].function" : "]");
+    if (!tool.is_object()) {
+      fields.Fail(StrCat("tools[", i, "]"), "must be an object");
+      return tools;
+    }
+    if (!IsFunction(tool, nesting)) continue;
+    Json function = FunctionOf(tool, nesting);
+    if (calls == CallSyntax::kNone || !function.is_object()) {
+      const bool none = calls == CallSyntax::kNone;
+      fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
+      return tools;
+    }
+    const char* const schema = nesting == Nesting::kAnthropic ? "input_schema" : "parameters";
+    if (!AddTool(fields, place, std::move(function), schema, tools)) return tools;
+  }
+  return tools;
 }
 
 // Leaves the tools with these names callable.
@@ -202,9 +215,8 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   };
   auto form = both();
   if (form.ok()) return form;
-  return Status(
-      StatusCode::kInvalidArgument,
-      "the tools beside the form of the answer cannot be enforced: " + form.status().message());
+  return InvalidArgument("the tools beside the form of the answer cannot be enforced: " +
+                         form.status().message());
 }
 
 void SetCalls(const Tools& tools, AnswerSyntax& answer) {
@@ -229,23 +241,8 @@ Tools ReadOllamaTools(Fields& fields, CallSyntax calls) {
 }
 
 Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
-  Tools tools{.syntax = calls};
-  const Json* const given = FindTools(fields);
-  for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
-    const Json& tool = (*given)[i];
-    const std::string place = StrCat("tools[", i, "]");
-    if (!tool.is_object()) {
-      fields.Fail(place, "must be an object");
-      return tools;
-    }
-    const Json type = tool.value("type", Json());
-    if (!type.is_null() && type != "custom") continue;
-    if (calls == CallSyntax::kNone) {
-      fields.Fail("tools", kNoTools);
-      return tools;
-    }
-    if (!AddTool(fields, place, AsFunction(tool), "input_schema", tools)) return tools;
-  }
+  Tools tools = ReadFunctions(fields, calls, Nesting::kAnthropic);
+  const Json* const given = fields.Find("tools");
   if (const Json* const choice = fields.Find("tool_choice"); choice != nullptr) {
     Fields inner(*choice, "tool_choice.");
     const std::string type = inner.Text("type");

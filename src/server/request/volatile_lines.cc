@@ -7,6 +7,7 @@
 #include <iterator>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::server {
@@ -95,8 +96,7 @@ Result<VolatileLines> VolatileLines::Read(const std::string& path) {
   if (file.bad()) return Status(StatusCode::kIo, StrCat(path, ": it cannot be read"));
   text.resize(static_cast<std::size_t>(file.gcount()));
   if (text.size() > kMaxPatternsBytes) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat(path, ": it has more than ", kMaxPatternsBytes, " bytes"));
+    return InvalidArgument(StrCat(path, ": it has more than ", kMaxPatternsBytes, " bytes"));
   }
   return Parse(text, path);
 }
@@ -111,7 +111,7 @@ Result<VolatileLines> VolatileLines::Parse(std::string_view text, std::string_vi
     const std::string_view word = line.substr(0, line.find_first_of(kBlanks));
     const std::string_view pattern = Trimmed(line.substr(word.size()));
     const auto wrong = [&](const char* rule) {
-      return Status(StatusCode::kInvalidArgument, StrCat(place, ", line ", number, ": ", rule));
+      return InvalidArgument(StrCat(place, ", line ", number, ": ", rule));
     };
     if (word != "remove" && word != "move") return wrong("must begin with remove or move");
     if (pattern.find_first_not_of("* ") == pattern.npos) {
@@ -121,7 +121,7 @@ Result<VolatileLines> VolatileLines::Parse(std::string_view text, std::string_vi
         {word == "move" ? Action::kMove : Action::kRemove, std::string(pattern)});
   }
   if (!lines.empty()) return lines;
-  return Status(StatusCode::kInvalidArgument, StrCat(place, ": there is no pattern in it"));
+  return InvalidArgument(StrCat(place, ": there is no pattern in it"));
 }
 
 bool VolatileLines::TakeFrom(std::string& text, std::vector<std::string>* moved,

@@ -1,9 +1,10 @@
 // Anthropic's messages and the count of their tokens.
-#include "server/api/anthropic/routes.h"
+#include "server/api/routes.h"
 
 #include <algorithm>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/output/delivery.h"
 #include "server/output/stamps.h"
@@ -14,31 +15,20 @@
 #include "server/request/tool_changes.h"
 #include "server/request/tools.h"
 
-namespace kvcache::server {
+namespace kvcache::server::anthropic {
 namespace {
-
-Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-std::string Event(const Json& data) {
-  return StrCat("event: ", data["type"].get_ref<const std::string&>(), "\ndata: ", Dump(data),
-                "\n\n");
-}
 
 Json TextBlock(const std::string& text) {
   return {{"type", "text"}, {"text", text}};
 }
 
-class AnthropicShape final : public AnswerShape {
+class Shape final : public AnswerShape {
  public:
   // `marked`: the tokens up to the last cache_control.
-  AnthropicShape(std::string model, Position marked) : model_(std::move(model)), marked_(marked) {}
-
-  std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
+  Shape(std::string model, Position marked) : model_(std::move(model)), marked_(marked) {}
 
   std::string Start(const ReuseReport& reuse) override {
-    return Event({{"type", "message_start"}, {"message", Message(Json::array(), reuse)}});
+    return TypedEvent({{"type", "message_start"}, {"message", Message(Json::array(), reuse)}});
   }
 
   std::string Delta(const AnswerPart& part) override {
@@ -56,8 +46,8 @@ class AnthropicShape final : public AnswerShape {
     std::string out = CloseBlock();
     Json usage = Usage(result.reuse);
     usage["output_tokens"] = result.generated;
-    out += Event({{"type", "message_delta"}, {"delta", Ending(result)}, {"usage", usage}});
-    return out + Event({{"type", "message_stop"}});
+    out += TypedEvent({{"type", "message_delta"}, {"delta", Ending(result)}, {"usage", usage}});
+    return out + TypedEvent({{"type", "message_stop"}});
   }
 
   Json Whole(const Answer& answer, const TextResult& result) override {
@@ -88,12 +78,13 @@ class AnthropicShape final : public AnswerShape {
 
   std::string OpenBlock(Json block) {
     open_ = true;
-    std::string out = Event(
+    std::string out = TypedEvent(
         {{"type", "content_block_start"}, {"index", index_}, {"content_block", std::move(block)}});
-    return index_ == 0 ? out + Event({{"type", "ping"}}) : out;
+    return index_ == 0 ? out + TypedEvent({{"type", "ping"}}) : out;
   }
   std::string BlockDelta(Json delta) const {
-    return Event({{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}});
+    return TypedEvent(
+        {{"type", "content_block_delta"}, {"index", index_}, {"delta", std::move(delta)}});
   }
   std::string CloseBlock() {
     if (!std::exchange(open_, false)) return {};
@@ -101,7 +92,7 @@ class AnthropicShape final : public AnswerShape {
     if (kind_ == AnswerPart::Kind::kReasoning) {
       out = BlockDelta({{"type", "signature_delta"}, {"signature", kSignature}});
     }
-    return out + Event({{"type", "content_block_stop"}, {"index", index_++}});
+    return out + TypedEvent({{"type", "content_block_stop"}, {"index", index_++}});
   }
   std::string CallBlock(const ToolCall& call) {
     ++calls_;
@@ -150,10 +141,11 @@ class AnthropicShape final : public AnswerShape {
 // Returns the blocks of a content: a string is one text block.
 Result<Json> Blocks(const Json& content, const std::string& name) {
   if (content.is_string()) return Json::array({TextBlock(content.get<std::string>())});
-  if (!content.is_array()) return Wrong(StrCat(name, " must be a string or an array of blocks"));
+  if (!content.is_array())
+    return InvalidArgument(StrCat(name, " must be a string or an array of blocks"));
   for (const Json& block : content) {
     if (!block.is_object() || !block.contains("type") || !block["type"].is_string()) {
-      return Wrong(StrCat(name, " has a block without a 'type'"));
+      return InvalidArgument(StrCat(name, " has a block without a 'type'"));
     }
   }
   return content;
@@ -161,8 +153,9 @@ Result<Json> Blocks(const Json& content, const std::string& name) {
 
 Result<std::string> TextIn(const Json& block, const char* key, const std::string& name) {
   if (block.contains(key) && block[key].is_string()) return block[key].get<std::string>();
-  return Wrong(StrCat(name, " has a block of type ", Quoted(block["type"].get<std::string>()),
-                      " without a '", key, "' that is a string"));
+  return InvalidArgument(StrCat(name, " has a block of type ",
+                                Quoted(block["type"].get<std::string>()), " without a '", key,
+                                "' that is a string"));
 }
 
 // Returns the end of an error about a block that is no text.
@@ -185,8 +178,9 @@ Result<std::string> BlocksText(const Json& content, const KnownTools& tools,
     }
     text += changes.Close();
     if (block["type"] != "text") {
-      return Wrong(StrCat(name, " has a block of type ", Quoted(block["type"].get<std::string>()),
-                          "; only text is supported there", PictureHint(block)));
+      return InvalidArgument(StrCat(name, " has a block of type ",
+                                    Quoted(block["type"].get<std::string>()),
+                                    "; only text is supported there", PictureHint(block)));
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string piece, TextIn(block, "text", name));
     text += piece;
@@ -206,7 +200,7 @@ Status ReadMark(const Json& block, const std::string& name, std::ptrdiff_t messa
   const Json control = block.value("cache_control", Json());
   if (control.is_null()) return Status::Ok();
   const auto wrong = [&](const char* rule) {
-    return Wrong(StrCat("the 'cache_control' of ", name, " ", rule));
+    return InvalidArgument(StrCat("the 'cache_control' of ", name, " ", rule));
   };
   if (!control.is_object() || control.value("type", Json()) != "ephemeral") {
     return wrong("must be an object with the 'type' \"ephemeral\"");
@@ -214,7 +208,7 @@ Status ReadMark(const Json& block, const std::string& name, std::ptrdiff_t messa
   const Json ttl = control.value("ttl", Json("5m"));
   if (ttl != "5m" && ttl != "1h") return wrong("has a 'ttl' other than \"5m\" and \"1h\"");
   marks.push_back({message, ttl == "5m" ? 300.0 : 3600.0});
-  if (marks.size() > 4) return Wrong("there are more than 4 blocks with 'cache_control'");
+  if (marks.size() > 4) return InvalidArgument("there are more than 4 blocks with 'cache_control'");
   return Status::Ok();
 }
 
@@ -225,13 +219,13 @@ class Conversation {
   explicit Conversation(const KnownTools& tools) : tools_(tools) {}
 
   Status Add(const Json& message, const std::string& name) {
-    if (!message.is_object()) return Wrong(StrCat(name, " must be an object"));
+    if (!message.is_object()) return InvalidArgument(StrCat(name, " must be an object"));
     const Json role = message.value("role", Json());
     if (role != "user" && role != "assistant" && role != "system") {
-      return Wrong(
+      return InvalidArgument(
           StrCat("the 'role' of ", name, " must be \"user\", \"assistant\" or \"system\""));
     }
-    if (!message.contains("content")) return Wrong(StrCat(name, " has no 'content'"));
+    if (!message.contains("content")) return InvalidArgument(StrCat(name, " has no 'content'"));
     const std::string content = StrCat("the 'content' of ", name);
     KVCACHE_ASSIGN_OR_RETURN(const Json blocks, Blocks(message["content"], content));
     Json turn = {{"role", role}, {"content", ""}};
@@ -312,13 +306,14 @@ class Conversation {
     if (assistant && type == "thinking") return append("thinking", "reasoning_content");
     if (assistant && type == "redacted_thinking") return Status::Ok();
     if (!assistant || type != "tool_use") {
-      return Wrong(StrCat(name, " has a block of type ", Quoted(type), "; it is not supported",
-                          PictureHint(block)));
+      return InvalidArgument(StrCat(name, " has a block of type ", Quoted(type),
+                                    "; it is not supported", PictureHint(block)));
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextIn(block, "id", name));
     KVCACHE_ASSIGN_OR_RETURN(const std::string tool, TextIn(block, "name", name));
     const Json input = block.value("input", Json::object());
-    if (!input.is_object()) return Wrong(StrCat(name, " has an 'input' that is no object"));
+    if (!input.is_object())
+      return InvalidArgument(StrCat(name, " has an 'input' that is no object"));
     turn["tool_calls"].push_back(
         {{"id", id}, {"type", "function"}, {"function", {{"name", tool}, {"arguments", input}}}});
     return Status::Ok();
@@ -342,7 +337,7 @@ Result<ChatInput> ReadConversation(const Json& body, const Fields& fields, const
   }
   const Json* const messages = fields.Find("messages");
   if (messages == nullptr || !messages->is_array() || messages->empty()) {
-    return Wrong("'messages' must be an array with at least one message");
+    return InvalidArgument("'messages' must be an array with at least one message");
   }
   for (std::size_t i = 0; i < messages->size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(conversation.Add((*messages)[i], StrCat("'messages[", i, "]'")));
@@ -402,10 +397,6 @@ void ReadThinking(Fields& fields, ChatInput& input) {
   }
 }
 
-void RefuseUnsupported(Fields& fields) {
-  for (const char* name : {"mcp_servers", "container"}) fields.Refuse(name);
-}
-
 // What is pinned shall be a place to go on from.
 void AddRestorePoints(TextRequest& request) {
   std::vector<Position>& points = request.prompt.restore_points;
@@ -415,19 +406,15 @@ void AddRestorePoints(TextRequest& request) {
 }
 
 // Reads the prompt and what shall be kept of it. Errors are answered.
-Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields,
-                               HttpReply& reply) {
+Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields) {
   const OfferedTools offered = ReadOfferedTools(body, fields, context.service.calls());
   const Tools& tools = offered.tools;
   ChatInput extra;
   ReadThinking(fields, extra);
-  RefuseUnsupported(fields);
+  for (const char* name : {"mcp_servers", "container"}) fields.Refuse(name);
   const AnswerForm form = ReadAskedForm(fields);
-  if (!fields.ok()) {
-    SendError(reply, Api::kAnthropic, FromFields(fields));
-    return fields.error();
-  }
   const auto read = [&]() -> Result<TextRequest> {
+    KVCACHE_RETURN_IF_ERROR(fields.error());
     std::vector<CacheMark> marks;
     KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadConversation(body, fields, offered.known, marks));
     input.tools = tools.list;
@@ -442,11 +429,11 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
     return request;
   };
   auto request = read();
-  if (!request.ok()) SendError(reply, Api::kAnthropic, FromStatus(request.status()));
+  if (!request.ok()) context.Refuse(request.status());
   return request;
 }
 
-void AnthropicMessages(const RouteContext& context, const Json& body, const Reply& reply) {
+void Messages(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   if (!fields.Has("max_tokens")) fields.Fail("max_tokens", "is missing");
   const auto max = static_cast<std::int32_t>(fields.Integer("max_tokens", 1, 1, INT32_MAX));
@@ -457,33 +444,32 @@ void AnthropicMessages(const RouteContext& context, const Json& body, const Repl
   std::vector<std::string> stop = fields.Texts("stop_sequences", 64);
   if (stop.empty()) stop = StoredStops(context.model);
   // A description of a model may say more than a request of this API.
-  const double hottest = body.contains("temperature") ? 1.0 : 2.0;
-  const SamplingParams sampling = ReadSampling(fields, -2.0, hottest);
+  const SamplingParams sampling = ReadSampling(fields, body.contains("temperature") ? 1.0 : 2.0);
   const bool stream = fields.Bool("stream", false);
-  auto request = ReadPrompt(context, body, fields, *reply);
+  auto request = ReadPrompt(context, body, fields);
   if (!request.ok()) return;
   request->max_tokens = max;
   request->stop = std::move(stop);
   request->sampling = sampling;
   Position marked = 0;
   for (const PromptPin& pin : request->pins) marked = std::max(marked, pin.length);
-  Deliver(context, *request, stream, std::make_shared<AnthropicShape>(context.model.name, marked),
-          reply);
+  Deliver(context, std::move(*request), stream,
+          std::make_shared<Shape>(context.model.name, marked));
 }
 
-void AnthropicCountTokens(const RouteContext& context, const Json& body, const Reply& reply) {
+void CountTokens(const RouteContext& context, const Json& body) {
   Fields fields(body);
-  const auto request = ReadPrompt(context, body, fields, *reply);
-  if (request.ok()) SendJson(*reply, {{"input_tokens", request->prompt.tokens.size()}});
+  const auto request = ReadPrompt(context, body, fields);
+  if (request.ok()) context.Send({{"input_tokens", request->prompt.tokens.size()}});
 }
 
 }  // namespace
 
-std::vector<Route> AnthropicRoutes() {
+std::vector<Route> Routes() {
   return {
-      {"POST", "/v1/messages", WithModel{AnthropicMessages}},
-      {"POST", "/v1/messages/count_tokens", WithModel{AnthropicCountTokens}},
+      {"POST", "/v1/messages", WithModel{Messages}},
+      {"POST", "/v1/messages/count_tokens", WithModel{CountTokens}},
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::anthropic

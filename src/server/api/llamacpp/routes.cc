@@ -1,13 +1,14 @@
-#include "server/api/llamacpp/routes.h"
+#include "server/api/routes.h"
 
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <optional>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 #include "server/api/llamacpp/shape.h"
@@ -18,7 +19,7 @@
 #include "server/request/request_sampling.h"
 #include "tokenizer/tokenizer.h"
 
-namespace kvcache::server {
+namespace kvcache::server::llamacpp {
 namespace {
 
 // What llama.cpp has beyond the samplers that all routes refuse.
@@ -37,12 +38,10 @@ std::vector<std::int32_t> BiasedTokens(const Engine& engine, const Json& key) {
   if (key.is_number()) return known(IntegerOf(key).value_or(-1));
   if (!key.is_string()) return {};
   const auto& text = key.get_ref<const std::string&>();
-  std::int64_t token = -1;
-  const auto read = std::from_chars(text.data(), text.data() + text.size(), token);
-  const bool is_number = read.ec != std::errc::invalid_argument;
-  if (is_number && read.ptr == text.data() + text.size()) {
-    return known(read.ec == std::errc() ? token : -1);
-  }
+  const std::size_t digits = text.starts_with('-') ? 1 : 0;
+  const bool is_number =
+      text.size() > digits && text.find_first_not_of("0123456789", digits) == text.npos;
+  if (is_number) return known(ParseNumber<std::int64_t>(text).value_or(-1));
   auto tokens = engine.Tokenize(text, TextPlace::kContinuation);
   return tokens.ok() ? std::move(*tokens) : std::vector<std::int32_t>();
 }
@@ -122,12 +121,8 @@ TextRequest ReadRequest(const RouteContext& context, Fields& fields, const Json&
   request.max_tokens = max < 0 ? -1 : static_cast<std::int32_t>(max);
   request.stop = ReadStops(fields);
   if (!fields.Has("stop")) request.stop = StoredStops(context.model);
-  static const Json kNoSeed = Json::object();
   request.sampling = ReadSampling(fields);
-  if (HasRandomSeed(body)) {
-    Fields none(kNoSeed);
-    request.sampling.seed = ReadSampling(none).seed;
-  }
+  if (HasRandomSeed(body)) request.sampling.seed = RandomSeed();
   request.sampling.logit_bias = ReadBiases(context.service.engine(), fields);
   const auto probabilities = static_cast<int>(fields.Integer("n_probs", 0, 0, 100));
   request.top_logprobs = probabilities > 0 ? probabilities : -1;
@@ -147,26 +142,23 @@ Status AppendPrompt(const Engine& engine, const Json& part, std::vector<std::int
     return Status::Ok();
   }
   const bool is_token = part.is_number_integer() && part >= 0 && part < engine.vocabulary_size();
-  if (!is_token) {
-    return {StatusCode::kInvalidArgument, kPromptRule};
-  }
+  if (!is_token) return InvalidArgument(kPromptRule);
   tokens.push_back(part.get<std::int32_t>());
   return Status::Ok();
 }
 
 Result<Prompt> OnePrompt(const Engine& engine, const Json& given) {
-  if (given.is_number()) return Status(StatusCode::kInvalidArgument, kPromptRule);
+  if (given.is_number()) return InvalidArgument(kPromptRule);
   Prompt prompt;
   const Json text = given.is_object() ? given.value("prompt_string", Json()) : given;
   if (given.is_object() && !given.value("multimodal_data", Json()).empty()) {
-    return Status(StatusCode::kInvalidArgument,
-                  "'prompt' has 'multimodal_data'; the model reads text only");
+    return InvalidArgument("'prompt' has 'multimodal_data'; the model reads text only");
   }
   for (const Json& part : text.is_array() ? text : Json::array({text})) {
     KVCACHE_RETURN_IF_ERROR(AppendPrompt(engine, part, prompt.tokens));
   }
   if (!prompt.tokens.empty()) return prompt;
-  return Status(StatusCode::kInvalidArgument, "'prompt' is empty");
+  return InvalidArgument("'prompt' is empty");
 }
 
 // An array of texts, objects and arrays is several prompts; one with tokens is a single prompt.
@@ -178,11 +170,11 @@ bool IsList(const Json& prompt) {
 Result<std::vector<Prompt>> ReadPrompts(const Engine& engine, const Fields& fields) {
   constexpr std::size_t kMaxPrompts = 16;
   const Json* const given = fields.Find("prompt");
-  if (given == nullptr) return Status(StatusCode::kInvalidArgument, "'prompt' is missing");
+  if (given == nullptr) return InvalidArgument("'prompt' is missing");
   const Json list = IsList(*given) ? *given : Json::array({*given});
   if (list.empty() || list.size() > kMaxPrompts) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("'prompt' has ", list.size(), " prompts; must have 1 to ", kMaxPrompts));
+    return InvalidArgument(
+        StrCat("'prompt' has ", list.size(), " prompts; must have 1 to ", kMaxPrompts));
   }
   std::vector<Prompt> prompts;
   for (const Json& one : list) {
@@ -195,34 +187,28 @@ Result<std::vector<Prompt>> ReadPrompts(const Engine& engine, const Fields& fiel
 enum class Choices { kNone, kToo };
 
 void Generate(const RouteContext& context, Fields& fields, const Json& body,
-              Result<std::vector<Prompt>> prompts, Choices choices, const Reply& reply) {
+              Result<std::vector<Prompt>> prompts, Choices choices) {
   TextRequest request = ReadRequest(context, fields, body);
   const bool stream = fields.Bool("stream", false);
   const bool returns_tokens = fields.Bool("return_tokens", stream);
-  const char* const count_name = fields.Has("n_cmpl") ? "n_cmpl" : "n";
-  const auto count = fields.Integer(count_name, 1, 1, 16);
-  if (!fields.ok()) return SendError(*reply, Api::kLlamaCpp, FromFields(fields));
-  if (!prompts.ok()) return SendError(*reply, Api::kLlamaCpp, FromStatus(prompts.status()));
+  const auto count = fields.Integer(fields.Has("n_cmpl") ? "n_cmpl" : "n", 1, 1, 16);
+  if (!fields.ok()) return context.Refuse(fields);
+  if (!prompts.ok()) return context.Refuse(prompts.status());
   const Engine& engine = context.service.engine();
-  std::vector<AnswerChoice> all;
-  for (Prompt& prompt : *prompts) {
+  const Json settings = Settings(engine, request, stream);
+  const bool has_probabilities = request.top_logprobs >= 0;
+  const auto make_shape = [&](const Prompt& prompt, int index) {
     const auto text = engine.Detokenize(prompt.tokens);
-    const LlamaCppAnswer answer{.model = context.model.name,
-                                .prompt = text.ok() ? *text : "",
-                                .settings = Settings(engine, request, stream),
-                                .returns_tokens = returns_tokens,
-                                .has_probabilities = request.top_logprobs >= 0,
-                                .has_choices = choices == Choices::kToo};
-    request.prompt = std::move(prompt);
-    for (std::int64_t i = 0; i < count; ++i) {
-      const auto index = static_cast<int>(all.size());
-      all.push_back({.request = request,
-                     .shape = std::make_shared<LlamaCppShape>(answer, index),
-                     .counts_prompt = i == 0});
-      all.back().request.sampling.seed += static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15;
-    }
-  }
-  DeliverChoices(context, std::move(all), stream, reply);
+    return std::make_shared<Shape>(AnswerSetup{.model = context.model.name,
+                                               .prompt = text.ok() ? *text : "",
+                                               .settings = settings,
+                                               .returns_tokens = returns_tokens,
+                                               .has_probabilities = has_probabilities,
+                                               .has_choices = choices == Choices::kToo},
+                                   index);
+  };
+  DeliverChoices(context, MakeChoices(std::move(request), std::move(*prompts), count, make_shape),
+                 stream);
 }
 
 std::string TextOf(const Engine& engine, std::int32_t token) {
@@ -230,43 +216,43 @@ std::string TextOf(const Engine& engine, std::int32_t token) {
   return vocabulary.Has(token) ? std::string(vocabulary.text(token)) : "";
 }
 
-void SendProps(const ServedModel& model, const TextService& service, HttpReply& reply) {
+void SendProps(const ServerContext& context, const ServedModel& model, const TextService& service) {
   const Engine& engine = service.engine();
   const auto own = engine.file().GetStringOr("tokenizer.chat_template", "");
   TextRequest request{.sampling = {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f}};
   Json params = Settings(engine, request, true);
   params["seed"] = 4294967295;
   const bool has_tools = service.calls() != CallSyntax::kNone;
-  SendJson(reply, {{"default_generation_settings",
-                    {{"id", 0},
-                     {"id_task", -1},
-                     {"n_ctx", engine.context()},
-                     {"is_processing", false},
-                     {"params", std::move(params)},
-                     {"prompt", ""}}},
-                   {"total_slots", engine.options().max_sequences},
-                   {"model_alias", model.name},
-                   {"model_path", model.name},
-                   {"modalities", {{"vision", false}, {"audio", false}}},
-                   {"endpoint_slots", true},
-                   {"endpoint_props", false},
-                   {"endpoint_metrics", true},
-                   {"chat_template", model.chat_template.empty() && own.ok() ? std::string(*own)
-                                                                             : model.chat_template},
-                   {"chat_template_caps",
-                    {{"supports_tools", has_tools}, {"supports_tool_calls", has_tools}}},
-                   {"bos_token", TextOf(engine, engine.tokenizer().bos())},
-                   {"eos_token", TextOf(engine, engine.tokenizer().eos())},
-                   {"build_info", StrCat("kvcache-", KVCACHE_VERSION)},
-                   {"is_sleeping", false}});
+  context.Send(
+      {{"default_generation_settings",
+        {{"id", 0},
+         {"id_task", -1},
+         {"n_ctx", engine.context()},
+         {"is_processing", false},
+         {"params", std::move(params)},
+         {"prompt", ""}}},
+       {"total_slots", engine.options().max_sequences},
+       {"model_alias", model.name},
+       {"model_path", model.name},
+       {"modalities", {{"vision", false}, {"audio", false}}},
+       {"endpoint_slots", true},
+       {"endpoint_props", false},
+       {"endpoint_metrics", true},
+       {"chat_template",
+        model.chat_template.empty() && own.ok() ? std::string(*own) : model.chat_template},
+       {"chat_template_caps", {{"supports_tools", has_tools}, {"supports_tool_calls", has_tools}}},
+       {"bos_token", TextOf(engine, engine.tokenizer().bos())},
+       {"eos_token", TextOf(engine, engine.tokenizer().eos())},
+       {"build_info", StrCat("kvcache-", KVCACHE_VERSION)},
+       {"is_sleeping", false}});
 }
 
 Result<std::vector<InfillFile>> ReadExtra(const Fields& fields) {
   std::vector<InfillFile> files;
   const Json* const extra = fields.Find("input_extra");
   if (extra == nullptr) return files;
-  const Status wrong(StatusCode::kInvalidArgument,
-                     "'input_extra' must be an array of objects with a 'text' and a 'filename'");
+  const Status wrong =
+      InvalidArgument("'input_extra' must be an array of objects with a 'text' and a 'filename'");
   if (!extra->is_array()) return wrong;
   for (const Json& file : *extra) {
     const Json text = file.is_object() ? file.value("text", Json()) : Json();
@@ -277,20 +263,14 @@ Result<std::vector<InfillFile>> ReadExtra(const Fields& fields) {
   return files;
 }
 
-void LlamaCppCompletion(const RouteContext& context, const Json& body, const Reply& reply) {
+// `kChoices`: whether there are OpenAI's fields beside llama.cpp's, because clients of both ask at the path.
+template <Choices kChoices>
+void Completion(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
-  Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), Choices::kNone,
-           reply);
+  Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), kChoices);
 }
 
-// The same with OpenAI's fields beside llama.cpp's: clients of both ask at this path.
-void LlamaCppCompletions(const RouteContext& context, const Json& body, const Reply& reply) {
-  Fields fields(body, "", &context.model.parameters);
-  Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), Choices::kToo,
-           reply);
-}
-
-void LlamaCppInfill(const RouteContext& context, const Json& body, const Reply& reply) {
+void Infill(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   for (const char* name : {"input_prefix", "input_suffix"}) {
     if (!fields.Has(name)) fields.Fail(name, "is missing");
@@ -304,36 +284,34 @@ void LlamaCppInfill(const RouteContext& context, const Json& body, const Reply& 
     if (!prompt.ok()) return std::move(prompt).TakeStatus().WithContext("/infill");
     return std::vector<Prompt>{std::move(*prompt)};
   };
-  Generate(context, fields, body, read(), Choices::kNone, reply);
+  Generate(context, fields, body, read(), Choices::kNone);
 }
 
 // Shows the model that was asked for last, or loads the first.
-void LlamaCppProps(const ServerContext& context, const Reply& reply) {
+void Props(const ServerContext& context) {
   if (const auto loaded = context.host.Loaded(); !loaded.empty()) {
-    return SendProps(loaded.front().model, *loaded.front().lease, *reply);
+    return SendProps(context, loaded.front().model, *loaded.front().lease);
   }
   const std::vector<ServedModel> models = context.host.source().List();
   if (models.empty()) {
-    return SendError(*reply, Api::kLlamaCpp, {.status = 404, .message = "the server has no model"});
+    return context.Refuse({.status = 404, .message = "the server has no model"});
   }
   context.host.Acquire(models.front(), std::nullopt,
-                       [reply, model = models.front()](const Result<ModelLease>& lease) {
-                         if (!lease.ok()) {
-                           return SendError(*reply, Api::kLlamaCpp, FromStatus(lease.status()));
-                         }
-                         SendProps(model, **lease, *reply);
+                       [context, model = models.front()](const Result<ModelLease>& lease) {
+                         if (!lease.ok()) return context.Refuse(lease.status());
+                         SendProps(context, model, **lease);
                        });
 }
 
 }  // namespace
 
-std::vector<Route> LlamaCppRoutes() {
+std::vector<Route> Routes() {
   return {
-      {"POST", "/completion", WithModel{LlamaCppCompletion}},
-      {"POST", "/completions", WithModel{LlamaCppCompletions}},
-      {"POST", "/infill", WithModel{LlamaCppInfill}},
-      {"GET", "/props", AtOnce{LlamaCppProps}},
+      {"POST", "/completion", WithModel{Completion<Choices::kNone>}},
+      {"POST", "/completions", WithModel{Completion<Choices::kToo>}},
+      {"POST", "/infill", WithModel{Infill}},
+      {"GET", "/props", AtOnce{Props}},
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::llamacpp

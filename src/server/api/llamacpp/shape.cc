@@ -3,19 +3,13 @@
 #include <algorithm>
 #include <utility>
 
-#include "base/strings.h"
+#include "server/api/openai/shape.h"
 
-namespace kvcache::server {
+namespace kvcache::server::llamacpp {
 namespace {
 
-std::string Event(const Json& json) {
-  return StrCat("data: ", Dump(json), "\n\n");
-}
-
 Json TokenJson(std::int32_t token, const std::string& text, float logprob) {
-  Json bytes = Json::array();
-  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
-  return {{"id", token}, {"token", text}, {"bytes", std::move(bytes)}, {"logprob", logprob}};
+  return {{"id", token}, {"token", text}, {"bytes", openai::BytesJson(text)}, {"logprob", logprob}};
 }
 
 double PerSecond(double count, double milliseconds) {
@@ -37,14 +31,6 @@ Json Timings(const TextResult& result) {
           {"predicted_per_second", PerSecond(result.generated, rest_ms)}};
 }
 
-Json Usage(const TextResult& result) {
-  const std::int32_t prompt = result.reuse.prompt;
-  return {{"prompt_tokens", prompt},
-          {"completion_tokens", result.generated},
-          {"total_tokens", prompt + result.generated},
-          {"prompt_tokens_details", {{"cached_tokens", result.reuse.restored}}}};
-}
-
 const char* StopType(const TextResult& result) {
   if (!result.stop_string.empty()) return "word";
   return result.stop == StopReason::kLength ? "limit" : "eos";
@@ -52,17 +38,17 @@ const char* StopType(const TextResult& result) {
 
 }  // namespace
 
-std::string LlamaCppShape::Start(const ReuseReport& reuse) {
+std::string Shape::Start(const ReuseReport& reuse) {
   prompt_ = reuse.prompt;
   return {};
 }
 
-void LlamaCppShape::TakeToken(std::int32_t token) {
+void Shape::TakeToken(std::int32_t token) {
   ++generated_;
-  if (answer_.returns_tokens) tokens_.push_back(token);
+  if (setup_.returns_tokens) tokens_.push_back(token);
 }
 
-std::string LlamaCppShape::Delta(const AnswerPart& part) {
+std::string Shape::Delta(const AnswerPart& part) {
   has_new_line_ = has_new_line_ || part.text.find('\n') != std::string::npos;
   Json event = {{"index", index_},
                 {"content", part.text},
@@ -71,22 +57,22 @@ std::string LlamaCppShape::Delta(const AnswerPart& part) {
                 {"id_slot", -1},
                 {"tokens_predicted", generated_},
                 {"tokens_evaluated", prompt_}};
-  if (answer_.has_probabilities) event["completion_probabilities"] = TakeProbabilities();
+  if (setup_.has_probabilities) event["completion_probabilities"] = TakeProbabilities();
   AddOpenAi(event, part.text, nullptr);
   return Event(event);
 }
 
-std::string LlamaCppShape::End(const TextResult& result) {
+std::string Shape::End(const TextResult& result) {
   return Event(Ended("", result));
 }
 
-Json LlamaCppShape::Whole(const Answer& answer, const TextResult& result) {
+Json Shape::Whole(const Answer& answer, const TextResult& result) {
   has_new_line_ = answer.text.find('\n') != std::string::npos;
   return Ended(answer.text, result);
 }
 
-void LlamaCppShape::AddChoice(Json& whole, const Json& other) const {
-  if (answer_.has_choices) {
+void Shape::AddChoice(Json& whole, const Json& other) const {
+  if (setup_.has_choices) {
     whole["choices"].push_back(other["choices"][0]);
     return;
   }
@@ -94,53 +80,52 @@ void LlamaCppShape::AddChoice(Json& whole, const Json& other) const {
   whole.push_back(other);
 }
 
-void LlamaCppShape::SetTotal(Json& whole, const TextResult& total) const {
-  if (answer_.has_choices) whole["usage"] = Usage(total);
+void Shape::SetTotal(Json& whole, const TextResult& total) const {
+  if (setup_.has_choices) whole["usage"] = openai::Usage(total);
 }
 
-Json LlamaCppShape::Ended(const std::string& text, const TextResult& result) {
+Json Shape::Ended(const std::string& text, const TextResult& result) {
   Json json = {{"index", index_},
                {"content", text},
                {"tokens", TakeTokens()},
                {"id_slot", -1},
                {"stop", true},
-               {"model", answer_.model},
+               {"model", setup_.model},
                {"tokens_predicted", result.generated},
                {"tokens_evaluated", result.reuse.prompt},
-               {"generation_settings", answer_.settings},
-               {"prompt", answer_.prompt},
+               {"generation_settings", setup_.settings},
+               {"prompt", setup_.prompt},
                {"has_new_line", has_new_line_},
                {"truncated", false},
                {"stop_type", StopType(result)},
                {"stopping_word", result.stop_string},
                {"tokens_cached", result.reuse.restored},
                {"timings", Timings(result)}};
-  if (answer_.has_probabilities) json["completion_probabilities"] = TakeProbabilities();
+  if (setup_.has_probabilities) json["completion_probabilities"] = TakeProbabilities();
   AddOpenAi(json, text, &result);
   return json;
 }
 
-void LlamaCppShape::AddOpenAi(Json& event, const std::string& text,
-                              const TextResult* result) const {
-  if (!answer_.has_choices) return;
+void Shape::AddOpenAi(Json& event, const std::string& text, const TextResult* result) const {
+  if (!setup_.has_choices) return;
   Json reason;
   if (result != nullptr) reason = result->stop == StopReason::kLength ? "length" : "stop";
   event.update(Json{{"id", id_},
                     {"object", "text_completion"},
                     {"created", created_},
-                    {"model", answer_.model},
+                    {"model", setup_.model},
                     {"choices", Json::array({{{"index", index_},
                                               {"text", text},
                                               {"logprobs", nullptr},
                                               {"finish_reason", reason}}})}});
-  if (result != nullptr) event["usage"] = Usage(*result);
+  if (result != nullptr) event["usage"] = openai::Usage(*result);
 }
 
-Json LlamaCppShape::TakeTokens() {
+Json Shape::TakeTokens() {
   return Json(std::exchange(tokens_, {}));
 }
 
-Json LlamaCppShape::TakeProbabilities() {
+Json Shape::TakeProbabilities() {
   Json list = Json::array();
   for (const TokenLogprob& token : std::exchange(probabilities_, {})) {
     Json entry = TokenJson(token.token, token.text, token.logprob);
@@ -154,4 +139,4 @@ Json LlamaCppShape::TakeProbabilities() {
   return list;
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::llamacpp

@@ -11,9 +11,9 @@
 #include "server/output/answer_shape.h"
 #include "server/output/stamps.h"
 
-namespace kvcache::server {
+namespace kvcache::server::llamacpp {
 
-struct LlamaCppAnswer {
+struct AnswerSetup {
   std::string model{};
   std::string prompt{};  // the text that is shown; of tokens, theirs
   Json settings{};       // "generation_settings"
@@ -22,11 +22,10 @@ struct LlamaCppAnswer {
   bool has_choices = false;  // OpenAI's fields beside llama.cpp's
 };
 
-class LlamaCppShape final : public AnswerShape {
+class Shape final : public AnswerShape {
  public:
-  LlamaCppShape(LlamaCppAnswer answer, int index) : answer_(std::move(answer)), index_(index) {}
+  Shape(AnswerSetup setup, int index) : setup_(std::move(setup)), index_(index) {}
 
-  std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
   std::string Start(const ReuseReport& reuse) override;
   void TakeToken(std::int32_t token) override;
   void Take(TokenLogprob token) override { probabilities_.push_back(std::move(token)); }
@@ -44,7 +43,7 @@ class LlamaCppShape final : public AnswerShape {
   Json Ended(const std::string& text, const TextResult& result);
   void AddOpenAi(Json& event, const std::string& text, const TextResult* result) const;
 
-  LlamaCppAnswer answer_;
+  AnswerSetup setup_;
   int index_;
   std::string id_ = NewId("cmpl-");
   std::int64_t created_ = UnixSeconds();
@@ -55,4 +54,4 @@ class LlamaCppShape final : public AnswerShape {
   bool has_new_line_ = false;
 };
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::llamacpp

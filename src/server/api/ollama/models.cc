@@ -8,6 +8,7 @@
 #include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "model/model.h"
 #include "server/output/stamps.h"
@@ -15,12 +16,8 @@
 #include "server/request/messages.h"
 #include "server/request/request_sampling.h"
 
-namespace kvcache::server {
+namespace kvcache::server::ollama {
 namespace {
-
-void Refuse(HttpReply& reply, const Status& status) {
-  SendError(reply, Api::kOllama, FromStatus(status));
-}
 
 std::string WithTag(const std::string& name) {
   const std::size_t last = name.rfind('/');
@@ -107,45 +104,11 @@ std::string Needed(Fields& fields, const char* name, const char* old_name = "") 
 }
 
 // Answers a change of the list of models.
-void SendDone(const Status& status, bool stream, const Reply& reply) {
-  if (!status.ok()) return Refuse(*reply, status);
+void SendDone(const ServerContext& context, const Status& status, bool stream = false) {
+  if (!status.ok()) return context.Refuse(status);
   const Json done = {{"status", "success"}};
-  if (!stream) return SendJson(*reply, done);
-  reply->Send(200, Dump(done) + "\n", {{"Content-Type", "application/x-ndjson"}});
-}
-
-enum class Kind { kChat, kText };
-
-// Answers a request of that kind that only loads or unloads its model. Returns whether it is one.
-bool OnlyLoads(Kind kind, const ServerContext& context, const ServedModel& model, const Json& body,
-               const Reply& reply) {
-  const bool chat = kind == Kind::kChat;
-  Fields fields(body);
-  const Json* const prompt = fields.Find(chat ? "messages" : "prompt");
-  const bool is_empty =
-      prompt == nullptr || (chat && prompt->is_array() && prompt->empty()) ||
-      (!chat && prompt->is_string() && prompt->get_ref<const std::string&>().empty());
-  if (!is_empty) return false;
-  const auto answer = [chat, name = model.name, reply](const char* reason) {
-    Json line = {{"model", name}, {"created_at", UtcTime(UnixSeconds())}};
-    if (chat) line["message"] = {{"role", "assistant"}, {"content", ""}};
-    if (!chat) line["response"] = "";
-    line["done_reason"] = reason;
-    line["done"] = true;
-    SendJson(*reply, line);
-  };
-  const auto read = ReadKeepAlive(body);
-  const std::optional<double> stay = read.ok() && context.user.is_admin ? *read : std::nullopt;
-  if (stay == 0.0) {
-    context.host.LetGo(model);
-    answer("unload");
-    return true;
-  }
-  context.host.Acquire(model, stay, [answer, reply](const Result<ModelLease>& lease) {
-    if (!lease.ok()) return Refuse(*reply, lease.status());
-    answer("load");
-  });
-  return true;
+  if (!stream) return context.Send(done);
+  context.reply->Send(200, Dump(done) + "\n", {{"Content-Type", "application/x-ndjson"}});
 }
 
 // The version of Ollama whose requests and answers are those of the routes here. Its clients ask for it before
@@ -161,27 +124,48 @@ Result<std::optional<double>> ReadKeepAlive(const Json& body) {
   if (found->is_number()) seconds = found->get<double>();
   if (found->is_string()) seconds = ReadDuration(found->get_ref<const std::string&>());
   if (!seconds || !std::isfinite(*seconds)) {
-    return Status(StatusCode::kInvalidArgument,
-                  "'keep_alive' must be a number of seconds or a duration such as \"5m\"");
+    return InvalidArgument("'keep_alive' must be a number of seconds or a duration such as \"5m\"");
   }
   return std::optional(*seconds < 0.0 ? kForever : *seconds);
 }
 
-bool ChatOnlyLoads(const ServerContext& context, const ServedModel& model, const Json& body,
-                   const Reply& reply) {
-  return OnlyLoads(Kind::kChat, context, model, body, reply);
+template <Kind kKind>
+bool OnlyLoads(const ServerContext& context, const ServedModel& model, const Json& body) {
+  constexpr bool kChat = kKind == Kind::kChat;
+  const Fields fields(body);
+  const Json* const prompt = fields.Find(kChat ? "messages" : "prompt");
+  const bool is_empty = prompt == nullptr || *prompt == (kChat ? Json::array() : Json(""));
+  if (!is_empty) return false;
+  const auto answer = [context, name = model.name](const char* reason) {
+    Json line = {{"model", name}, {"created_at", UtcTime(UnixSeconds())}};
+    if (kChat) line["message"] = {{"role", "assistant"}, {"content", ""}};
+    if (!kChat) line["response"] = "";
+    line["done_reason"] = reason;
+    line["done"] = true;
+    context.Send(line);
+  };
+  const auto read = ReadKeepAlive(body);
+  const std::optional<double> stay = read.ok() && context.user.is_admin ? *read : std::nullopt;
+  if (stay == 0.0) {
+    context.host.Unload(model);
+    answer("unload");
+    return true;
+  }
+  context.host.Acquire(model, stay, [answer, context](const Result<ModelLease>& lease) {
+    if (!lease.ok()) return context.Refuse(lease.status());
+    answer("load");
+  });
+  return true;
 }
 
-bool GenerateOnlyLoads(const ServerContext& context, const ServedModel& model, const Json& body,
-                       const Reply& reply) {
-  return OnlyLoads(Kind::kText, context, model, body, reply);
+template bool OnlyLoads<Kind::kChat>(const ServerContext&, const ServedModel&, const Json&);
+template bool OnlyLoads<Kind::kText>(const ServerContext&, const ServedModel&, const Json&);
+
+void ShowVersion(const ServerContext& context) {
+  context.Send({{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
 }
 
-void OllamaVersion(const ServerContext& /*context*/, const Reply& reply) {
-  SendJson(*reply, {{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
-}
-
-void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& reply) {
+void ShowModel(const RouteContext& context, const Json& /*body*/) {
   const std::string& family = context.service.engine().info().architecture;
   Json capabilities = Json::array({"completion"});
   if (context.service.calls() != CallSyntax::kNone) capabilities.push_back("tools");
@@ -211,16 +195,16 @@ void OllamaShow(const RouteContext& context, const Json& /*body*/, const Reply& 
   if (!model.system.empty()) shown["system"] = model.system;
   if (!model.chat_template.empty()) shown["template"] = model.chat_template;
   if (!model.messages.empty()) shown["messages"] = model.messages;
-  SendJson(*reply, shown);
+  context.Send(shown);
 }
 
-void OllamaTags(const ServerContext& context, const Reply& reply) {
+void ListModels(const ServerContext& context) {
   Json list = Json::array();
   for (const ServedModel& model : context.host.source().List()) list.push_back(Entry(model));
-  SendJson(*reply, {{"models", std::move(list)}});
+  context.Send({{"models", std::move(list)}});
 }
 
-void OllamaRunning(const ServerContext& context, const Reply& reply) {
+void ListLoaded(const ServerContext& context) {
   Json list = Json::array();
   for (const LoadedModel& loaded : context.host.Loaded()) {
     ServedModel model = loaded.model;
@@ -234,10 +218,10 @@ void OllamaRunning(const ServerContext& context, const Reply& reply) {
     entry["context_length"] = loaded.lease->engine().context();
     list.push_back(std::move(entry));
   }
-  SendJson(*reply, {{"models", std::move(list)}});
+  context.Send({{"models", std::move(list)}});
 }
 
-void OllamaCreate(const ServerContext& context, const Json& body, const Reply& reply) {
+void CreateModel(const ServerContext& context, const Json& body) {
   Fields fields(body);
   NewModel model{.name = Needed(fields, "model", "name"), .from = Needed(fields, "from")};
   const bool stream = fields.Bool("stream", true);
@@ -255,35 +239,35 @@ void OllamaCreate(const ServerContext& context, const Json& body, const Reply& r
     if (!given->is_array()) fields.Fail("messages", "must be an array");
     model.messages = *given;
   }
-  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!fields.ok()) return context.Refuse(fields.error());
   static const Json kNone = Json::object();
   Fields sampling(kNone, "parameters.", &model.parameters);
   (void)ReadSampling(sampling);
-  if (!sampling.ok()) return Refuse(*reply, sampling.error());
+  if (!sampling.ok()) return context.Refuse(sampling.error());
   if (!model.messages.empty()) {
     const auto read = ReadMessages(model.messages);
-    if (!read.ok()) return Refuse(*reply, read.status());
-    model.messages = read->messages;
+    if (!read.ok()) return context.Refuse(read.status());
+    model.messages = *read;
   }
-  SendDone(context.host.source().Create(model), stream, reply);
+  SendDone(context, context.host.source().Create(model), stream);
 }
 
-void OllamaCopy(const ServerContext& context, const Json& body, const Reply& reply) {
+void CopyModel(const ServerContext& context, const Json& body) {
   Fields fields(body);
   const std::string from = Needed(fields, "source");
   const std::string to = Needed(fields, "destination");
-  if (!fields.ok()) return Refuse(*reply, fields.error());
-  SendDone(context.host.source().Copy(from, to), false, reply);
+  if (!fields.ok()) return context.Refuse(fields.error());
+  SendDone(context, context.host.source().Copy(from, to));
 }
 
-void OllamaDelete(const ServerContext& context, const Json& body, const Reply& reply) {
+void DeleteModel(const ServerContext& context, const Json& body) {
   Fields fields(body);
   const std::string name = Needed(fields, "model", "name");
-  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!fields.ok()) return context.Refuse(fields.error());
   const auto model = context.host.source().Find(name);
   const Status removed = model.ok() ? context.host.source().Remove(name) : model.status();
-  if (removed.ok()) context.host.LetGo(*model);
-  SendDone(removed, false, reply);
+  if (removed.ok()) context.host.Unload(*model);
+  SendDone(context, removed);
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::ollama

@@ -9,8 +9,10 @@ namespace kvcache::server::models_test {
 namespace {
 
 TEST(KeepAliveTest, ReadsNumbersAndDurations) {
-  const auto read = [](const Json& value) { return *ReadKeepAlive({{"keep_alive", value}}); };
-  EXPECT_FALSE(ReadKeepAlive(Json::object())->has_value());
+  const auto read = [](const Json& value) {
+    return *ollama::ReadKeepAlive({{"keep_alive", value}});
+  };
+  EXPECT_FALSE(ollama::ReadKeepAlive(Json::object())->has_value());
   EXPECT_FALSE(read(nullptr).has_value());
   EXPECT_EQ(read(0), 0.0);
   EXPECT_EQ(read(1.5), 1.5);
@@ -25,7 +27,8 @@ TEST(KeepAliveTest, ReadsNumbersAndDurations) {
   EXPECT_EQ(read("-1"), kForever);
   EXPECT_EQ(read("0s"), 0.0);
   const auto refused = [](const Json& value) {
-    return ReadKeepAlive({{"keep_alive", value}}).status().code() == StatusCode::kInvalidArgument;
+    return ollama::ReadKeepAlive({{"keep_alive", value}}).status().code() ==
+           StatusCode::kInvalidArgument;
   };
   for (const char* text :
        {"", "-", "m", "5 m", "5x", "5m3", "1h30", "abc", "1e5s", "--5m", "5m-3s"}) {

@@ -1,4 +1,4 @@
-#include "server/api/ollama/routes.h"
+#include "server/api/routes.h"
 
 #include <utility>
 
@@ -8,25 +8,22 @@
 #include "server/output/stamps.h"
 #include "server/request/asked_form.h"
 #include "server/request/infill.h"
-#include "server/request/messages.h"
 #include "server/request/model_defaults.h"
 #include "server/request/pictures.h"
 #include "server/request/request_sampling.h"
 #include "server/request/template_fields.h"
 #include "server/request/tools.h"
 
-namespace kvcache::server {
+namespace kvcache::server::ollama {
 namespace {
-
-enum class Kind { kChat, kText };
 
 std::int64_t Nanoseconds(double milliseconds) {
   return static_cast<std::int64_t>(milliseconds * 1e6);
 }
 
-class OllamaShape final : public AnswerShape {
+class Shape final : public AnswerShape {
  public:
-  OllamaShape(Kind kind, std::string model) : kind_(kind), model_(std::move(model)) {}
+  Shape(Kind kind, std::string model) : kind_(kind), model_(std::move(model)) {}
 
   std::string_view stream_type() const override { return "application/x-ndjson"; }
   std::string Delta(const AnswerPart& part) override {
@@ -74,10 +71,6 @@ class OllamaShape final : public AnswerShape {
   std::size_t calls_ = 0;
 };
 
-void Refuse(HttpReply& reply, const Status& status) {
-  SendError(reply, Api::kOllama, FromStatus(status));
-}
-
 // Reads "options" into the request, with the form that they ask for.
 Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& request) {
   static const Json kNone = Json::object();
@@ -92,8 +85,8 @@ Status ReadOptions(const ServedModel& model, Fields& fields, TextRequest& reques
   return options.error();
 }
 
-void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
-              const Tools& tools, const Reply& reply) {
+void Answer(const RouteContext& context, Kind kind, Fields& fields, Result<Prompt> prompt,
+            const Tools& tools = {}) {
   const bool stream = fields.Bool("stream", true);
   TextRequest request;
   const AnswerForm own = ReadAskedForm(fields);
@@ -102,13 +95,12 @@ void Generate(const RouteContext& context, Kind kind, Fields& fields, Result<Pro
     fields.Fail("options", "and another field each give the answer a form; there can be one");
   }
   auto form = FormOf(tools, own != nullptr ? own : request.form);
-  if (!fields.ok()) return Refuse(*reply, fields.error());
-  if (!options.ok()) return Refuse(*reply, options);
-  if (!form.ok()) return Refuse(*reply, form.status());
+  for (const Status& status : {fields.error(), options, form.status(), prompt.status()}) {
+    if (!status.ok()) return context.Refuse(status);
+  }
   request.form = std::move(*form);
-  if (!prompt.ok()) return Refuse(*reply, prompt.status());
   request.prompt = std::move(*prompt);
-  Deliver(context, request, stream, std::make_shared<OllamaShape>(kind, context.model.name), reply);
+  Deliver(context, std::move(request), stream, std::make_shared<Shape>(kind, context.model.name));
 }
 
 void RefuseUnsupported(Fields& fields) {
@@ -119,23 +111,18 @@ void RefuseUnsupported(Fields& fields) {
   fields.Refuse("logprobs", false);
 }
 
-void OllamaChat(const RouteContext& context, const Json& body, const Reply& reply) {
+void Chat(const RouteContext& context, const Json& body) {
   Fields fields(body);
   const Tools tools = ReadOllamaTools(fields, context.service.calls());
-  ChatInput extra;
-  ReadThink(fields, context.service.reasons(), extra);
+  ChatInput input;
+  input.tools = tools.list;
+  ReadThink(fields, context.service.reasons(), input);
   RefuseUnsupported(fields);
-  if (!fields.ok()) return Refuse(*reply, fields.error());
-  auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
-  if (input.ok()) {
-    input->tools = tools.list;
-    input->variables = std::move(extra.variables);
-  }
-  Generate(context, Kind::kChat, fields,
-           input.ok() ? RenderChat(context, std::move(*input)) : input.status(), tools, reply);
+  if (!fields.ok()) return context.Refuse(fields);
+  Answer(context, Kind::kChat, fields, RenderMessages(context, fields, std::move(input)), tools);
 }
 
-void OllamaGenerate(const RouteContext& context, const Json& body, const Reply& reply) {
+void Generate(const RouteContext& context, const Json& body) {
   Fields fields(body);
   ChatInput input;
   ReadThink(fields, context.service.reasons(), input);
@@ -148,18 +135,15 @@ void OllamaGenerate(const RouteContext& context, const Json& body, const Reply& 
   fields.Refuse("template", "");
   if (!suffix.empty() && !CanInfill(context.service.engine())) fields.Fail("suffix", kNoInfill);
   if (fields.ok() && prompt.empty()) fields.Fail("prompt", "is missing or empty");
-  if (!fields.ok()) return Refuse(*reply, fields.error());
+  if (!fields.ok()) return context.Refuse(fields);
   if (!suffix.empty()) {
     const InfillText text{.prefix = prompt, .suffix = suffix};
-    return Generate(context, Kind::kText, fields, InfillPrompt(context.service.engine(), text), {},
-                    reply);
+    return Answer(context, Kind::kText, fields, InfillPrompt(context.service.engine(), text));
   }
-  if (raw) {
-    return Generate(context, Kind::kText, fields, context.service.Encode(prompt), {}, reply);
-  }
+  if (raw) return Answer(context, Kind::kText, fields, context.service.Encode(prompt));
   if (!system.empty()) input.messages.push_back({{"role", "system"}, {"content", system}});
   input.messages.push_back({{"role", "user"}, {"content", prompt}});
-  Generate(context, Kind::kText, fields, RenderChat(context, std::move(input)), {}, reply);
+  Answer(context, Kind::kText, fields, RenderChat(context, std::move(input)));
 }
 
 // A prompt is the message of a user, unless the request says "raw".
@@ -169,23 +153,23 @@ PromptUse UseOfPrompt(const Json& body) {
 
 }  // namespace
 
-std::vector<Route> OllamaRoutes() {
+std::vector<Route> Routes() {
   return {
       {"POST", "/api/chat",
-       WithModel{.run = OllamaChat, .stay_seconds = ReadKeepAlive, .only_loads = ChatOnlyLoads}},
+       WithModel{.run = Chat, .stay_seconds = ReadKeepAlive, .only_loads = OnlyLoads<Kind::kChat>}},
       {"POST", "/api/generate",
-       WithModel{.run = OllamaGenerate,
+       WithModel{.run = Generate,
                  .prompt_use = UseOfPrompt,
                  .stay_seconds = ReadKeepAlive,
-                 .only_loads = GenerateOnlyLoads}},
-      {"POST", "/api/show", WithModel{.run = OllamaShow, .stay_seconds = ReadKeepAlive}},
-      {"GET", "/api/tags", AtOnce{OllamaTags}},
-      {"GET", "/api/ps", AtOnce{OllamaRunning}},
-      {"GET", "/api/version", AtOnce{OllamaVersion}},
-      {"POST", "/api/create", ChangesModels{OllamaCreate}},
-      {"POST", "/api/copy", ChangesModels{OllamaCopy}},
-      {"DELETE", "/api/delete", ChangesModels{OllamaDelete}},
+                 .only_loads = OnlyLoads<Kind::kText>}},
+      {"POST", "/api/show", WithModel{.run = ShowModel, .stay_seconds = ReadKeepAlive}},
+      {"GET", "/api/tags", AtOnce{ListModels}},
+      {"GET", "/api/ps", AtOnce{ListLoaded}},
+      {"GET", "/api/version", AtOnce{ShowVersion}},
+      {"POST", "/api/create", ChangesModels{CreateModel}},
+      {"POST", "/api/copy", ChangesModels{CopyModel}},
+      {"DELETE", "/api/delete", ChangesModels{DeleteModel}},
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::ollama

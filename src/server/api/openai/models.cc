@@ -6,7 +6,7 @@
 #include "server/http/url_text.h"
 #include "server/output/stamps.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai {
 namespace {
 
 // Returns a model as clients of OpenAI and Anthropic read it, with its context by the names that llama.cpp, vLLM and
@@ -33,24 +33,24 @@ Json ModelJson(const ServerContext& context, const ServedModel& model) {
 
 }  // namespace
 
-void Models(const ServerContext& context, const Reply& reply) {
+void Models(const ServerContext& context) {
   Json list = Json::array();
   for (const ServedModel& model : context.host.source().List()) {
     list.push_back(ModelJson(context, model));
   }
   const Json first = list.empty() ? Json() : list.front()["id"];
   const Json last = list.empty() ? Json() : list.back()["id"];
-  SendJson(*reply, {{"object", "list"},
-                    {"data", std::move(list)},
-                    {"has_more", false},
-                    {"first_id", first},
-                    {"last_id", last}});
+  context.Send({{"object", "list"},
+                {"data", std::move(list)},
+                {"has_more", false},
+                {"first_id", first},
+                {"last_id", last}});
 }
 
-void OneModel(const ServerContext& context, const Reply& reply) {
+void OneModel(const ServerContext& context) {
   const auto model = context.host.source().Find(PercentDecoded(context.parameter));
-  if (!model.ok()) return SendNoModel(*reply, context.api, model.status());
-  SendJson(*reply, ModelJson(context, *model));
+  if (!model.ok()) return context.RefuseModel(model.status());
+  context.Send(ModelJson(context, *model));
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::openai

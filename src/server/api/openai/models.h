@@ -3,10 +3,10 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai {
 
-void Models(const ServerContext& context, const Reply& reply);
+void Models(const ServerContext& context);
 // The model that the path names.
-void OneModel(const ServerContext& context, const Reply& reply);
+void OneModel(const ServerContext& context);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::openai

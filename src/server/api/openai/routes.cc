@@ -1,11 +1,11 @@
-#include "server/api/openai/routes.h"
+#include "server/api/routes.h"
 
 #include <algorithm>
-#include <charconv>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "server/api/openai/models.h"
 #include "server/api/openai/shape.h"
@@ -13,13 +13,12 @@
 #include "server/output/stamps.h"
 #include "server/request/asked_form.h"
 #include "server/request/infill.h"
-#include "server/request/messages.h"
 #include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 #include "server/request/template_fields.h"
 #include "server/request/tools.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai {
 namespace {
 
 constexpr std::size_t kMaxPrompts = 128;
@@ -35,8 +34,8 @@ bool IncludesUsage(Fields& fields) {
 }
 
 // Returns how many of the most likely tokens are wanted; -1: no logprobs.
-int ReadLogprobs(Fields& fields, OpenAiKind kind) {
-  if (kind == OpenAiKind::kText) return static_cast<int>(fields.Integer("logprobs", -1, 0, 5));
+int ReadLogprobs(Fields& fields, Kind kind) {
+  if (kind == Kind::kText) return static_cast<int>(fields.Integer("logprobs", -1, 0, 5));
   const bool wanted = fields.Bool("logprobs", false);
   const auto top = static_cast<int>(fields.Integer("top_logprobs", 0, 0, 20));
   if (!wanted && top > 0) fields.Fail("top_logprobs", "needs 'logprobs'");
@@ -51,12 +50,9 @@ std::vector<LogitBias> ReadBiases(const RouteContext& context, Fields& fields) {
   if (!given->is_object()) fields.Fail("logit_bias", "must be an object");
   const std::int32_t size = context.service.engine().vocabulary_size();
   for (const auto& [key, value] : given->items()) {
-    std::int32_t token = -1;
-    const auto read = std::from_chars(key.data(), key.data() + key.size(), token);
-    const bool known =
-        read.ec == std::errc() && read.ptr == key.data() + key.size() && token >= 0 && token < size;
+    const std::int32_t token = ParseNumber<std::int32_t>(key).value_or(-1);
     const bool fits = value.is_number() && value >= -100 && value <= 100;
-    if (!known || !fits) {
+    if (token < 0 || token >= size || !fits) {
       fields.Fail("logit_bias",
                   "must have tokens of the model as keys, and numbers from -100 to 100");
       return biases;
@@ -82,38 +78,31 @@ std::int32_t ReadLimit(Fields& fields, std::initializer_list<const char*> names,
   return fallback;
 }
 
-// Generates `choices` answers to each prompt; the answers have the prompts' order.
-void Generate(const RouteContext& context, OpenAiKind kind, TextRequest request,
-              std::vector<Prompt> prompts, Fields& fields, const Reply& reply) {
+// Generates "n" answers to each prompt; the answers have the prompts' order.
+void Generate(const RouteContext& context, Kind kind, TextRequest request,
+              std::vector<Prompt> prompts, Fields& fields) {
   const bool stream = fields.Bool("stream", false);
   const bool include_usage = IncludesUsage(fields);
   const int max = std::max(1, kMaxChoices / static_cast<int>(prompts.size()));
-  const auto choices = static_cast<int>(fields.Integer("n", 1, 1, std::min(max, 16)));
+  const auto choices = fields.Integer("n", 1, 1, std::min(max, 16));
   if (fields.Integer("best_of", choices, 1, INT32_MAX) > choices) {
     fields.Fail("best_of", "is larger than 'n'; that is not supported by this server");
   }
   request.stop = fields.Texts("stop", 16);
-  request.sampling = ReadSampling(fields, -2.0);
+  request.sampling = ReadSampling(fields);
   request.sampling.logit_bias = ReadBiases(context, fields);
   request.top_logprobs = ReadLogprobs(fields, kind);
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  const OpenAiAnswer answer{.kind = kind,
-                            .model = context.model.name,
-                            .id = NewId(kind == OpenAiKind::kChat ? "chatcmpl-" : "cmpl-"),
-                            .include_usage = include_usage,
-                            .logprobs = request.top_logprobs >= 0};
-  std::vector<AnswerChoice> all;
-  for (Prompt& prompt : prompts) {
-    request.prompt = std::move(prompt);
-    for (int i = 0; i < choices; ++i) {
-      all.push_back({.request = request,
-                     .shape = MakeOpenAiShape(answer, static_cast<int>(all.size())),
-                     .counts_prompt = i == 0});
-      // A prompt has the same texts alone and among others.
-      all.back().request.sampling.seed += static_cast<std::uint64_t>(i) * 0x9e3779b97f4a7c15;
-    }
-  }
-  DeliverChoices(context, std::move(all), stream, reply);
+  if (!fields.ok()) return context.Refuse(fields);
+  const AnswerSetup setup{.kind = kind,
+                          .model = context.model.name,
+                          .id = NewId(kind == Kind::kChat ? "chatcmpl-" : "cmpl-"),
+                          .include_usage = include_usage,
+                          .logprobs = request.top_logprobs >= 0};
+  DeliverChoices(
+      context,
+      MakeChoices(std::move(request), std::move(prompts), choices,
+                  [&](const Prompt& /*prompt*/, int index) { return MakeShape(setup, index); }),
+      stream);
 }
 
 // Returns the prompt that is a text or an array of tokens.
@@ -173,43 +162,30 @@ std::vector<Prompt> ReadInfill(const RouteContext& context, Fields& fields,
   return prompt.ok() ? std::vector<Prompt>{std::move(*prompt)} : std::vector<Prompt>();
 }
 
-void OpenAiChat(const RouteContext& context, const Json& body, const Reply& reply) {
+void Chat(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   RefuseOfChat(fields);
   const Tools tools = ReadOpenAiTools(fields, context.service.calls());
   const AnswerForm form = ReadAskedForm(fields);
-  ChatInput extra;
-  ReadTemplateFields(fields, extra);
+  ChatInput input;
+  input.tools = tools.list;
+  ReadTemplateFields(fields, input);
   TextRequest request;
   request.max_tokens = ReadLimit(fields, {"n_predict", "max_tokens", "max_completion_tokens"},
                                  StoredMaxTokens(context.model));
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  auto input = ReadMessages(fields.Has("messages") ? *fields.Find("messages") : Json());
-  if (input.ok()) {
-    input->tools = tools.list;
-    input->variables = std::move(extra.variables);
-    input->generation_prompt = extra.generation_prompt;
-  }
-  auto prompt = input.ok() ? RenderChat(context, std::move(*input)) : input.status();
-  if (!prompt.ok()) {
-    ApiError error = FromStatus(prompt.status());
-    error.param = "messages";
-    return SendError(*reply, Api::kOpenAi, error);
-  }
+  if (!fields.ok()) return context.Refuse(fields);
+  auto prompt = RenderMessages(context, fields, std::move(input));
+  if (!prompt.ok()) return context.Refuse(prompt.status(), "messages");
   SetCalls(tools, prompt->answer);
   auto whole = FormOf(tools, form);
-  if (!whole.ok()) {
-    ApiError error = FromStatus(whole.status());
-    error.param = "tools";
-    return SendError(*reply, Api::kOpenAi, error);
-  }
+  if (!whole.ok()) return context.Refuse(whole.status(), "tools");
   request.form = std::move(*whole);
   std::vector<Prompt> prompts;
   prompts.push_back(std::move(*prompt));
-  Generate(context, OpenAiKind::kChat, std::move(request), std::move(prompts), fields, reply);
+  Generate(context, Kind::kChat, std::move(request), std::move(prompts), fields);
 }
 
-void OpenAiCompletion(const RouteContext& context, const Json& body, const Reply& reply) {
+void Completion(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   fields.Refuse("echo", false);
   TextRequest request;
@@ -218,21 +194,21 @@ void OpenAiCompletion(const RouteContext& context, const Json& body, const Reply
   const std::string suffix = fields.Text("suffix");
   std::vector<Prompt> prompts =
       suffix.empty() ? ReadPrompts(context, fields) : ReadInfill(context, fields, suffix);
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  Generate(context, OpenAiKind::kText, std::move(request), std::move(prompts), fields, reply);
+  if (!fields.ok()) return context.Refuse(fields);
+  Generate(context, Kind::kText, std::move(request), std::move(prompts), fields);
 }
 
 }  // namespace
 
-std::vector<Route> OpenAiRoutes() {
+std::vector<Route> Routes() {
   return {
       {"GET", "/v1/models", AtOnce{Models}},
       {"GET", "/v1/models/{id...}", AtOnce{OneModel}},
       {"GET", "/models", AtOnce{Models}},
-      {"POST", "/v1/chat/completions", WithModel{OpenAiChat}},
-      {"POST", "/chat/completions", WithModel{OpenAiChat}},
-      {"POST", "/v1/completions", WithModel{OpenAiCompletion}},
+      {"POST", "/v1/chat/completions", WithModel{Chat}},
+      {"POST", "/chat/completions", WithModel{Chat}},
+      {"POST", "/v1/completions", WithModel{Completion}},
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::openai

@@ -6,29 +6,28 @@
 #include "base/strings.h"
 #include "server/output/stamps.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai {
 namespace {
 
-class OpenAiShape final : public AnswerShape {
+class Shape final : public AnswerShape {
  public:
-  OpenAiShape(OpenAiAnswer answer, int index) : answer_(std::move(answer)), index_(index) {}
+  Shape(AnswerSetup setup, int index) : setup_(std::move(setup)), index_(index) {}
 
-  std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
   const char* prompt_field() const override { return is_text() ? "prompt" : "messages"; }
 
   std::string Start(const ReuseReport& /*reuse*/) override {
     if (is_text()) return {};
-    return Event(Choice({{"role", "assistant"}, {"content", ""}}, nullptr));
+    return ChoiceEvent(Choice({{"role", "assistant"}, {"content", ""}}, nullptr));
   }
 
   void Take(TokenLogprob token) override { tokens_.push_back(std::move(token)); }
 
   std::string Delta(const AnswerPart& part) override {
-    if (is_text()) return Event(TextChoice(part.text, nullptr));
+    if (is_text()) return ChoiceEvent(TextChoice(part.text, nullptr));
     switch (part.kind) {
-      case AnswerPart::Kind::kText: return Event(Choice({{"content", part.text}}, nullptr));
+      case AnswerPart::Kind::kText: return ChoiceEvent(Choice({{"content", part.text}}, nullptr));
       case AnswerPart::Kind::kReasoning:
-        return Event(Choice({{"reasoning_content", part.text}}, nullptr));
+        return ChoiceEvent(Choice({{"reasoning_content", part.text}}, nullptr));
       case AnswerPart::Kind::kCall: return CallDeltas(part.call);
     }
     return {};
@@ -36,16 +35,16 @@ class OpenAiShape final : public AnswerShape {
 
   std::string End(const TextResult& result) override {
     const Json reason = Reason(result);
-    return Event(is_text() ? TextChoice("", reason) : Choice(Json::object(), reason));
+    return ChoiceEvent(is_text() ? TextChoice("", reason) : Choice(Json::object(), reason));
   }
 
   std::string Last(const TextResult& total) override {
     std::string out;
-    if (answer_.include_usage) {
+    if (setup_.include_usage) {
       Json last = Envelope(true);
       last["choices"] = Json::array();
       last["usage"] = Usage(total);
-      out += StrCat("data: ", Dump(last), "\n\n");
+      out += Event(last);
     }
     return out + "data: [DONE]\n\n";
   }
@@ -75,7 +74,7 @@ class OpenAiShape final : public AnswerShape {
   }
 
  private:
-  bool is_text() const { return answer_.kind == OpenAiKind::kText; }
+  bool is_text() const { return setup_.kind == Kind::kText; }
 
   static Json Message(const Answer& answer) {
     const bool only_calls = answer.text.empty() && !answer.calls.empty();
@@ -96,7 +95,7 @@ class OpenAiShape final : public AnswerShape {
   std::string CallDeltas(const ToolCall& call) {
     const std::size_t index = calls_++;
     const auto delta = [&](Json json) {
-      return Event(Choice({{"tool_calls", Json::array({std::move(json)})}}, nullptr));
+      return ChoiceEvent(Choice({{"tool_calls", Json::array({std::move(json)})}}, nullptr));
     };
     return delta({{"index", index},
                   {"id", NewId("call_")},
@@ -110,22 +109,13 @@ class OpenAiShape final : public AnswerShape {
     return calls_ > 0 ? "tool_calls" : "stop";
   }
 
-  static Json Usage(const TextResult& result) {
-    return {{"prompt_tokens", result.reuse.prompt},
-            {"completion_tokens", result.generated},
-            {"total_tokens", result.reuse.prompt + result.generated},
-            {"prompt_tokens_details", {{"cached_tokens", result.reuse.restored}}}};
-  }
-
   static Json ChatToken(const std::string& text, float logprob) {
-    Json bytes = Json::array();
-    for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
-    return {{"token", text}, {"logprob", logprob}, {"bytes", std::move(bytes)}};
+    return {{"token", text}, {"logprob", logprob}, {"bytes", BytesJson(text)}};
   }
 
   // Returns those of the tokens since the last call.
   Json TakeLogprobs() {
-    if (!answer_.logprobs) return nullptr;
+    if (!setup_.logprobs) return nullptr;
     const std::vector<TokenLogprob> tokens = std::exchange(tokens_, {});
     return is_text() ? TextLogprobs(tokens) : ChatLogprobs(tokens);
   }
@@ -178,18 +168,17 @@ class OpenAiShape final : public AnswerShape {
     const char* object = is_text() ? "text_completion"
                          : stream  ? "chat.completion.chunk"
                                    : "chat.completion";
-    return {
-        {"id", answer_.id}, {"object", object}, {"created", created_}, {"model", answer_.model}};
+    return {{"id", setup_.id}, {"object", object}, {"created", created_}, {"model", setup_.model}};
   }
 
-  std::string Event(Json choice) const {
+  std::string ChoiceEvent(Json choice) const {
     Json event = Envelope(true);
     event["choices"] = Json::array({std::move(choice)});
-    if (answer_.include_usage) event["usage"] = nullptr;
-    return StrCat("data: ", Dump(event), "\n\n");
+    if (setup_.include_usage) event["usage"] = nullptr;
+    return Event(event);
   }
 
-  const OpenAiAnswer answer_;
+  const AnswerSetup setup_;
   std::vector<TokenLogprob> tokens_;  // not written yet
   std::size_t offset_ = 0;            // of the next token's text
   std::size_t calls_ = 0;
@@ -199,8 +188,21 @@ class OpenAiShape final : public AnswerShape {
 
 }  // namespace
 
-std::shared_ptr<AnswerShape> MakeOpenAiShape(const OpenAiAnswer& answer, int index) {
-  return std::make_shared<OpenAiShape>(answer, index);
+Json Usage(const TextResult& result) {
+  return {{"prompt_tokens", result.reuse.prompt},
+          {"completion_tokens", result.generated},
+          {"total_tokens", result.reuse.prompt + result.generated},
+          {"prompt_tokens_details", {{"cached_tokens", result.reuse.restored}}}};
 }
 
-}  // namespace kvcache::server
+Json BytesJson(const std::string& text) {
+  Json bytes = Json::array();
+  for (const char byte : text) bytes.push_back(static_cast<unsigned char>(byte));
+  return bytes;
+}
+
+std::shared_ptr<AnswerShape> MakeShape(const AnswerSetup& setup, int index) {
+  return std::make_shared<Shape>(setup, index);
+}
+
+}  // namespace kvcache::server::openai

@@ -9,20 +9,24 @@
 
 #include "server/output/answer_shape.h"
 
-namespace kvcache::server {
+namespace kvcache::server::openai {
 
-enum class OpenAiKind : std::uint8_t { kChat, kText };
+enum class Kind : std::uint8_t { kChat, kText };
 
 // What all choices of an answer have.
-struct OpenAiAnswer {
-  OpenAiKind kind{};
+struct AnswerSetup {
+  Kind kind{};
   std::string model{};
   std::string id{};
   bool include_usage = false;
   bool logprobs = false;
 };
 
-// Returns the shape of the choice with this index.
-std::shared_ptr<AnswerShape> MakeOpenAiShape(const OpenAiAnswer& answer, int index);
+// Returns the tokens of an answer, and the bytes of a text, as all of OpenAI's answers have them.
+Json Usage(const TextResult& result);
+Json BytesJson(const std::string& text);
 
-}  // namespace kvcache::server
+// Returns the shape of the choice with this index.
+std::shared_ptr<AnswerShape> MakeShape(const AnswerSetup& setup, int index);
+
+}  // namespace kvcache::server::openai

@@ -7,7 +7,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache::server {
+namespace kvcache::server::operate {
 namespace {
 
 using prometheus::ClientMetric;
@@ -128,13 +128,13 @@ void AddMemory(const ServiceCounters& now, const ServerContext& context, Familie
 
 }  // namespace
 
-void Metrics(const ServerContext& context, const Reply& reply) {
+void Metrics(const ServerContext& context) {
   const ServiceCounters now = context.host.counters();
   Families families;
   AddRequests(now, families);
   AddTokens(now, families);
   AddMemory(now, context, families);
-  reply->Send(200, families.Text(), {{"Content-Type", "text/plain; version=0.0.4"}});
+  context.reply->Send(200, families.Text(), {{"Content-Type", "text/plain; version=0.0.4"}});
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::operate

@@ -3,8 +3,8 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::operate {
 
-void Metrics(const ServerContext& context, const Reply& reply);
+void Metrics(const ServerContext& context);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::operate

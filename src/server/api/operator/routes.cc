@@ -1,38 +1,37 @@
-#include "server/api/operator/routes.h"
+#include "server/api/operator/shown.h"
 
 #include <algorithm>
 #include <span>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/api/operator/metrics.h"
+#include "server/api/routes.h"
 #include "server/models/prompt_line.h"
 #include "server/request/messages.h"
 #include "server/request/model_defaults.h"
 #include "server/request/template_fields.h"
 #include "server/request/tools.h"
 
-namespace kvcache::server {
+namespace kvcache::server::operate {
 namespace {
 
 // Reads a conversation with its tools, and what it says to the template.
 Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
-  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
-  ChatInput extra;
-  ReadThink(fields, context.service.reasons(), extra);
-  ReadTemplateFields(fields, extra);
+  ChatInput input;
+  input.tools = ReadOpenAiTools(fields, context.service.calls()).list;
+  ReadThink(fields, context.service.reasons(), input);
+  ReadTemplateFields(fields, input);
   if (!fields.ok()) return fields.error();
-  KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadMessages(*fields.Find("messages")));
-  input.tools = tools.list;
-  input.variables = std::move(extra.variables);
-  input.generation_prompt = extra.generation_prompt;
+  KVCACHE_ASSIGN_OR_RETURN(input.messages, ReadMessages(*fields.Find("messages")));
   return input;
 }
 
 // Returns the tokens of "messages" or "prompt", as the routes that generate have them.
 Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
   if (fields.Has("messages") == fields.Has("prompt")) {
-    return Status(StatusCode::kInvalidArgument, "needs either 'messages' or 'prompt'");
+    return InvalidArgument("needs either 'messages' or 'prompt'");
   }
   if (fields.Has("messages")) {
     KVCACHE_ASSIGN_OR_RETURN(ChatInput input, ReadChat(context, fields));
@@ -43,20 +42,12 @@ Result<Prompt> ReadPrompt(const RouteContext& context, Fields& fields) {
   return context.service.Encode(prompt);
 }
 
-void Refuse(HttpReply& reply, const Status& status) {
-  SendError(reply, Api::kOpenAi, FromStatus(status));
-}
-
 Json ProbeJson(const Engine& engine, const std::vector<std::int32_t>& tokens,
                const PrefixMatch& match) {
-  Json missed = Json::array();
-  for (const PrefixMiss& miss : match.missed) {
-    missed.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
-  }
   Json json = {{"prompt_tokens", tokens.size()},
                {"matched_tokens", match.matched},
                {"cached_tokens", match.resumed},
-               {"missed", std::move(missed)},
+               {"missed", MissedJson(match.missed)},
                {"difference", nullptr}};
   if (match.difference.position >= 0) {
     json["difference"] = {{"token", match.difference.position},
@@ -71,17 +62,17 @@ Json Pieces(const TextService& service, const std::vector<std::int32_t>& tokens)
   return pieces;
 }
 
-void Tokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+void Tokenize(const RouteContext& context, const Json& body) {
   Fields fields(body);
   const std::string content = fields.Text("content");
   const bool special = fields.Bool("add_special", false);
   const bool pieces = fields.Bool("with_pieces", false);
   if (!fields.Has("content")) fields.Fail("content", "is missing");
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (!fields.ok()) return context.Refuse(fields);
   const Engine& engine = context.service.engine();
   const auto tokens =
       engine.Tokenize(content, special ? TextPlace::kBeginning : TextPlace::kContinuation);
-  if (!tokens.ok()) return Refuse(*reply, tokens.status());
+  if (!tokens.ok()) return context.Refuse(tokens.status());
   Json list = Json::array();
   for (const std::int32_t token : *tokens) {
     if (pieces) {
@@ -90,10 +81,10 @@ void Tokenize(const RouteContext& context, const Json& body, const Reply& reply)
       list.push_back(token);
     }
   }
-  SendJson(*reply, {{"tokens", std::move(list)}});
+  context.Send({{"tokens", std::move(list)}});
 }
 
-void Detokenize(const RouteContext& context, const Json& body, const Reply& reply) {
+void Detokenize(const RouteContext& context, const Json& body) {
   Fields fields(body);
   std::vector<std::int32_t> tokens;
   const Json* const given = fields.Find("tokens");
@@ -104,68 +95,64 @@ void Detokenize(const RouteContext& context, const Json& body, const Reply& repl
     if (!fits) fields.Fail(StrCat("tokens[", i, "]"), "is not a token");
     if (fits) tokens.push_back(static_cast<std::int32_t>(token));
   }
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (!fields.ok()) return context.Refuse(fields);
   const auto text = context.service.engine().Detokenize(tokens);
-  if (!text.ok()) return Refuse(*reply, text.status());
-  SendJson(*reply, {{"content", *text}});
+  if (!text.ok()) return context.Refuse(text.status());
+  context.Send({{"content", *text}});
 }
 
-void ApplyTemplate(const RouteContext& context, const Json& body, const Reply& reply) {
+void ApplyTemplate(const RouteContext& context, const Json& body) {
   Fields fields(body);
   if (!fields.Has("messages")) fields.Fail("messages", "is missing");
   auto input = fields.ok() ? ReadChat(context, fields) : fields.error();
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
+  if (!fields.ok()) return context.Refuse(fields);
   if (input.ok()) AddStoredMessages(context.model, *input);
   auto text = input.ok() ? context.service.RenderText(std::move(*input)) : input.status();
-  if (!text.ok()) return Refuse(*reply, text.status());
-  SendJson(*reply, {{"prompt", *text}});
+  if (!text.ok()) return context.Refuse(text.status());
+  context.Send({{"prompt", *text}});
 }
 
-void Probe(const RouteContext& context, const Json& body, const Reply& reply) {
+void Probe(const RouteContext& context, const Json& body) {
   Fields fields(body);
   const bool pieces = fields.Bool("with_pieces", false);
   auto prompt = ReadPrompt(context, fields);
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  if (!prompt.ok()) return Refuse(*reply, prompt.status());
-  if (prompt->tokens.empty()) {
-    return Refuse(*reply, {StatusCode::kInvalidArgument, "the prompt is empty"});
-  }
+  if (!fields.ok()) return context.Refuse(fields);
+  if (!prompt.ok()) return context.Refuse(prompt.status());
+  if (prompt->tokens.empty()) return context.Refuse(InvalidArgument("the prompt is empty"));
   context.service.Probe(prompt->tokens, context.user.salt,
-                        [reply, lease = context.lease, lines = context.volatile_lines, pieces,
-                         tokens = prompt->tokens](auto match) {
-                          if (!match.ok()) return Refuse(*reply, match.status());
-                          Json json = ProbeJson(lease->engine(), tokens, *match);
-                          if (pieces) json["pieces"] = Pieces(*lease, tokens);
+                        [context, pieces, tokens = prompt->tokens](auto match) {
+                          if (!match.ok()) return context.Refuse(match.status());
+                          Json json = ProbeJson(context.service.engine(), tokens, *match);
+                          if (pieces) json["pieces"] = Pieces(context.service, tokens);
+                          const VolatileCounts& lines = context.volatile_lines;
                           if (lines.removed > 0) json["removed_lines"] = lines.removed;
                           if (lines.moved > 0) json["moved_lines"] = lines.moved;
-                          SendJson(*reply, json);
+                          context.Send(json);
                         });
 }
 
 // Shows the sequences of the model that was asked for last.
-void Slots(const ServerContext& context, const Reply& reply) {
+void Slots(const ServerContext& context) {
   const std::vector<LoadedModel> loaded = context.host.Loaded();
-  if (loaded.empty()) {
-    return SendJson(*reply, {{"model", nullptr}, {"sequences", Json::array()}});
-  }
+  if (loaded.empty()) return context.Send({{"model", nullptr}, {"sequences", Json::array()}});
   const LoadedModel& last = loaded.front();
-  last.lease->Look([reply, name = last.model.name, lease = last.lease, user = context.user](
-                       const Scheduler& scheduler, std::int64_t free_cells) {
+  last.lease->View([context, name = last.model.name, lease = last.lease](const Scheduler& scheduler,
+                                                                         std::int64_t free_cells) {
     const Engine& engine = lease->engine();
     Json slots = {{"model", name},
-                  {"sequences", SequencesJson(scheduler, user)},
+                  {"sequences", SequencesJson(scheduler, context.user)},
                   {"max_sequences", engine.options().max_sequences},
                   {"context", engine.context()}};
-    if (user.is_admin) {  // these count all users' tokens
+    if (context.user.is_admin) {  // these count all users' tokens
       slots["free_cells"] = free_cells;
       slots["prefix_tokens"] = scheduler.prefixes().Stats().tokens;
     }
-    SendJson(*reply, slots);
+    context.Send(slots);
   });
 }
 
-void Health(const ServerContext& /*context*/, const Reply& reply) {
-  SendJson(*reply, {{"status", "ok"}});
+void Health(const ServerContext& context) {
+  context.Send({{"status", "ok"}});
 }
 
 }  // namespace
@@ -188,7 +175,15 @@ Json SequencesJson(const Scheduler& scheduler, const User& user) {
   return list;
 }
 
-std::vector<Route> OperatorRoutes() {
+Json MissedJson(std::span<const PrefixMiss> missed) {
+  Json list = Json::array();
+  for (const PrefixMiss& miss : missed) {
+    list.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
+  }
+  return list;
+}
+
+std::vector<Route> Routes() {
   return {
       {"GET", "/health", AtOnce{Health}, Audience::kEveryone},
       {"GET", "/v1/health", AtOnce{Health}, Audience::kEveryone},
@@ -201,4 +196,4 @@ std::vector<Route> OperatorRoutes() {
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::operate

@@ -7,7 +7,7 @@
 
 #include "server/page_texts.h"
 
-namespace kvcache::server {
+namespace kvcache::server::page {
 namespace {
 
 struct PageFile {
@@ -31,10 +31,10 @@ constexpr std::array kFiles = {
     PageFile{"/page/texts.js", kScript, kPageTextsJs},
 };
 
-void SendFile(const ServerContext& context, const Reply& reply) {
+void SendFile(const ServerContext& context) {
   const auto* const file = std::find_if(
       kFiles.begin(), kFiles.end(), [&](const PageFile& one) { return one.path == context.path; });
-  reply->Send(
+  context.reply->Send(
       200, std::string(file->text),
       {{"Content-Type", std::string(file->type)},
        {"Cache-Control", "no-cache"},
@@ -47,7 +47,7 @@ void SendFile(const ServerContext& context, const Reply& reply) {
 
 }  // namespace
 
-std::vector<Route> PageFileRoutes() {
+std::vector<Route> FileRoutes() {
   std::vector<Route> routes;
   for (const PageFile& file : kFiles) {
     routes.push_back({"GET", file.path, AtOnce{SendFile}, Audience::kEveryone});
@@ -55,4 +55,4 @@ std::vector<Route> PageFileRoutes() {
   return routes;
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page

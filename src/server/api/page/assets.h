@@ -5,8 +5,8 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::page {
 
-std::vector<Route> PageFileRoutes();
+std::vector<Route> FileRoutes();
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <utility>
 
-namespace kvcache::server {
+namespace kvcache::server::page {
 
 bool PrefixRows::IsFolded(const PrefixNodeView& node, const Place& place) {
   return node.keys.size() == 1 && node.children > 1 && node.live == 0 && !node.pinned &&
@@ -98,4 +98,4 @@ RowKeys KeysOfRow(const PrefixCache& prefixes, std::uint64_t salt, std::uint64_t
   return found;
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page

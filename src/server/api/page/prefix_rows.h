@@ -22,7 +22,7 @@
 
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache::server {
+namespace kvcache::server::page {
 
 struct PrefixRow {
   struct Part {
@@ -90,4 +90,4 @@ struct RowKeys {
 RowKeys KeysOfRow(const PrefixCache& prefixes, std::uint64_t salt, std::uint64_t number,
                   Position from, Position max);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page

@@ -12,7 +12,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache::server::prefix_rows_test {
+namespace kvcache::server::page::prefix_rows_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -195,4 +195,4 @@ TEST_F(PrefixRowsTest, TenThousandPrefixesAreBounded) {
 }
 
 }  // namespace
-}  // namespace kvcache::server::prefix_rows_test
+}  // namespace kvcache::server::page::prefix_rows_test

@@ -1,9 +1,8 @@
 // What the page reads: /state has the prefixes, sequences and last requests of the user who asks, and
 // /state/prefix a part of one prefix.
-#include "server/api/page/routes.h"
+#include "server/api/routes.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -11,14 +10,14 @@
 #include <utility>
 #include <vector>
 
-#include "base/strings.h"
-#include "server/api/operator/routes.h"
+#include "base/parse_number.h"
+#include "server/api/operator/shown.h"
 #include "server/api/page/assets.h"
 #include "server/api/page/prefix_rows.h"
 #include "server/http/url_text.h"
 #include "server/output/stamps.h"
 
-namespace kvcache::server {
+namespace kvcache::server::page {
 namespace {
 
 constexpr std::size_t kMaxRows = 256;
@@ -64,14 +63,6 @@ Json TiersJson(const ReuseReport& reuse) {
   return tiers;
 }
 
-Json MissedJson(const ReuseReport& reuse) {
-  Json missed = Json::array();
-  for (const PrefixMiss& miss : reuse.missed) {
-    missed.push_back({{"tokens", miss.tokens}, {"reason", MissReasonName(miss.reason)}});
-  }
-  return missed;
-}
-
 // Milliseconds, in hundredths.
 Json Milliseconds(double seconds) {
   return seconds < 0 ? Json() : Json(std::round(seconds * 100000.0) / 100.0);
@@ -90,7 +81,7 @@ Json RequestJson(const RequestRecord& record, const User& user) {
                {"prompt_tokens", record.has_prompt ? Json(record.reuse.prompt) : Json()},
                {"cached_tokens", record.has_prompt ? Json(record.reuse.restored) : Json()},
                {"tiers", TiersJson(record.reuse)},
-               {"missed", MissedJson(record.reuse)},
+               {"missed", operate::MissedJson(record.reuse.missed)},
                {"differs_at", own ? Json(line) : Json()},
                {"difference", nullptr},
                {"parked", record.reuse.parked},
@@ -181,7 +172,7 @@ void AddCache(const ServerContext& context, const TextService& service, const Sc
   state["max_sequences"] = options.max_sequences;
   state["nodes"] = RowsJson(service, rows.rows());
   state["all_nodes"] = rows.all();
-  state["sequences"] = SequencesJson(scheduler, context.user);
+  state["sequences"] = operate::SequencesJson(scheduler, context.user);
   if (context.user.is_admin) state["totals"]["free_cells"] = free_cells;
 }
 
@@ -194,61 +185,57 @@ const LoadedModel* Shown(const std::vector<LoadedModel>& models,
   return found == models.end() ? nullptr : &*found;
 }
 
-// Returns a number of the query. None: it is missing, or not a number.
+// Returns a number of the query. None: it is missing, or not a number that is at least 0.
 template <typename Number>
 std::optional<Number> QueryNumber(const std::string& query, std::string_view name) {
-  const std::string text = QueryField(query, name).value_or("");
-  Number number{};
-  const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), number);
-  if (error != std::errc() || end != text.data() + text.size() || number < 0) return std::nullopt;
-  return number;
+  const auto number = ParseNumber<Number>(QueryField(query, name).value_or(""));
+  return number && *number >= 0 ? number : std::nullopt;
 }
 
 // No lease but that of the shown model waits for the engine's thread.
-void PageState(const ServerContext& context, const Reply& reply) {
+void ShowState(const ServerContext& context) {
   const std::vector<LoadedModel> models = context.host.Loaded();
   const LoadedModel* const shown = Shown(models, QueryField(context.query, "model"));
   const auto state = std::make_shared<Json>(StateJson(context, models, shown));
-  if (shown == nullptr) return SendJson(*reply, *state);
-  shown->lease->Look([context, state, lease = shown->lease, reply](const Scheduler& scheduler,
-                                                                   std::int64_t free_cells) {
-    AddCache(context, *lease, scheduler, free_cells, *state);
-    SendJson(*reply, *state);
-  });
+  if (shown == nullptr) return context.Send(*state);
+  shown->lease->View(
+      [context, state, lease = shown->lease](const Scheduler& scheduler, std::int64_t free_cells) {
+        AddCache(context, *lease, scheduler, free_cells, *state);
+        context.Send(*state);
+      });
 }
 
 // A row that is not there any more has no text.
-void PagePrefix(const ServerContext& context, const Reply& reply) {
+void ShowPrefix(const ServerContext& context) {
   const auto number = QueryNumber<std::uint64_t>(context.query, "node");
   const auto from = QueryNumber<Position>(context.query, "from");
   if (!number || !from) {
-    return SendError(*reply, Api::kOpenAi,
-                     {.message = "'node' and 'from' must be numbers that are at least 0",
-                      .param = number ? "from" : "node"});
+    return context.Refuse({.message = "'node' and 'from' must be numbers that are at least 0",
+                           .param = number ? "from" : "node"});
   }
   const std::vector<LoadedModel> models = context.host.Loaded();
   const LoadedModel* const shown = Shown(models, QueryField(context.query, "model"));
   if (shown == nullptr) {
-    return SendError(*reply, Api::kOpenAi,
-                     {.status = 404, .message = "the model is not loaded", .param = "model"});
+    return context.Refuse({.status = 404, .message = "the model is not loaded", .param = "model"});
   }
-  shown->lease->Look([reply, lease = shown->lease, salt = context.user.salt, number = *number,
-                      from = *from](const Scheduler& scheduler, std::int64_t /*free_cells*/) {
-    const RowKeys row = KeysOfRow(scheduler.prefixes(), salt, number, from, kMaxTextTokens);
-    SendJson(*reply, {{"length", row.length},
-                      {"from", from},
-                      {"end", from + std::ssize(row.keys)},
-                      {"text", TextOf(*lease, row.keys)}});
+  shown->lease->View([context, lease = shown->lease, number = *number, from = *from](
+                         const Scheduler& scheduler, std::int64_t /*free_cells*/) {
+    const RowKeys row =
+        KeysOfRow(scheduler.prefixes(), context.user.salt, number, from, kMaxTextTokens);
+    context.Send({{"length", row.length},
+                  {"from", from},
+                  {"end", from + std::ssize(row.keys)},
+                  {"text", TextOf(*lease, row.keys)}});
   });
 }
 
 }  // namespace
 
-std::vector<Route> PageRoutes() {
-  std::vector<Route> routes = PageFileRoutes();
-  routes.push_back({"GET", "/state", AtOnce{PageState}});
-  routes.push_back({"GET", "/state/prefix", AtOnce{PagePrefix}});
+std::vector<Route> Routes() {
+  std::vector<Route> routes = FileRoutes();
+  routes.push_back({"GET", "/state", AtOnce{ShowState}});
+  routes.push_back({"GET", "/state/prefix", AtOnce{ShowPrefix}});
   return routes;
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::page

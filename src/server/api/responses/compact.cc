@@ -11,7 +11,7 @@
 #include "server/request/model_defaults.h"
 #include "server/request/request_sampling.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 namespace {
 
 constexpr const char* kTask =
@@ -24,8 +24,8 @@ class CompactionShape final : public AnswerShape {
  public:
   explicit CompactionShape(Json kept) : output_(std::move(kept)) {}
 
-  std::string_view stream_type() const override { return {}; }  // it is never streamed
   const char* prompt_field() const override { return "input"; }
+  // It is never streamed.
   std::string Delta(const AnswerPart& /*part*/) override { return {}; }
   std::string End(const TextResult& /*result*/) override { return {}; }
 
@@ -37,7 +37,7 @@ class CompactionShape final : public AnswerShape {
             {"object", "response.compaction"},
             {"created_at", UnixSeconds()},
             {"output", output_},
-            {"usage", ResponseUsage(result)}};
+            {"usage", Usage(result)}};
   }
 
  private:
@@ -65,22 +65,22 @@ void AddTask(Json& messages) {
 
 }  // namespace
 
-void OpenAiResponseCompact(const RouteContext& context, const Json& body, const Reply& reply) {
+void Compact(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   TextRequest request{.sampling = ReadSampling(fields), .stop = StoredStops(context.model)};
   request.max_tokens = std::min(kMaxSummary, context.service.engine().context() / 4);
   (void)fields.Text("instructions");
-  if (!fields.ok()) return SendError(*reply, Api::kOpenAi, FromFields(fields));
-  auto conversation = ReadResponseConversation(context, fields, *reply);
+  if (!fields.ok()) return context.Refuse(fields);
+  auto conversation = ReadConversation(context, fields);
   if (!conversation) return;
   ChatInput input;
   input.messages = std::move(conversation->messages);
   AddTask(input.messages);
-  auto prompt = RenderResponse(context, fields, std::move(input), *reply);
+  auto prompt = Render(context, fields, std::move(input));
   if (!prompt) return;
   request.prompt = std::move(*prompt);
-  Deliver(context, request, false,
-          std::make_shared<CompactionShape>(KeptItems(conversation->items)), reply);
+  Deliver(context, std::move(request), false,
+          std::make_shared<CompactionShape>(KeptItems(conversation->items)));
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

@@ -4,8 +4,8 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 
-void OpenAiResponseCompact(const RouteContext& context, const Json& body, const Reply& reply);
+void Compact(const RouteContext& context, const Json& body);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

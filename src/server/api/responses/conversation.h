@@ -5,22 +5,20 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 
-struct ResponseConversation {
+struct Conversation {
   Json items = Json::array();     // without the instructions
   Json messages = Json::array();  // likewise
 };
 
 // Reads "previous_response_id" and "input". Errors are answered; then there is nothing.
-std::optional<ResponseConversation> ReadResponseConversation(const RouteContext& context,
-                                                             Fields& fields, HttpReply& reply);
+std::optional<Conversation> ReadConversation(const RouteContext& context, Fields& fields);
 
 // Renders the conversation, with "instructions" in front. Errors are answered.
-std::optional<Prompt> RenderResponse(const RouteContext& context, Fields& fields, ChatInput input,
-                                     HttpReply& reply);
+std::optional<Prompt> Render(const RouteContext& context, Fields& fields, ChatInput input);
 
 // Returns the usage of a response.
-Json ResponseUsage(const TextResult& result);
+Json Usage(const TextResult& result);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

@@ -3,20 +3,17 @@
 #include <cstddef>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/output/stamps.h"
 #include "server/request/messages.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 namespace {
 
 // Others' encrypted thoughts do not begin like this.
 constexpr std::string_view kSeal = "kvcache-thoughts:";
 constexpr std::string_view kSummarySeal = "kvcache-summary:";
-
-Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
 
 // Appends items one by one.
 class Items {
@@ -24,17 +21,17 @@ class Items {
   Items(const FindItem& find, Json& messages) : find_(find), messages_(messages) {}
 
   Status Add(const Json& item, const std::string& name) {
-    if (!item.is_object()) return Wrong(StrCat(name, " must be an object"));
+    if (!item.is_object()) return InvalidArgument(StrCat(name, " must be an object"));
     const Json given = item.value("type", Json());
     compacted_ = compacted_ || given == "compaction";
     if (!given.is_null() && !given.is_string()) {
-      return Wrong(StrCat("the 'type' of ", name, " must be a string"));
+      return InvalidArgument(StrCat("the 'type' of ", name, " must be a string"));
     }
     // Messages need no type.
     const std::string type = given.is_string()       ? given.get<std::string>()
                              : item.contains("role") ? "message"
                                                      : "";
-    if (type.empty()) return Wrong(StrCat(name, " has neither a 'type' nor a 'role'"));
+    if (type.empty()) return InvalidArgument(StrCat(name, " has neither a 'type' nor a 'role'"));
     if (type == "message") return AddMessage(item, name);
     if (type == "function_call") return AddCall(item, name);
     if (type == "function_call_output") return AddOutput(item, name);
@@ -65,20 +62,20 @@ class Items {
   static Result<std::string> TextOf(const Json& item, const char* key, const std::string& name) {
     const auto found = item.find(key);
     if (found != item.end() && found->is_string()) return found->get<std::string>();
-    return Wrong(StrCat(name, " has no '", key, "' that is a string"));
+    return InvalidArgument(StrCat(name, " has no '", key, "' that is a string"));
   }
 
   Status AddMessage(const Json& item, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(std::string role, TextOf(item, "role", name));
     if (role == "developer") role = "system";
     if (role != "user" && role != "assistant" && role != "system") {
-      return Wrong(StrCat("the 'role' of ", name, " is unknown: ", Quoted(role)));
+      return InvalidArgument(StrCat("the 'role' of ", name, " is unknown: ", Quoted(role)));
     }
     const Json content = item.value("content", Json());
-    if (content.is_null()) return Wrong(StrCat(name, " has no 'content'"));
+    if (content.is_null()) return InvalidArgument(StrCat(name, " has no 'content'"));
     auto text = ContentText(content);
     if (!text.ok()) {
-      return Wrong(StrCat("the 'content' of ", name, " ", text.status().message()));
+      return InvalidArgument(StrCat("the 'content' of ", name, " ", text.status().message()));
     }
     if (role == "assistant" && open_ && !said_) {
       messages_.back()["content"] = std::move(*text);
@@ -102,9 +99,10 @@ class Items {
 
   Status AddOutput(const Json& item, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextOf(item, "call_id", name));
-    if (!item.contains("output")) return Wrong(StrCat(name, " has no 'output'"));
+    if (!item.contains("output")) return InvalidArgument(StrCat(name, " has no 'output'"));
     auto text = ContentText(item["output"]);
-    if (!text.ok()) return Wrong(StrCat("the 'output' of ", name, " ", text.status().message()));
+    if (!text.ok())
+      return InvalidArgument(StrCat("the 'output' of ", name, " ", text.status().message()));
     messages_.push_back({{"role", "tool"}, {"tool_call_id", id}, {"content", std::move(*text)}});
     open_ = false;
     return Status::Ok();
@@ -115,17 +113,18 @@ class Items {
     std::string thoughts;
     const Json content = item.value("content", Json());
     if (!content.is_null() && !content.is_array()) {
-      return Wrong(StrCat("the 'content' of ", name, " must be an array"));
+      return InvalidArgument(StrCat("the 'content' of ", name, " must be an array"));
     }
     for (const Json& part : content) {
-      if (!part.is_object()) return Wrong(StrCat("the 'content' of ", name, " has no objects"));
+      if (!part.is_object())
+        return InvalidArgument(StrCat("the 'content' of ", name, " has no objects"));
       if (part.value("type", Json()) != "reasoning_text") continue;
       KVCACHE_ASSIGN_OR_RETURN(const std::string text, TextOf(part, "text", name));
       thoughts += text;
     }
     const Json sealed = item.value("encrypted_content", Json());
     if (!sealed.is_null() && !sealed.is_string()) {
-      return Wrong(StrCat("the 'encrypted_content' of ", name, " must be a string"));
+      return InvalidArgument(StrCat("the 'encrypted_content' of ", name, " must be a string"));
     }
     if (thoughts.empty() && sealed.is_string()) {
       const auto& text = sealed.get_ref<const std::string&>();
@@ -150,7 +149,7 @@ class Items {
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextOf(item, "id", name));
     const auto found = find_(id);
     if (!found) {
-      return {StatusCode::kUnsupported,
+      return {StatusCode::kNotFound,
               StrCat(name, " refers to the item ", Quoted(id), ", which is not stored")};
     }
     return Add(*found, name);
@@ -202,7 +201,7 @@ Status AppendItems(const Json& input, const FindItem& find, Json& messages) {
     messages.push_back({{"role", "user"}, {"content", input}});
     return Status::Ok();
   }
-  if (!input.is_array()) return Wrong("'input' must be a string or an array of items");
+  if (!input.is_array()) return InvalidArgument("'input' must be a string or an array of items");
   Items items(find, messages);
   for (std::size_t i = 0; i < input.size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(items.Add(input[i], StrCat("'input[", i, "]'")));
@@ -231,4 +230,4 @@ std::string SealSummary(std::string_view summary) {
   return StrCat(kSummarySeal, summary);
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

@@ -11,14 +11,14 @@
 #include "kvcache/status.h"
 #include "server/request/fields.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 
 // Returns the item that an item_reference names.
 using FindItem = std::function<std::optional<Json>(const std::string& id)>;
 
 // Appends the messages of `input`, a text or an array of items, to `messages`. Items of one answer (thoughts,
 // text, calls) become one message. If the input was compacted, so do messages of the user between two answers. Items
-// of unknown types are skipped. Errors: kInvalidArgument with the name of the item; kUnsupported for a reference that
+// of unknown types are skipped. Errors: kInvalidArgument with the name of the item; kNotFound for a reference that
 // `find` does not know.
 Status AppendItems(const Json& input, const FindItem& find, Json& messages);
 
@@ -31,4 +31,4 @@ std::string SealThoughts(std::string_view thoughts);
 // The summary of a conversation that a client gives back, likewise.
 std::string SealSummary(std::string_view summary);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

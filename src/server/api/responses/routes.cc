@@ -1,5 +1,5 @@
 // OpenAI's responses: one answer as a list of items, which a later request can go on from.
-#include "server/api/responses/routes.h"
+#include "server/api/routes.h"
 
 #include <memory>
 #include <utility>
@@ -17,7 +17,7 @@
 #include "server/request/request_sampling.h"
 #include "server/request/tools.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 namespace {
 
 void CheckObject(Fields& fields, const char* name) {
@@ -84,7 +84,7 @@ struct Asked {
   Asked(const Asked&) = delete;
   Asked& operator=(const Asked&) = delete;
 
-  ResponseSetup setup{};
+  AnswerSetup setup{};
   TextRequest request{};
   bool stream = false;
 };
@@ -189,7 +189,7 @@ void ReadSettings(const RouteContext& context, Fields& fields, ChatInput& input,
 }
 
 // Reads a request. Errors are answered; then there is nothing.
-std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body, HttpReply& reply) {
+std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   auto asked = std::make_unique<Asked>();
   ChatInput input;
@@ -197,52 +197,49 @@ std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body, HttpR
   const Tools tools = ReadResponsesTools(fields, context.service.calls());
   const AnswerForm form = ReadAskedForm(fields);
   if (!fields.ok()) {
-    SendError(reply, Api::kOpenAi, FromFields(fields));
+    context.Refuse(fields);
     return nullptr;
   }
-  auto conversation = ReadResponseConversation(context, fields, reply);
+  auto conversation = ReadConversation(context, fields);
   if (!conversation) return nullptr;
   if (asked->setup.response["store"] == true) asked->setup.store = &context.responses;
   asked->setup.owner = context.user.salt;
   asked->setup.items = std::move(conversation->items);
   input.messages = std::move(conversation->messages);
   input.tools = tools.list;
-  auto prompt = RenderResponse(context, fields, std::move(input), reply);
+  auto prompt = Render(context, fields, std::move(input));
   if (!prompt) return nullptr;
   asked->request.prompt = std::move(*prompt);
   SetCalls(tools, asked->request.prompt.answer);
   auto whole = FormOf(tools, form);
   if (!whole.ok()) {
-    ApiError error = FromStatus(whole.status());
-    error.param = "tools";
-    SendError(reply, Api::kOpenAi, error);
+    context.Refuse(whole.status(), "tools");
     return nullptr;
   }
   asked->request.form = std::move(*whole);
   return asked;
 }
 
-void OpenAiResponse(const RouteContext& context, const Json& body, const Reply& reply) {
-  auto asked = Read(context, body, *reply);
+void Create(const RouteContext& context, const Json& body) {
+  auto asked = Read(context, body);
   if (!asked) return;
-  Deliver(context, asked->request, asked->stream, MakeResponsesShape(std::move(asked->setup)),
-          reply);
+  Deliver(context, std::move(asked->request), asked->stream, MakeShape(std::move(asked->setup)));
 }
 
-void OpenAiResponseTokens(const RouteContext& context, const Json& body, const Reply& reply) {
-  const auto asked = Read(context, body, *reply);
+void CountTokens(const RouteContext& context, const Json& body) {
+  const auto asked = Read(context, body);
   if (!asked) return;
-  SendJson(*reply, {{"object", "response.input_tokens"},
-                    {"input_tokens", asked->request.prompt.tokens.size()}});
+  context.Send(
+      {{"object", "response.input_tokens"}, {"input_tokens", asked->request.prompt.tokens.size()}});
 }
 
 }  // namespace
 
-std::vector<Route> ResponsesRoutes() {
+std::vector<Route> Routes() {
   return {
-      {"POST", "/v1/responses", WithModel{OpenAiResponse}},
-      {"POST", "/v1/responses/input_tokens", WithModel{OpenAiResponseTokens}},
-      {"POST", "/v1/responses/compact", WithModel{OpenAiResponseCompact}},
+      {"POST", "/v1/responses", WithModel{Create}},
+      {"POST", "/v1/responses/input_tokens", WithModel{CountTokens}},
+      {"POST", "/v1/responses/compact", WithModel{Compact}},
       {"GET", "/v1/responses/{id}", OnWorker{GetResponse}},
       {"DELETE", "/v1/responses/{id}", OnWorker{DeleteResponse}},
       {"GET", "/v1/responses/{id}/input_items", OnWorker{GetResponseItems}},
@@ -250,4 +247,4 @@ std::vector<Route> ResponsesRoutes() {
   };
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

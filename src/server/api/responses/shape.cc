@@ -2,24 +2,24 @@
 
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "server/api/responses/conversation.h"
 #include "server/api/responses/input.h"
 #include "server/output/stamps.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 namespace {
 
-class ResponsesShape final : public AnswerShape {
+class Shape final : public AnswerShape {
  public:
-  explicit ResponsesShape(ResponseSetup setup) : setup_(std::move(setup)) {}
+  explicit Shape(AnswerSetup setup) : setup_(std::move(setup)) {}
 
-  std::string_view stream_type() const override { return "text/event-stream; charset=utf-8"; }
   const char* prompt_field() const override { return "input"; }
 
   std::string Start(const ReuseReport& /*reuse*/) override {
-    const std::string created = Event("response.created", {{"response", setup_.response}});
-    return created + Event("response.in_progress", {{"response", setup_.response}});
+    const std::string created = NumberedEvent("response.created", {{"response", setup_.response}});
+    return created + NumberedEvent("response.in_progress", {{"response", setup_.response}});
   }
 
   std::string Delta(const AnswerPart& part) override {
@@ -44,8 +44,8 @@ class ResponsesShape final : public AnswerShape {
     const bool complete = result.stop != StopReason::kLength;
     out += CloseItem(complete ? "completed" : "incomplete");
     const Json response = Finished(result);
-    return out +
-           Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+    return out + NumberedEvent(complete ? "response.completed" : "response.incomplete",
+                               {{"response", response}});
   }
 
   Json Whole(const Answer& answer, const TextResult& result) override {
@@ -69,7 +69,7 @@ class ResponsesShape final : public AnswerShape {
     response["error"] = {{"code", error.code.empty() ? "server_error" : error.code},
                          {"message", error.message}};
     response["output"] = output_;
-    return Event("response.failed", {{"response", std::move(response)}});
+    return NumberedEvent("response.failed", {{"response", std::move(response)}});
   }
 
   // Returns the events of a response that has ended, those after the number `after`.
@@ -82,10 +82,10 @@ class ResponsesShape final : public AnswerShape {
       out += ReplayItem(output[i], i < stored.pieces.size() ? stored.pieces[i] : Json());
     }
     const bool complete = response["status"] == "completed";
-    out += Event(complete ? "response.completed" : "response.incomplete", {{"response", response}});
+    out += NumberedEvent(complete ? "response.completed" : "response.incomplete",
+                         {{"response", response}});
     if (after < sequence_) return out;
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("is ", after, "; the last event has the number ", sequence_ - 1));
+    return InvalidArgument(StrCat("is ", after, "; the last event has the number ", sequence_ - 1));
   }
 
  private:
@@ -111,12 +111,12 @@ class ResponsesShape final : public AnswerShape {
 
   bool is_text() const { return kind_ == AnswerPart::Kind::kText; }
 
-  std::string Event(const char* type, const Json& fields) {
+  std::string NumberedEvent(const char* type, const Json& fields) {
     const std::int64_t number = sequence_++;
     if (number <= skipped_) return {};
     Json event = {{"type", type}, {"sequence_number", number}};
     event.update(fields);
-    return StrCat("event: ", type, "\ndata: ", Dump(event), "\n\n");
+    return TypedEvent(event);
   }
 
   // The fields that say where a delta belongs.
@@ -133,7 +133,7 @@ class ResponsesShape final : public AnswerShape {
   }
 
   std::string ItemEvent(const char* type) {
-    return Event(type, {{"output_index", output_.size()}, {"item", item_}});
+    return NumberedEvent(type, {{"output_index", output_.size()}, {"item", item_}});
   }
 
   static Json NewItem(AnswerPart::Kind kind) {
@@ -163,7 +163,7 @@ class ResponsesShape final : public AnswerShape {
     std::string out = ItemEvent("response.output_item.added");
     Json part = Place();
     part["part"] = Part("");
-    return out + Event("response.content_part.added", part);
+    return out + NumberedEvent("response.content_part.added", part);
   }
 
   std::string TextDelta(const std::string& text) {
@@ -172,7 +172,8 @@ class ResponsesShape final : public AnswerShape {
     Json delta = Place();
     delta["delta"] = text;
     if (is_text()) delta["logprobs"] = Json::array();
-    return Event(is_text() ? "response.output_text.delta" : "response.reasoning_text.delta", delta);
+    return NumberedEvent(is_text() ? "response.output_text.delta" : "response.reasoning_text.delta",
+                         delta);
   }
 
   std::string CloseItem(const char* status) {
@@ -185,9 +186,9 @@ class ResponsesShape final : public AnswerShape {
     item_["status"] = status;
     item_["content"].push_back(part["part"]);
     if (!is_text() && setup_.seals_thoughts) item_["encrypted_content"] = SealThoughts(text_);
-    std::string out =
-        Event(is_text() ? "response.output_text.done" : "response.reasoning_text.done", done);
-    out += Event("response.content_part.done", part);
+    std::string out = NumberedEvent(
+        is_text() ? "response.output_text.done" : "response.reasoning_text.done", done);
+    out += NumberedEvent("response.content_part.done", part);
     return out + PushItem();
   }
 
@@ -207,11 +208,11 @@ class ResponsesShape final : public AnswerShape {
     const Json place = {{"item_id", item_["id"]}, {"output_index", output_.size()}};
     Json delta = place;
     delta["delta"] = call["arguments"];
-    out += Event("response.function_call_arguments.delta", delta);
+    out += NumberedEvent("response.function_call_arguments.delta", delta);
     Json done = place;
     done["name"] = call["name"];
     done["arguments"] = call["arguments"];
-    out += Event("response.function_call_arguments.done", done);
+    out += NumberedEvent("response.function_call_arguments.done", done);
     item_ = call;
     return out + PushItem();
   }
@@ -227,7 +228,7 @@ class ResponsesShape final : public AnswerShape {
       response["incomplete_details"] = {{"reason", "max_output_tokens"}};
     }
     response["output"] = output_;
-    response["usage"] = ResponseUsage(result);
+    response["usage"] = Usage(result);
     // The client of an interrupted request has left without the response's end.
     if (setup_.store != nullptr && result.stop != StopReason::kInterrupted) {
       setup_.store->Put({.response = response,
@@ -238,7 +239,7 @@ class ResponsesShape final : public AnswerShape {
     return response;
   }
 
-  ResponseSetup setup_;
+  AnswerSetup setup_;
   Json output_ = Json::array();  // the items that are done
   Json item_;                    // the next one
   bool open_ = false;            // whether it has begun
@@ -252,18 +253,18 @@ class ResponsesShape final : public AnswerShape {
 
 }  // namespace
 
-std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup) {
-  return std::make_shared<ResponsesShape>(std::move(setup));
+std::shared_ptr<AnswerShape> MakeShape(AnswerSetup setup) {
+  return std::make_shared<Shape>(std::move(setup));
 }
 
-Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after) {
+Result<std::string> EventsOf(const StoredResponse& stored, std::int64_t after) {
   Json begun = stored.response;
   begun["status"] = "in_progress";
   begun["output"] = Json::array();
   for (const char* const name : {"completed_at", "incomplete_details", "usage"}) {
     begun[name] = nullptr;
   }
-  return ResponsesShape({.response = std::move(begun)}).Replay(stored, after);
+  return Shape({.response = std::move(begun)}).Replay(stored, after);
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

@@ -10,9 +10,9 @@
 #include "server/api/responses/store.h"
 #include "server/output/answer_shape.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 
-struct ResponseSetup {
+struct AnswerSetup {
   Json response{};                 // the response before its first item
   Json items{};                    // of the conversation so far
   bool seals_thoughts = false;     // into encrypted_content
@@ -20,10 +20,10 @@ struct ResponseSetup {
   std::uint64_t owner = 0;         // the user's salt
 };
 
-std::shared_ptr<AnswerShape> MakeResponsesShape(ResponseSetup setup);
+std::shared_ptr<AnswerShape> MakeShape(AnswerSetup setup);
 
 // Returns the events of a response that has ended, as its stream has or would have had them. Those up to the number
 // `after` are left out. Errors: kInvalidArgument if no event has that number.
-Result<std::string> ResponseEvents(const StoredResponse& stored, std::int64_t after);
+Result<std::string> EventsOf(const StoredResponse& stored, std::int64_t after);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses

@@ -3,12 +3,12 @@
 
 #include "server/route.h"
 
-namespace kvcache::server {
+namespace kvcache::server::responses {
 
 // Each answers for the response that the path names.
-void GetResponse(const ServerContext& context, const Reply& reply);
-void GetResponseItems(const ServerContext& context, const Reply& reply);
-void DeleteResponse(const ServerContext& context, const Reply& reply);
-void CancelResponse(const ServerContext& context, const Reply& reply);
+void GetResponse(const ServerContext& context);
+void GetResponseItems(const ServerContext& context);
+void DeleteResponse(const ServerContext& context);
+void CancelResponse(const ServerContext& context);
 
-}  // namespace kvcache::server
+}  // namespace kvcache::server::responses
