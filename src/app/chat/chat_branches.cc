@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <utility>
 
-#include "app/terminal/shown_text.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace kvcache::app {
 namespace {
@@ -16,12 +16,9 @@ std::string LastQuestion(const Conversation& conversation) {
   std::size_t at = conversation.size();
   while (at > 0 && !conversation.HasRole(at - 1, "user")) --at;
   if (at == 0) return "";
-  std::string text = OneLine(conversation.ContentText(at - 1));
+  const std::string text = OneLine(conversation.ContentText(at - 1));
   if (text.size() <= kShownBytes) return text;
-  std::size_t end = kShownBytes;
-  while (end > 0 && (static_cast<unsigned char>(text[end]) & 0xc0) == 0x80) --end;
-  text.resize(end);
-  return text + "…";
+  return StrCat(BeginningOf(text, kShownBytes), "…");
 }
 
 }  // namespace

@@ -1,11 +1,12 @@
 #include "app/chat/chat_commands.h"
 
-#include <charconv>
 #include <cmath>
 #include <cstdint>
-#include <limits>
+#include <type_traits>
 
 #include "app/chat/conversation_file.h"
+#include "base/errors.h"
+#include "base/parse_number.h"
 #include "base/strings.h"
 
 namespace kvcache::app {
@@ -22,10 +23,6 @@ struct Request {
 
   Conversation& conversation() const { return chat.conversation(); }
 };
-
-Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
 
 std::string Counted(const Conversation& conversation) {
   return StrCat(conversation.size(), conversation.size() == 1 ? " message" : " messages");
@@ -44,14 +41,14 @@ Result<AfterCommand> Clear(const Request& request) {
 
 // Returns an error if `name` cannot be the name of a file.
 Status CheckFileName(std::string_view command, const std::string& name) {
-  if (name.empty()) return Wrong(StrCat(command, " needs the name of a file"));
+  if (name.empty()) return InvalidArgument(StrCat(command, " needs the name of a file"));
   if (name.find('\0') == std::string::npos) return Status::Ok();
-  return Wrong(StrCat(command, ": the file's name ", Quoted(name), " has a NUL byte"));
+  return InvalidArgument(StrCat(command, ": the file's name ", Quoted(name), " has a NUL byte"));
 }
 
 Result<AfterCommand> Save(const Request& request) {
   KVCACHE_RETURN_IF_ERROR(CheckFileName("/save", request.argument));
-  if (request.argument == "-") return Wrong("/save -: a file of that name is ./-");
+  if (request.argument == "-") return InvalidArgument("/save -: a file of that name is ./-");
   KVCACHE_RETURN_IF_ERROR(SaveConversation(request.argument, request.conversation()));
   request.say = StrCat(Counted(request.conversation()), " saved to ", OneLine(request.argument));
   return AfterCommand::kReadOn;
@@ -60,7 +57,8 @@ Result<AfterCommand> Save(const Request& request) {
 Result<AfterCommand> Load(const Request& request) {
   KVCACHE_RETURN_IF_ERROR(CheckFileName("/load", request.argument));
   if (request.argument == "-") {
-    return Wrong("/load -: standard input is read by the chat; a file of that name is ./-");
+    return InvalidArgument(
+        "/load -: standard input is read by the chat; a file of that name is ./-");
   }
   KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.conversation()));
   request.say = StrCat(Counted(request.conversation()), " loaded from ", OneLine(request.argument));
@@ -79,12 +77,9 @@ Result<AfterCommand> System(const Request& request) {
   return AfterCommand::kReadOn;
 }
 
-// Parses all of `text` into `number`. Returns false if it is not a number or does not fit.
-template <typename Number>
-bool ParseNumber(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
+// Returns 0 if `text` is no number.
+std::int64_t ParseCount(std::string_view text) {
+  return ParseNumber<std::int64_t>(text).value_or(0);
 }
 
 // Returns the index of the first user message at or after `at`; size() if there is none.
@@ -94,10 +89,11 @@ std::size_t NextUserMessage(const Conversation& conversation, std::size_t at) {
 }
 
 Result<AfterCommand> Forget(const Request& request) {
-  std::int64_t count = 1;
   const std::string& argument = request.argument;
-  if (!argument.empty() && (!ParseNumber(argument, count) || count < 1)) {
-    return Wrong(StrCat("/forget takes a number of exchanges, 1 or more, not ", Quoted(argument)));
+  const std::int64_t count = argument.empty() ? 1 : ParseCount(argument);
+  if (count < 1) {
+    return InvalidArgument(
+        StrCat("/forget takes a number of exchanges, 1 or more, not ", Quoted(argument)));
   }
   Conversation& conversation = request.conversation();
   const std::size_t first = conversation.HasSystem() ? 1 : 0;
@@ -116,7 +112,7 @@ Result<AfterCommand> Retry(const Request& request) {
   const Conversation& conversation = request.conversation();
   const std::size_t answered = AnsweredMessages(conversation);
   if (answered == 0 || conversation.HasRole(answered - 1, "system")) {
-    return Wrong("there is no message to answer again");
+    return InvalidArgument("there is no message to answer again");
   }
   ++request.flags.sampling.seed;  // the same seed would give the same answer
   return AfterCommand::kRetry;
@@ -135,7 +131,7 @@ Result<AfterCommand> Undo(const Request& request) {
   Conversation& conversation = request.conversation();
   std::size_t last = conversation.size();
   while (last > 0 && !conversation.HasRole(last - 1, "user")) --last;
-  if (last == 0) return Wrong("there is no message to take back");
+  if (last == 0) return InvalidArgument("there is no message to take back");
   const std::size_t branch = request.branches.Keep(conversation);
   conversation.Remove(last - 1, conversation.size());
   request.say = StrCat("the last exchange is taken back; left: ", Counted(conversation),
@@ -147,15 +143,15 @@ Result<AfterCommand> Edit(const Request& request) {
   const std::string_view argument = request.argument;
   const std::size_t blank = std::min(argument.find_first_of(kBlanks), argument.size());
   const std::size_t begin = argument.find_first_not_of(kBlanks, blank);
-  std::int64_t number = 0;
-  if (!ParseNumber(argument.substr(0, blank), number) || number < 1 ||
-      begin == std::string_view::npos) {
-    return Wrong("/edit needs the number of one of your messages, from 1, and its new text");
+  const std::int64_t number = ParseCount(argument.substr(0, blank));
+  if (number < 1 || begin == std::string_view::npos) {
+    return InvalidArgument(
+        "/edit needs the number of one of your messages, from 1, and its new text");
   }
   Conversation& conversation = request.conversation();
   const std::size_t at = UserMessage(conversation, number);
   if (at == conversation.size()) {
-    return Wrong(StrCat("/edit ", number, ": you have not written so many messages"));
+    return InvalidArgument(StrCat("/edit ", number, ": you have not written so many messages"));
   }
   const std::size_t branch = request.branches.Keep(conversation);
   conversation.Remove(at, conversation.size());
@@ -166,7 +162,8 @@ Result<AfterCommand> Edit(const Request& request) {
 }
 
 Result<AfterCommand> Fork(const Request& request) {
-  if (request.conversation().empty()) return Wrong("there is no conversation to fork yet");
+  if (request.conversation().empty())
+    return InvalidArgument("there is no conversation to fork yet");
   request.say =
       StrCat("the conversation is kept as branch ", request.branches.Keep(request.conversation()),
              "; what you write now goes on here");
@@ -180,11 +177,10 @@ Result<AfterCommand> Branches(const Request& request) {
                                        : StrCat(branches.List(), "\n/branches N goes to branch N");
     return AfterCommand::kReadOn;
   }
-  std::int64_t number = 0;
-  if (!ParseNumber(request.argument, number) || number < 1 ||
-      number > static_cast<std::int64_t>(branches.size())) {
-    return Wrong(StrCat("/branches takes the number of a branch, 1 to ", branches.size(), ", not ",
-                        Quoted(request.argument)));
+  const std::int64_t number = ParseCount(request.argument);
+  if (number < 1 || number > static_cast<std::int64_t>(branches.size())) {
+    return InvalidArgument(StrCat("/branches takes the number of a branch, 1 to ", branches.size(),
+                                  ", not ", Quoted(request.argument)));
   }
   branches.Swap(static_cast<std::size_t>(number), request.conversation());
   request.say = StrCat("this is branch ", number, ", with ", Counted(request.conversation()),
@@ -194,7 +190,7 @@ Result<AfterCommand> Branches(const Request& request) {
 
 Result<AfterCommand> Think(const Request& request) {
   if (request.argument != "on" && request.argument != "off") {
-    return Wrong(StrCat("/think takes on or off, not ", Quoted(request.argument)));
+    return InvalidArgument(StrCat("/think takes on or off, not ", Quoted(request.argument)));
   }
   KVCACHE_RETURN_IF_ERROR(request.conversation().SetVariable(
       "enable_thinking", request.argument == "on" ? "true" : "false"));
@@ -210,39 +206,27 @@ struct Setting {
   bool (*set)(std::string_view text, RunFlags& flags);
 };
 
-template <float SamplingParams::*kMember>
-bool SetFloat(std::string_view text, RunFlags& flags) {
-  float number = 0;
-  if (!ParseNumber(text, number) || !std::isfinite(number)) return false;
-  flags.sampling.*kMember = number;
+template <auto kMember>
+bool SetSampling(std::string_view text, RunFlags& flags) {
+  auto& value = flags.sampling.*kMember;
+  const auto number = ParseNumber<std::remove_reference_t<decltype(value)>>(text);
+  if (!number || !std::isfinite(static_cast<double>(*number))) return false;
+  value = *number;
   return true;
 }
 
-template <typename Whole>
-bool SetWhole(std::string_view text, Whole min, Whole& value) {
-  Whole number = 0;
-  if (!ParseNumber(text, number) || number < min) return false;
-  value = number;
-  return true;
-}
-
-bool SetTopK(std::string_view text, RunFlags& flags) {
-  return SetWhole(text, std::numeric_limits<std::int32_t>::min(), flags.sampling.top_k);
-}
-bool SetSeed(std::string_view text, RunFlags& flags) {
-  return SetWhole(text, std::uint64_t{0}, flags.sampling.seed);
-}
 bool SetMaxTokens(std::string_view text, RunFlags& flags) {
-  return SetWhole(text, -1, flags.max_tokens);
+  flags.max_tokens = ParseNumber<std::int32_t>(text).value_or(-2);
+  return flags.max_tokens >= -1;
 }
 
 constexpr Setting kSettings[] = {
-    {"temp", "a number", SetFloat<&SamplingParams::temperature>},
-    {"top-k", "a whole number", SetTopK},
-    {"top-p", "a number", SetFloat<&SamplingParams::top_p>},
-    {"min-p", "a number", SetFloat<&SamplingParams::min_p>},
-    {"repeat-penalty", "a number", SetFloat<&SamplingParams::repeat_penalty>},
-    {"seed", "a whole number from 0 to 2^64 - 1", SetSeed},
+    {"temp", "a number", SetSampling<&SamplingParams::temperature>},
+    {"top-k", "a whole number", SetSampling<&SamplingParams::top_k>},
+    {"top-p", "a number", SetSampling<&SamplingParams::top_p>},
+    {"min-p", "a number", SetSampling<&SamplingParams::min_p>},
+    {"repeat-penalty", "a number", SetSampling<&SamplingParams::repeat_penalty>},
+    {"seed", "a whole number from 0 to 2^64 - 1", SetSampling<&SamplingParams::seed>},
     {"n", "a whole number of tokens from 0 to 2^31 - 1, or -1 for no limit", SetMaxTokens},
 };
 
@@ -250,7 +234,7 @@ Result<AfterCommand> Set(const Request& request) {
   const std::string_view argument = request.argument;
   const std::size_t blank = argument.find_first_of(kBlanks);
   if (blank == std::string_view::npos) {
-    return Wrong(
+    return InvalidArgument(
         "/set needs a name and a number; the names are temp, top-k, top-p, min-p, repeat-penalty, "
         "seed and n");
   }
@@ -260,14 +244,16 @@ Result<AfterCommand> Set(const Request& request) {
     if (setting.name != name) continue;
     RunFlags changed = request.flags;
     if (!setting.set(value, changed)) {
-      return Wrong(StrCat("/set ", name, " takes ", setting.rule, ", not ", Quoted(value)));
+      return InvalidArgument(
+          StrCat("/set ", name, " takes ", setting.rule, ", not ", Quoted(value)));
     }
     KVCACHE_RETURN_IF_ERROR(changed.sampling.Check());
     request.flags = std::move(changed);
     return AfterCommand::kReadOn;
   }
-  return Wrong(StrCat("/set has no setting ", Quoted(name),
-                      "; the names are temp, top-k, top-p, min-p, repeat-penalty, seed and n"));
+  return InvalidArgument(
+      StrCat("/set has no setting ", Quoted(name),
+             "; the names are temp, top-k, top-p, min-p, repeat-penalty, seed and n"));
 }
 
 Result<AfterCommand> Quit(const Request&) {
@@ -340,12 +326,12 @@ Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches&
   for (const NamedCommand& command : kCommands) {
     if (command.name != name) continue;
     if (command.argument.empty() && !argument.empty()) {
-      return Wrong(StrCat("/", name, " takes no argument, not ", Quoted(argument)));
+      return InvalidArgument(StrCat("/", name, " takes no argument, not ", Quoted(argument)));
     }
     return command.run({std::move(argument), chat, branches, flags, say});
   }
-  return Wrong(StrCat("there is no command ", Quoted(StrCat("/", name)),
-                      "; /help lists the commands, // begins a message with a slash"));
+  return InvalidArgument(StrCat("there is no command ", Quoted(StrCat("/", name)),
+                                "; /help lists the commands, // begins a message with a slash"));
 }
 
 }  // namespace kvcache::app

@@ -15,6 +15,7 @@
 #include "app/terminal/notes.h"
 #include "app/terminal/paste_mode.h"
 #include "app/terminal/shown_text.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache_engine/chat.h"
 
@@ -94,9 +95,8 @@ class ChatLoop {
 
   Status Take(Message message) {
     if (message.end == LineEnd::kTooLong) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("the message has more than ", HumanBytes(kMaxTextBytes),
-                     ", which is the most that is read")};
+      return InvalidArgument(StrCat("the message has more than ", HumanBytes(kMaxTextBytes),
+                                    ", which is the most that is read"));
     }
     std::string text = std::move(message.text);
     if (text.find_first_not_of(kSpaces) == std::string::npos) return Status::Ok();
@@ -208,8 +208,8 @@ class ChatLoop {
 
 Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
   if (engine.has_encoder()) {
-    return {StatusCode::kUnsupported,
-            "a model with an encoder answers one text and does not chat: give it one with -p"};
+    return Unsupported(
+        "a model with an encoder answers one text and does not chat: give it one with -p");
   }
   auto format = flags.chat.Format(engine);
   if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());

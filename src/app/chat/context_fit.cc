@@ -4,6 +4,7 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 
@@ -36,11 +37,10 @@ Status CheckBytesFit(const Engine& engine, std::string_view text) {
   if (bytes <= kCheapBytes) return Status::Ok();
   const std::size_t max = context * LongestTokenBytes(engine.tokenizer().vocabulary());
   if (bytes <= max) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          StrCat("has ", WithThousands(static_cast<std::int64_t>(bytes)), " bytes; the context of ",
-                 WithThousands(engine.context()), " tokens holds at most ",
-                 WithThousands(static_cast<std::int64_t>(max)),
-                 ": shorten it, or give a larger --ctx")};
+  return InvalidArgument(StrCat(
+      "has ", WithThousands(static_cast<std::int64_t>(bytes)), " bytes; the context of ",
+      WithThousands(engine.context()), " tokens holds at most ",
+      WithThousands(static_cast<std::int64_t>(max)), ": shorten it, or give a larger --ctx"));
 }
 
 }  // namespace kvcache::app

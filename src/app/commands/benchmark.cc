@@ -16,6 +16,7 @@
 #include "app/flags/flag_checks.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/terminal.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/prefixes/token_keys.h"
@@ -45,29 +46,28 @@ struct BenchFlags {
   bool json = false;
 };
 
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
 Status CheckFlags(const BenchFlags& flags) {
-  if (flags.name.empty()) return Invalid("NAME is required: kvcache bench reuse --trace FILE");
+  if (flags.name.empty())
+    return InvalidArgument("NAME is required: kvcache bench reuse --trace FILE");
   if (flags.name != "reuse") {
-    return Invalid(StrCat("there is no benchmark ", Quoted(flags.name),
-                          " in this program; it has reuse, and ./dev bench has the others"));
+    return InvalidArgument(
+        StrCat("there is no benchmark ", Quoted(flags.name),
+               " in this program; it has reuse, and ./dev bench has the others"));
   }
   if (flags.trace.empty() && !flags.quick) {
-    return Invalid("--trace FILE is required, or --quick for a trace that needs no file");
+    return InvalidArgument("--trace FILE is required, or --quick for a trace that needs no file");
   }
   if (flags.budget_tokens == std::uint64_t{0}) {
-    return Invalid("--budget-tokens is 0; must be at least 1");
+    return InvalidArgument("--budget-tokens is 0; must be at least 1");
   }
   if (flags.budget_bytes && flags.model == kNoModel) {
-    return Invalid(
+    return InvalidArgument(
         "--budget needs a model, because tokens have no bytes without one; give --model "
         "MODEL, or --budget-tokens instead");
   }
   if (flags.exact_states && flags.model != kNoModel) {
-    return Invalid("--exact-states needs --model none; a model's layers say what its states can");
+    return InvalidArgument(
+        "--exact-states needs --model none; a model's layers say what its states can");
   }
   return Status::Ok();
 }
@@ -83,9 +83,9 @@ std::int64_t AmpleTokens(const Trace& trace, std::int64_t held_tokens, int slots
 
 Status CheckModel(const Engine& engine, const std::string& model) {
   if (!engine.has_encoder()) return Status::Ok();
-  return {StatusCode::kUnsupported,
-          StrCat(model, " has an encoder, whose texts share no prefixes; --model none replays a ",
-                 "trace without a model")};
+  return Unsupported(
+      StrCat(model, " has an encoder, whose texts share no prefixes; --model none replays a ",
+             "trace without a model"));
 }
 
 class ReuseBench {
@@ -97,10 +97,9 @@ class ReuseBench {
     const UnlimitedReuse unlimited = ReusedByUnlimited(trace_);
     ample_ = AmpleTokens(trace_, unlimited.held_tokens, flags_.slots);
     if (ample_ > std::numeric_limits<int>::max()) {
-      return {StatusCode::kUnsupported,
-              StrCat(flags_.trace, ": the trace has ", WithThousands(ample_),
-                     " different tokens; at most ", WithThousands(std::numeric_limits<int>::max()),
-                     " can be replayed; cut the file")};
+      return Unsupported(StrCat(
+          flags_.trace, ": the trace has ", WithThousands(ample_), " different tokens; at most ",
+          WithThousands(std::numeric_limits<int>::max()), " can be replayed; cut the file"));
     }
     summary_.slots = flags_.slots;
     summary_.baselines.unlimited = unlimited.reused_tokens;
@@ -161,8 +160,8 @@ class ReuseBench {
       const std::int64_t each = BytesPerToken(small->info().memory, types.k_type, types.v_type);
       tokens = *flags_.budget_bytes / static_cast<std::uint64_t>(std::max<std::int64_t>(1, each));
       if (*tokens == 0) {
-        return Invalid(StrCat("--budget is ", *flags_.budget_bytes, " bytes; a token of ", path,
-                              " takes ", each));
+        return InvalidArgument(StrCat("--budget is ", *flags_.budget_bytes, " bytes; a token of ",
+                                      path, " takes ", each));
       }
     }
     SetBudget(tokens, options);

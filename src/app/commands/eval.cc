@@ -21,6 +21,7 @@
 #include "app/flags/model_store.h"
 #include "app/flags/store_flags.h"
 #include "app/terminal/terminal.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/npy_writer.h"
@@ -80,9 +81,9 @@ Result<std::vector<std::int32_t>> EncodedTokens(const EvalFlags& flags) {
 
 Status CheckEncoder(const Engine& engine, bool encodes) {
   if (engine.has_encoder() == encodes) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          encodes ? "the model has no encoder: leave out --encode and --encode-tokens-file"
-                  : "the model has an encoder: give its text with --encode"};
+  return InvalidArgument(
+      encodes ? "the model has no encoder: leave out --encode and --encode-tokens-file"
+              : "the model has an encoder: give its text with --encode");
 }
 
 // The largest perplexity whose digits a double has all of; larger ones are given as a power of e.
@@ -137,16 +138,15 @@ Status Report(const EvalFlags& flags, Engine& engine, const ScoreResult& score,
 Status CheckLogitsPath(const EvalFlags& flags, const std::string& model) {
   if (flags.logits.empty()) return Status::Ok();
   if (flags.logits == "-") {
-    return {StatusCode::kInvalidArgument,
-            "--logits - would write a file named '-'; /dev/stdout writes to standard output"};
+    return InvalidArgument(
+        "--logits - would write a file named '-'; /dev/stdout writes to standard output");
   }
   std::error_code error;  // set for a file that does not exist
   if (!std::filesystem::is_regular_file(flags.logits, error)) return Status::Ok();
   for (const std::string& input : {model, flags.tokens_file, flags.text_file, flags.encoded_file}) {
     if (!input.empty() && std::filesystem::equivalent(input, flags.logits, error) && !error) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("--logits ", flags.logits, " would replace ", input,
-                     ", which this command reads; give another file")};
+      return InvalidArgument(StrCat("--logits ", flags.logits, " would replace ", input,
+                                    ", which this command reads; give another file"));
     }
   }
   return Status::Ok();
@@ -157,7 +157,7 @@ Status Eval(const EvalFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string model, FindModel(flags.engine.model()));
   KVCACHE_RETURN_IF_ERROR(CheckLogitsPath(flags, model));
   KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
-  if (tokens.empty()) return {StatusCode::kInvalidArgument, "there are no tokens to score"};
+  if (tokens.empty()) return InvalidArgument("there are no tokens to score");
   KVCACHE_ASSIGN_OR_RETURN(const auto encoded, EncodedTokens(flags));
   const std::size_t count = tokens.size() + (encoded.empty() ? 0 : 1);
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/persist/store_fingerprint.h"
 #include "engine/persist/stored_state.h"
@@ -17,10 +18,6 @@ namespace kvcache::app {
 namespace {
 
 using Clock = std::chrono::steady_clock;
-
-double MillisecondsSince(Clock::time_point start) {
-  return std::chrono::duration<double, std::milli>(Clock::now() - start).count();
-}
 
 StoreTier StoreTierOf(ResumeTier tier) {
   if (tier == ResumeTier::kRemote) return StoreTier::kRemote;

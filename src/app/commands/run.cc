@@ -17,6 +17,8 @@
 #include "app/flags/model_store.h"
 #include "app/flags/run_flags.h"
 #include "app/terminal/notes.h"
+#include "base/errors.h"
+#include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "kvcache_engine/chat.h"
@@ -24,8 +26,6 @@
 
 namespace kvcache::app {
 namespace {
-
-using Clock = std::chrono::steady_clock;
 
 bool IsChat(const RunFlags& flags) {
   if (flags.chat.chat) return true;
@@ -78,9 +78,8 @@ std::string AdviceOnLength(const Engine& engine) {
 
 Status CheckFits(const Engine& engine, std::size_t tokens) {
   if (tokens <= static_cast<std::size_t>(engine.context())) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          StrCat("the prompt has ", tokens, " tokens, the context holds ", engine.context(),
-                 AdviceOnLength(engine))};
+  return InvalidArgument(StrCat("the prompt has ", tokens, " tokens, the context holds ",
+                                engine.context(), AdviceOnLength(engine)));
 }
 
 // Generates a continuation of `text`, without a template.
@@ -147,7 +146,7 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
 }
 
 Status Run(RunFlags& flags) {
-  const Clock::time_point start = Clock::now();
+  const auto start = std::chrono::steady_clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
   if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
@@ -155,7 +154,7 @@ Status Run(RunFlags& flags) {
   std::string text;
   if (!is_chat) {
     KVCACHE_ASSIGN_OR_RETURN(text, ReadPrompt(flags));
-    if (text.empty()) return {StatusCode::kInvalidArgument, "the prompt is empty"};
+    if (text.empty()) return InvalidArgument("the prompt is empty");
   }
   flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
   KVCACHE_ASSIGN_OR_RETURN(std::string head, flags.draft.HeadFile(flags.engine.model()));
@@ -164,9 +163,9 @@ Status Run(RunFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
   flags.store.Use(*engine);
-  const std::chrono::duration<double, std::milli> load = Clock::now() - start;
-  if (is_chat) return RunChat(*engine, flags, load.count());
-  Status status = RunPrompt(*engine, flags, text, load.count());
+  const double load_ms = MillisecondsSince(start);
+  if (is_chat) return RunChat(*engine, flags, load_ms);
+  Status status = RunPrompt(*engine, flags, text, load_ms);
   StoreFlags::Finish(*engine);
   return status;
 }

@@ -4,6 +4,7 @@
 
 #include "app/commands/command.h"
 #include "app/flags/serve_flags.h"
+#include "base/errors.h"
 #ifdef KVCACHE_HAVE_SERVER
 #include "app/serve/serve.h"
 #endif
@@ -13,9 +14,9 @@ namespace {
 
 #ifndef KVCACHE_HAVE_SERVER
 Status Serve(const ServeFlags& /*flags*/) {
-  return {StatusCode::kUnsupported,
-          "this program was built without the server; './dev serve' builds it with the server, and "
-          "so does cmake with -DKVCACHE_BUILD_SERVER=ON"};
+  return Unsupported(
+      "this program was built without the server; './dev serve' builds it with the server, and "
+      "so does cmake with -DKVCACHE_BUILD_SERVER=ON");
 }
 #endif
 

@@ -12,6 +12,7 @@
 #include "app/commands/command.h"
 #include "app/commands/json_report.h"
 #include "app/flags/store_flags.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "store/content_hash.h"
 #include "store/snapshot_description.h"
@@ -166,8 +167,8 @@ Status CollectGarbageIn(const StoreCommand& command, const std::string& name) {
 
 Status RemoveObjects(const StoreCommand& command, Store& store) {
   if (command.key.empty() && !command.all) {
-    return {StatusCode::kInvalidArgument,
-            "name the beginning of a key that 'kvcache store ls' shows, or give --all"};
+    return InvalidArgument(
+        "name the beginning of a key that 'kvcache store ls' shows, or give --all");
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
   std::int64_t removed = 0;
@@ -187,8 +188,7 @@ Status RemoveObjects(const StoreCommand& command, Store& store) {
 // Prints what an object is: the range of tokens and the cache of a snapshot, if it is one.
 Status Show(const StoreCommand& command, Store& store) {
   if (command.key.empty()) {
-    return {StatusCode::kInvalidArgument,
-            "name the beginning of a key that 'kvcache store ls' shows"};
+    return InvalidArgument("name the beginning of a key that 'kvcache store ls' shows");
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
   bool has_any = false;
@@ -253,13 +253,13 @@ Status PrintCounts(const StoreCommand& command, const ArchiveCounts& counts, con
 constexpr const char* kNoFile = "name the file of the export";
 
 Status Export(const StoreCommand& command, Store& store) {
-  if (command.key.empty()) return {StatusCode::kInvalidArgument, kNoFile};
+  if (command.key.empty()) return InvalidArgument(kNoFile);
   KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ExportObjects(store, "", command.key));
   return PrintCounts(command, counts, "exported", "were damaged or gone");
 }
 
 Status Import(const StoreCommand& command, Store& store) {
-  if (command.key.empty()) return {StatusCode::kInvalidArgument, kNoFile};
+  if (command.key.empty()) return InvalidArgument(kNoFile);
   KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ImportObjects(store, command.key));
   return PrintCounts(command, counts, "imported", "did not fit");
 }
@@ -279,9 +279,8 @@ Action ActionOf(const std::string& name) {
 Status Run(StoreCommand& command) {
   const std::vector<std::string> names = command.store.names();
   if (names.size() != 1) {
-    return {StatusCode::kInvalidArgument, names.empty()
-                                              ? "there is no store; give one with --store"
-                                              : "there are several stores; give one with --store"};
+    return InvalidArgument(names.empty() ? "there is no store; give one with --store"
+                                         : "there are several stores; give one with --store");
   }
   if (command.action == "gc") return CollectGarbageIn(command, names.front());
   command.name = StoreFlags::NameOf(names.front());
@@ -304,11 +303,10 @@ Command AddStore(CommandLine& line) {
   command.RefuseEmptyValues({});
   command.CheckParsed([flags]() -> Status {
     if (flags->action == "gc" || ActionOf(flags->action) != nullptr) return Status::Ok();
-    return {
-        StatusCode::kInvalidArgument,
+    return InvalidArgument(
         flags->action.empty()
             ? "an action is missing: stat, ls, show, verify, gc, rm, export or import"
-            : Quoted(flags->action) + " is not stat, ls, show, verify, gc, rm, export or import"};
+            : Quoted(flags->action) + " is not stat, ls, show, verify, gc, rm, export or import");
   });
   return {"store", [flags] { return Run(*flags); }};
 }

@@ -10,6 +10,7 @@
 #include "app/commands/json_report.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/terminal.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "tokenizer/tokenizer.h"
 
@@ -68,23 +69,21 @@ Status CheckText(const TokenizeFlags& flags) {
   const bool is_model =
       !flags.detokenize && flags.words.size() == 1 && flags.words.front().ends_with(".gguf");
   if (!is_model) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          StrCat("the text is missing after the model ", flags.words.front(),
-                 ": kvcache tokenize MODEL TEXT")};
+  return InvalidArgument(StrCat("the text is missing after the model ", flags.words.front(),
+                                ": kvcache tokenize MODEL TEXT"));
 }
 
 // Returns an error if the command line has too few or too many words.
 Status CheckWords(const TokenizeFlags& flags) {
   const std::vector<std::string>& words = flags.words;
   const std::size_t max = flags.detokenize ? 1 : 2;
-  const auto wrong = [](std::string message) {
-    return Status(StatusCode::kInvalidArgument, std::move(message));
-  };
-  if (!flags.detokenize && words.empty()) return wrong("TEXT or --detokenize is required");
+  if (!flags.detokenize && words.empty())
+    return InvalidArgument("TEXT or --detokenize is required");
   if (words.size() > max) {
-    return wrong(StrCat("The following argument was not expected: ", words.back()));
+    return InvalidArgument(StrCat("The following argument was not expected: ", words.back()));
   }
-  if (words.size() == max && words.front().empty()) return wrong("MODEL: its value is empty");
+  if (words.size() == max && words.front().empty())
+    return InvalidArgument("MODEL: its value is empty");
   return Status::Ok();
 }
 

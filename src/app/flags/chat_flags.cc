@@ -1,6 +1,7 @@
 #include "app/flags/chat_flags.h"
 
 #include "app/terminal/terminal.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 
@@ -15,8 +16,7 @@ constexpr std::size_t kMaxTemplateBytes = std::size_t{1} << 20;
 Status CheckAssignment(const std::string& assignment) {
   const std::size_t equals = assignment.find('=');
   if (equals != std::string::npos && equals != 0) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          StrCat(Quoted(assignment), " is not of the form NAME=VALUE")};
+  return InvalidArgument(StrCat(Quoted(assignment), " is not of the form NAME=VALUE"));
 }
 
 }  // namespace

@@ -2,10 +2,10 @@
 
 #include <CLI/CLI.hpp>
 #include <algorithm>
-#include <charconv>
 #include <utility>
 
 #include "app/flags/flag_checks.h"
+#include "base/parse_number.h"
 
 namespace kvcache::app {
 namespace {
@@ -82,9 +82,7 @@ Flag FlagSet::AddNumber(const std::string& names, float* value, const std::strin
 Flag FlagSet::AddNumber(const std::string& names, std::optional<std::uint64_t>* value,
                         const std::string& help) {
   const auto set = [value](const std::string& text) {
-    std::uint64_t number = 0;
-    (void)std::from_chars(text.data(), text.data() + text.size(), number);
-    *value = number;
+    *value = ParseNumber<std::uint64_t>(text).value_or(0);
   };
   return Flag(app_->add_option_function<std::string>(names, set, help)).Check(CheckUnsignedNumber);
 }

@@ -1,9 +1,10 @@
 #include "app/flags/draft_flags.h"
 
-#include <charconv>
 #include <optional>
 
 #include "app/flags/model_store.h"
+#include "base/errors.h"
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 #include "kvcache_engine/head_drafter.h"
@@ -19,11 +20,8 @@ constexpr int kMaxDrafts = 16;
 // Returns the number, -1 for "auto", or nothing.
 std::optional<int> ParseTokens(const std::string& text) {
   if (text == "auto") return -1;
-  int number = 0;
-  const auto parsed = std::from_chars(text.data(), text.data() + text.size(), number);
-  const bool whole = parsed.ec == std::errc{} && parsed.ptr == text.data() + text.size();
-  if (!whole || number < 0 || number > kMaxDrafts) return std::nullopt;
-  return number;
+  const auto number = ParseNumber<int>(text);
+  return number && *number >= 0 && *number <= kMaxDrafts ? number : std::nullopt;
 }
 
 }  // namespace
@@ -55,9 +53,8 @@ void DraftFlags::Add(FlagSet command) {
 
 Status DraftFlags::Check() const {
   if (ParseTokens(tokens_)) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          StrCat("--draft-tokens is ", Quoted(tokens_), "; must be auto or a number from 0 to ",
-                 kMaxDrafts)};
+  return InvalidArgument(StrCat("--draft-tokens is ", Quoted(tokens_),
+                                "; must be auto or a number from 0 to ", kMaxDrafts));
 }
 
 bool NamesDraftFile(const std::string& draft) {
@@ -80,7 +77,7 @@ Result<std::string> DraftFlags::HeadFile(const std::string& model) const {
 Status DraftFlags::Open(Engine& engine) {
   if (draft_.empty() || draft_ == "none") return Status::Ok();
   if (engine.has_encoder()) {
-    return {StatusCode::kUnsupported, "--draft: a model with an encoder takes no drafts"};
+    return Unsupported("--draft: a model with an encoder takes no drafts");
   }
   if (draft_ == "ngram") {
     drafter_ = MakeLookupDrafter();

@@ -4,6 +4,7 @@
 
 #include "app/flags/model_store.h"
 #include "app/terminal/notes.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 
@@ -16,8 +17,7 @@ Result<DType> ParseCacheType(const std::string& name) {
   for (const DType type : {DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0}) {
     if (InfoOf(type).name == name) return type;
   }
-  return Status(StatusCode::kInvalidArgument,
-                Quoted(name) + " is not f32, f16, bf16, q8_0 or q4_0");
+  return InvalidArgument(Quoted(name) + " is not f32, f16, bf16, q8_0 or q4_0");
 }
 
 }  // namespace

@@ -1,25 +1,18 @@
 #include "app/flags/flag_checks.h"
 
 #include <algorithm>
-#include <charconv>
 #include <cmath>
 #include <cstdint>
 
+#include "base/errors.h"
+#include "base/parse_number.h"
 #include "base/strings.h"
 
 namespace kvcache::app {
 namespace {
 
 Status Invalid(std::string_view value, std::string_view rule) {
-  return {StatusCode::kInvalidArgument, StrCat(Quoted(value), " is not ", rule)};
-}
-
-// Returns whether all of `text` is a number of this type.
-template <typename Number>
-bool Parse(std::string_view text, Number& number) {
-  const char* const end = text.data() + text.size();
-  const auto [stop, error] = std::from_chars(text.data(), end, number);
-  return error == std::errc() && stop == end;
+  return InvalidArgument(StrCat(Quoted(value), " is not ", rule));
 }
 
 }  // namespace
@@ -33,20 +26,19 @@ Status CheckWholeNumber(std::string_view value) {
 }
 
 Status CheckUnsignedNumber(std::string_view value) {
-  std::uint64_t number = 0;
-  if (Parse(value, number)) return Status::Ok();
+  if (ParseNumber<std::uint64_t>(value)) return Status::Ok();
   return Invalid(value, "a whole number from 0 to 2^64 - 1");
 }
 
 Status CheckDecimalNumber(std::string_view value) {
-  double number = 0.0;
-  if (Parse(value, number) && std::isfinite(number)) return Status::Ok();
+  const auto number = ParseNumber<double>(value);
+  if (number && std::isfinite(*number)) return Status::Ok();
   return Invalid(value, "a number in decimal");
 }
 
 Status CheckNotEmpty(std::string_view value) {
   if (!value.empty()) return Status::Ok();
-  return {StatusCode::kInvalidArgument, "its value is empty"};
+  return InvalidArgument("its value is empty");
 }
 
 Status CheckOneStandardInput(std::initializer_list<FileFlag> flags) {
@@ -54,9 +46,8 @@ Status CheckOneStandardInput(std::initializer_list<FileFlag> flags) {
   for (const FileFlag& flag : flags) {
     if (flag.value != "-") continue;
     if (!reader.empty()) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("standard input cannot be read by both ", reader, " and ", flag.name,
-                     ": give one of them a file")};
+      return InvalidArgument(StrCat("standard input cannot be read by both ", reader, " and ",
+                                    flag.name, ": give one of them a file"));
     }
     reader = flag.name;
   }

@@ -7,6 +7,7 @@
 #include <utility>
 
 #include "app/terminal/notes.h"
+#include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
 #include "model/model.h"
@@ -128,7 +129,7 @@ Result<std::string> FindModel(const std::string& model) {
 Result<GgufSummary> ReadSummary(const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(const auto file, GgufFile::Open(path));
   if (HasOnlyDraftHead(*file)) {
-    return Status(StatusCode::kUnsupported, StrCat(path, " has just a draft head"));
+    return Unsupported(StrCat(path, " has just a draft head"));
   }
   KVCACHE_RETURN_IF_ERROR(file->GetStringOr("general.architecture", "").status());
   return SummaryOf(*file);

@@ -3,6 +3,7 @@
 #include <limits>
 
 #include "app/flags/flag_checks.h"
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::app {
@@ -37,7 +38,7 @@ Status CheckValues(const RunFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
   KVCACHE_RETURN_IF_ERROR(flags.draft.Check());
   for (const std::string& stop : flags.stop) {
-    if (stop.empty()) return {StatusCode::kInvalidArgument, "a stop string is empty"};
+    if (stop.empty()) return InvalidArgument("a stop string is empty");
   }
   // Without a prompt, the prompt or the chat's messages come from standard input.
   const bool reads_messages = flags.chat.chat || (!flags.prompt && flags.prompt_file.empty());

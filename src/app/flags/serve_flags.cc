@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "app/flags/draft_flags.h"
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache::app {
@@ -18,7 +19,7 @@ ValueFunction OneOf(std::vector<std::string> words) {
     for (std::size_t i = 1; i < words.size(); ++i) {
       list += StrCat(i + 1 == words.size() ? " or " : ", ", words[i]);
     }
-    return {StatusCode::kInvalidArgument, StrCat(Quoted(text), " is not ", list)};
+    return InvalidArgument(StrCat(Quoted(text), " is not ", list));
   };
 }
 

@@ -16,7 +16,8 @@
 namespace kvcache::app {
 namespace {
 
-constexpr std::int64_t kMinMemoryBytes = 1 << 20;
+constexpr std::int64_t kMinBudgetBytes = 1 << 20;
+static_assert(kMinBudgetBytes == kMinDiskStoreBytes);
 constexpr const char* kNone = "none";
 constexpr const char* kMemory = "memory";
 
@@ -86,24 +87,21 @@ void StoreFlags::Add(FlagSet command) {
       .Group(group)
       .ValueName("STORE")
       .Check(CheckStores);
-  const auto parse = [this](const std::string& value) -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(budget_bytes_, ParseBytes(value));
-    if (budget_bytes_ >= kMinDiskStoreBytes) return Status::Ok();
-    return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
+  const auto parse_into = [](std::int64_t* bytes) {
+    return [bytes](const std::string& value) -> Status {
+      KVCACHE_ASSIGN_OR_RETURN(*bytes, ParseBytes(value));
+      if (*bytes >= kMinBudgetBytes) return Status::Ok();
+      return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
+    };
   };
   command
-      .AddParsed("--disk-budget", parse,
+      .AddParsed("--disk-budget", parse_into(&budget_bytes_),
                  "most bytes of that directory, such as 500M (default: 10G)")
       .Group(group)
       .ValueName("BYTES");
-  const auto parse_memory = [this](const std::string& value) -> Status {
-    KVCACHE_ASSIGN_OR_RETURN(memory_bytes_, ParseBytes(value));
-    if (memory_bytes_ >= kMinMemoryBytes) return Status::Ok();
-    return InvalidArgument(StrCat(Quoted(value), " is less than 1M"));
-  };
   command
       .AddParsed(
-          "--memory-budget", parse_memory,
+          "--memory-budget", parse_into(&memory_bytes_),
           "most bytes of memory for keys, values and states, such as 4G: live requests and what "
           "earlier prompts left (default: half of what the machine has free)")
       .Group(group)

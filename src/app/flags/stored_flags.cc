@@ -1,12 +1,12 @@
 // RunFlags::Adopt: what a stored model says, where the command line says nothing.
 #include <algorithm>
-#include <charconv>
 #include <limits>
 #include <string>
 
 #include "app/flags/run_flags.h"
 #include "app/terminal/notes.h"
 #include "base/errors.h"
+#include "base/parse_number.h"
 #include "base/strings.h"
 #include "model_store/modelfile.h"
 
@@ -20,9 +20,10 @@ Status Wrong(const std::string& name, const std::string& value) {
 
 template <typename Number>
 Status Parse(const std::string& name, const std::string& value, Number* number) {
-  const char* const end = value.data() + value.size();
-  const auto parsed = std::from_chars(value.data(), end, *number);
-  return parsed.ec == std::errc{} && parsed.ptr == end ? Status::Ok() : Wrong(name, value);
+  const auto parsed = ParseNumber<Number>(value);
+  if (!parsed) return Wrong(name, value);
+  *number = *parsed;
+  return Status::Ok();
 }
 
 }  // namespace

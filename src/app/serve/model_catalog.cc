@@ -103,6 +103,12 @@ Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
   return Describe(std::move(name), found.path, found.stored, uses_drafts);
 }
 
+bool IsIn(const std::vector<ServedModel>& models, const std::string& name) {
+  return std::any_of(models.begin(), models.end(), [&](const ServedModel& model) {
+    return server::MeansModel(name, model.name);
+  });
+}
+
 class Catalog final : public server::ModelSource {
  public:
   explicit Catalog(CatalogOptions options) : options_(std::move(options)) {}
@@ -114,10 +120,8 @@ class Catalog final : public server::ModelSource {
     }
     for (const std::string& model : options_.models) {
       KVCACHE_ASSIGN_OR_RETURN(ServedModel found, Locate(model, options_.uses_drafts));
-      const bool is_new = std::none_of(given_.begin(), given_.end(), [&](const ServedModel& other) {
-        return server::MeansModel(found.name, other.name);
-      });
-      if (!is_new) return InvalidArgument(StrCat("two models are named ", Quoted(found.name)));
+      if (IsGiven(found.name))
+        return InvalidArgument(StrCat("two models are named ", Quoted(found.name)));
       given_.push_back(std::move(found));
     }
     return Status::Ok();
@@ -205,11 +209,7 @@ class Catalog final : public server::ModelSource {
         StrCat(Quoted(name.Short()), " is the name of a model of the command line"));
   }
 
-  bool IsGiven(const std::string& name) const {
-    return std::any_of(given_.begin(), given_.end(), [&](const ServedModel& model) {
-      return server::MeansModel(name, model.name);
-    });
-  }
+  bool IsGiven(const std::string& name) const { return IsIn(given_, name); }
 
   // Returns what FROM says for a model: its name in the store, or its file.
   Result<std::string> SourceOf(const std::string& name) {
@@ -263,10 +263,7 @@ class Catalog final : public server::ModelSource {
     for (const ListedModel& listed : ListModels()) {
       const bool offered = options_.models.empty() || WasMade(listed.name);
       if (!offered || !listed.error.empty()) continue;
-      const auto is_same = [&](const ServedModel& other) {
-        return server::MeansModel(listed.name, other.name);
-      };
-      if (std::any_of(models_.begin(), models_.end(), is_same)) continue;
+      if (IsIn(models_, listed.name)) continue;
       auto model = Locate(listed.name, options_.uses_drafts);
       if (!model.ok() || !FactsOf(*model).is_model) continue;
       model->name = listed.name;

@@ -17,10 +17,10 @@
 
 #include "app/terminal/input_bytes.h"
 #include "app/terminal/paste_mode.h"
-#include "app/terminal/shown_text.h"
 #include "app/terminal/terminal.h"
 #include "app/terminal/terminal_keys.h"
 #include "app/terminal/wide_text.h"
+#include "base/utf8.h"
 
 namespace kvcache::app {
 namespace {

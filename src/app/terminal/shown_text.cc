@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "base/utf8.h"
 
 namespace kvcache::app {
 namespace {
@@ -23,36 +24,7 @@ std::string BidiEscape(std::string_view character) {
   return {'\\', 'u', '2', '0', kHex[low >> 4], kHex[low & 15]};
 }
 
-struct Lead {
-  int length;               // of the character
-  unsigned char low, high;  // the range of its second byte
-};
-
-// Table 3-7 of the Unicode standard.
-Lead LeadOf(unsigned char byte) {
-  if (byte < 0x80) return {1, 0, 0};
-  if (byte < 0xc2 || byte > 0xf4) return {-1, 0, 0};
-  if (byte < 0xe0) return {2, 0x80, 0xbf};
-  if (byte == 0xe0) return {3, 0xa0, 0xbf};
-  if (byte == 0xed) return {3, 0x80, 0x9f};
-  if (byte < 0xf0) return {3, 0x80, 0xbf};
-  if (byte == 0xf0) return {4, 0x90, 0xbf};
-  return {4, 0x80, static_cast<unsigned char>(byte == 0xf4 ? 0x8f : 0xbf)};
-}
-
 }  // namespace
-
-int CharacterLength(std::string_view text) {
-  const Lead lead = LeadOf(static_cast<unsigned char>(text[0]));
-  for (int i = 1; i < lead.length; ++i) {
-    if (static_cast<std::size_t>(i) == text.size()) return 0;
-    const auto byte = static_cast<unsigned char>(text[static_cast<std::size_t>(i)]);
-    const unsigned char low = i == 1 ? lead.low : 0x80;
-    const unsigned char high = i == 1 ? lead.high : 0xbf;
-    if (byte < low || byte > high) return -1;
-  }
-  return lead.length;
-}
 
 std::string ShownText::Show(std::string_view text, bool at_end) {
   std::string out;

@@ -30,8 +30,4 @@ class ShownText {
 // Returns a whole text as ShownText shows it.
 std::string Shown(std::string_view text);
 
-// Returns the number of bytes of the UTF-8 character at the beginning of `text`; 0 if `text` holds
-// only the first bytes of one; -1 if its first byte begins none. REQUIRES: !text.empty().
-int CharacterLength(std::string_view text);
-
 }  // namespace kvcache::app

@@ -3,13 +3,14 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <charconv>
 #include <csignal>
 #include <cstdio>
 #include <cstring>
 #include <memory>
 
 #include "app/terminal/paste_mode.h"
+#include "base/errors.h"
+#include "base/parse_number.h"
 
 namespace kvcache::app {
 namespace {
@@ -102,9 +103,9 @@ Result<std::string> ReadTextFile(const std::string& path, std::size_t max_bytes)
   char block[1 << 16];
   while (const std::size_t count = std::fread(block, 1, sizeof(block), file.get())) {
     if (count > max_bytes - text.size()) {
-      return Status(StatusCode::kInvalidArgument,
-                    StrCat(name, ": more than ", HumanBytes(static_cast<std::int64_t>(max_bytes)),
-                           ", which is the most that is read"));
+      return InvalidArgument(StrCat(name, ": more than ",
+                                    HumanBytes(static_cast<std::int64_t>(max_bytes)),
+                                    ", which is the most that is read"));
     }
     text.append(block, count);
   }
@@ -121,13 +122,9 @@ Result<std::vector<std::int32_t>> ParseTokens(std::string_view text) {
        at = text.find_first_not_of(kSeparators, at)) {
     const std::size_t end = std::min(text.find_first_of(kSeparators, at), text.size());
     const std::string_view word = text.substr(at, end - at);
-    std::int32_t token = 0;
-    const auto [stop, error] = std::from_chars(word.data(), word.data() + word.size(), token);
-    if (error != std::errc() || stop != word.data() + word.size()) {
-      return Status(StatusCode::kInvalidArgument,
-                    "'" + std::string(word.substr(0, 40)) + "' is not a token id");
-    }
-    tokens.push_back(token);
+    const auto token = ParseNumber<std::int32_t>(word);
+    if (!token) return InvalidArgument(StrCat("'", word.substr(0, 40), "' is not a token id"));
+    tokens.push_back(*token);
     at = end;
   }
   return tokens;
