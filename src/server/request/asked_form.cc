@@ -106,7 +106,7 @@ AnswerForm ReadResponseFormat(Fields& fields, const Json& format) {
 
 // Reads Ollama's format.
 AnswerForm ReadOllamaFormat(Fields& fields, const Json& format) {
-  if (format == "") return nullptr;
+  if (format == Json("")) return nullptr;
   if (format == "json") return JsonObjectForm();
   if (!format.is_object()) return Refuse(fields, "format", "must be \"json\" or a JSON schema");
   return Take(fields, "format", SchemaForm(format));
