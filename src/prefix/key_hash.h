@@ -4,7 +4,6 @@
 #pragma once
 
 #include <cstdint>
-#include <span>
 
 #include "base/keyed_hash.h"
 #include "kvcache/prefix_cache.h"
@@ -19,12 +18,6 @@ inline std::uint64_t KeyHashOf(std::uint64_t salt) {
 // Returns the hash of a prefix with this key behind it.
 inline std::uint64_t AddKey(std::uint64_t hash, PrefixKey key) {
   return MixHash(hash ^ kHashOdd1, key ^ kHashOdd2) + key;
-}
-
-// Returns the hash of a prefix with these keys behind it.
-inline std::uint64_t AddKeys(std::uint64_t hash, std::span<const PrefixKey> keys) {
-  for (const PrefixKey key : keys) hash = AddKey(hash, key);
-  return hash;
 }
 
 }  // namespace kvcache

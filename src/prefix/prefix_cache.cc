@@ -4,6 +4,7 @@
 #include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "prefix/prefix_cache_impl.h"
 #include "prefix/return_policy.h"
@@ -11,13 +12,7 @@
 namespace kvcache {
 namespace {
 
-Status Invalid(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
-}
-
-Status NoMemory() {
-  return {StatusCode::kOutOfMemory, "no memory for the prefix cache"};
-}
+constexpr char kNoMemory[] = "no memory for the prefix cache";
 
 // Most prompts of a model begin with the same token, which says nothing of the text.
 constexpr Position kCommonStart = 1;
@@ -40,18 +35,17 @@ std::string_view MissReasonName(MissReason reason) {
 Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
                                                        PrefixOptions options) {
   if (options.recompute_bound < 1) {
-    return Invalid(
+    return InvalidArgument(
         StrCat("the recompute bound is ", options.recompute_bound, " tokens, expected at least 1"));
   }
   if (options.state_tokens < 0 || options.history_tokens < 0) {
-    return Invalid(StrCat("the state tokens are ", options.state_tokens, " and the history ",
-                          options.history_tokens, " tokens, expected at least 0"));
+    return InvalidArgument(StrCat("the state tokens are ", options.state_tokens,
+                                  " and the history ", options.history_tokens,
+                                  " tokens, expected at least 0"));
   }
-  try {
+  return Guarded(kNoMemory, [&]() -> Result<std::unique_ptr<PrefixCache>> {
     return std::unique_ptr<PrefixCache>(std::make_unique<PrefixCacheImpl>(states, options));
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
@@ -67,12 +61,13 @@ PrefixCacheImpl::~PrefixCacheImpl() {
 }
 
 Status PrefixCacheImpl::CheckPrompt(const PrefixPrompt& prompt) const {
-  if (prompt.keys.empty()) return Invalid("the prompt has no keys");
+  if (prompt.keys.empty()) return InvalidArgument("the prompt has no keys");
   Position before = 0;
   for (const Position point : prompt.restore_points) {
     if (point <= before || static_cast<std::size_t>(point) > prompt.keys.size()) {
-      return Invalid(StrCat("a restore point at ", point, " after one at ", before,
-                            "; they must ascend within the prompt of ", prompt.keys.size()));
+      return InvalidArgument(StrCat("a restore point at ", point, " after one at ", before,
+                                    "; they must ascend within the prompt of ",
+                                    prompt.keys.size()));
     }
     before = point;
   }
@@ -178,19 +173,17 @@ std::vector<Position> PrefixCacheImpl::Captures(const Request& request, Position
 
 Result<PrefixMatch> PrefixCacheImpl::Probe(const PrefixPrompt& prompt) const {
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
-  try {
+  return Guarded(kNoMemory, [&]() -> Result<PrefixMatch> {
     const Position known = policy_->Known(prompt.keys, prompt.salt);
     return WithMisses(Find(prompt, trie_.FindRoot(prompt.salt)),
                       static_cast<Position>(prompt.keys.size()), known);
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now) {
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
   now_ = std::max(now_, now);
-  try {
+  return Guarded(kNoMemory, [&]() -> Result<PrefixPlan> {
     Request request{.salt = prompt.salt,
                     .keys = {prompt.keys.begin(), prompt.keys.end()},
                     .restore_points = {prompt.restore_points.begin(), prompt.restore_points.end()},
@@ -213,9 +206,7 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
     const auto size = static_cast<Position>(prompt.keys.size());
     static_cast<PrefixMatch&>(plan) = WithMisses(std::move(found), size, known);
     return plan;
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  });
 }
 
 std::vector<Position> PrefixCacheImpl::NotRestored(PrefixRequest request) {
@@ -233,13 +224,9 @@ std::vector<Position> PrefixCacheImpl::NotRestored(PrefixRequest request) {
 
 Status PrefixCacheImpl::Append(PrefixRequest request, std::span<const PrefixKey> keys) {
   const auto found = requests_.find(static_cast<std::uint64_t>(request));
-  if (found == requests_.end()) return Invalid("the request is unknown");
-  try {
-    found->second.keys.insert(found->second.keys.end(), keys.begin(), keys.end());
-    return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  if (found == requests_.end()) return InvalidArgument("the request is unknown");
+  std::vector<PrefixKey>& own = found->second.keys;
+  return Guarded(kNoMemory, [&] { own.insert(own.end(), keys.begin(), keys.end()); });
 }
 
 Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixState state) {
@@ -247,10 +234,10 @@ Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixSta
   if (found == requests_.end() || length < 1 ||
       static_cast<std::size_t>(length) > found->second.keys.size()) {
     states_.Drop(state);
-    return Invalid(found == requests_.end()
-                       ? std::string("the request is unknown")
-                       : StrCat("a state after ", length, " tokens of a request of ",
-                                found->second.keys.size()));
+    return InvalidArgument(found == requests_.end()
+                               ? std::string("the request is unknown")
+                               : StrCat("a state after ", length, " tokens of a request of ",
+                                        found->second.keys.size()));
   }
   Request& own = found->second;
   try {
@@ -278,19 +265,14 @@ Status PrefixCacheImpl::Extend(PrefixRequest request, Position length, PrefixSta
     return Status::Ok();
   } catch (const std::bad_alloc&) {
     states_.Drop(state);
-    return NoMemory();
+    return OutOfMemory(kNoMemory);
   }
 }
 
 Status PrefixCacheImpl::FollowedBy(std::span<const PrefixKey> text, std::size_t min,
                                    std::uint64_t salt, std::size_t max,
                                    std::vector<PrefixKey>& keys) const {
-  try {
-    continuations_.Find(text, min, salt, max, keys);
-    return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
+  return Guarded(kNoMemory, [&] { continuations_.Find(text, min, salt, max, keys); });
 }
 
 // All that the request evaluated counts as used, also what it could not keep.

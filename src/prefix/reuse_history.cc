@@ -26,6 +26,18 @@ std::uint64_t AddChunk(std::uint64_t hash, std::span<const PrefixKey, ReuseHisto
   return hash;
 }
 
+// Calls `visit` with the hash of each whole chunk, until it returns false. Returns the keys of the chunks before.
+template <class Visit>
+Position ForEachChunk(std::span<const PrefixKey> keys, std::uint64_t salt, Visit&& visit) {
+  std::uint64_t hash = KeyHashOf(salt);
+  std::size_t at = 0;
+  for (; at + ReuseHistory::kChunk <= keys.size(); at += ReuseHistory::kChunk) {
+    hash = AddChunk(hash, keys.subspan(at).first<ReuseHistory::kChunk>());
+    if (!visit(hash)) break;
+  }
+  return static_cast<Position>(at);
+}
+
 }  // namespace
 
 ReuseHistory::ReuseHistory(std::int64_t max_tokens)
@@ -50,27 +62,15 @@ void ReuseHistory::CountWait(Group& group) {
 }
 
 Position ReuseHistory::Find(std::span<const PrefixKey> keys, std::uint64_t salt) const {
-  Position known = 0;
-  std::uint64_t hash = KeyHashOf(salt);
-  for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
-    hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
-    const auto found = chunks_.find(hash);
-    if (found == chunks_.end()) break;
-    known = static_cast<Position>(at) + kChunk;
-  }
-  return known;
+  return ForEachChunk(keys, salt, [&](std::uint64_t hash) { return chunks_.contains(hash); });
 }
 
 Position ReuseHistory::Return(std::span<const PrefixKey> keys, std::uint64_t salt) {
-  Position known = 0;
-  std::uint64_t hash = KeyHashOf(salt);
   UseGroup group = UseGroup::kNone;  // of the chunks before, and how many tokens they have
   double tokens = 0.0;
-  for (std::size_t at = 0; at + kChunk <= keys.size(); at += kChunk) {
-    hash = AddChunk(hash, keys.subspan(at).first<kChunk>());
+  const Position known = ForEachChunk(keys, salt, [&](std::uint64_t hash) {
     const auto found = chunks_.find(hash);
-    if (found == chunks_.end()) break;
-    known = static_cast<Position>(at) + kChunk;
+    if (found == chunks_.end()) return false;
     const UseGroup of_chunk = std::exchange(found->second.group, UseGroup::kNone);
     if (of_chunk != group) {
       CountReturn(group, tokens);
@@ -78,7 +78,8 @@ Position ReuseHistory::Return(std::span<const PrefixKey> keys, std::uint64_t sal
       tokens = 0.0;
     }
     tokens += kChunk;
-  }
+    return true;
+  });
   CountReturn(group, tokens);
   return known;
 }
