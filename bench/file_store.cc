@@ -155,7 +155,7 @@ Result<std::vector<StoredObject>> FileStore::List() {
   return all;
 }
 
-Result<StoreStats> FileStore::Stats() {
+Result<StoreStats> FileStore::Usage() {
   return StoreStats{
       .objects = std::ssize(order_),
       .payload_bytes = bytes_ - std::ssize(order_) * static_cast<std::int64_t>(kEnvelopeBytes),

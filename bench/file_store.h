@@ -30,7 +30,7 @@ class FileStore final : public Store {
   void Touch(std::span<const ObjectId> ids) override;
   Status Remove(const ObjectId& id) override;
   Result<std::vector<StoredObject>> List() override;
-  Result<StoreStats> Stats() override;
+  Result<StoreStats> Usage() override;
   StoreTier tier() const override { return StoreTier::kDisk; }
 
  private:

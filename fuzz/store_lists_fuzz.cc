@@ -35,7 +35,7 @@ class SameStore final : public Store {
   void Touch(std::span<const ObjectId> /*ids*/) override {}
   Status Remove(const ObjectId& /*id*/) override { return Status::Ok(); }
   Result<std::vector<StoredObject>> List() override { return std::vector<StoredObject>(); }
-  Result<StoreStats> Stats() override { return StoreStats{}; }
+  Result<StoreStats> Usage() override { return StoreStats{}; }
   StoreTier tier() const override { return StoreTier::kMemory; }
 
   std::size_t put() const { return put_; }

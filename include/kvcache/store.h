@@ -106,11 +106,11 @@ class Store {
   virtual Status Remove(const ObjectId& id) = 0;
   // Returns all objects, the least recently used first. Errors: kIo, kOutOfMemory.
   virtual Result<std::vector<StoredObject>> List() = 0;
-  // Errors: kIo, kOutOfMemory.
-  virtual Result<StoreStats> Stats() = 0;
-  // Returns Stats, with 0 for `objects` and `payload_bytes` where counting takes long: the cost does not grow
-  // with the number of objects.
-  virtual Result<StoreStats> Usage() { return Stats(); }
+  // Returns Usage, with `objects` and `payload_bytes` counted. Errors: those of List and Usage.
+  virtual Result<StoreStats> Stats();
+  // Returns what is known without counting, with 0 for `objects` and `payload_bytes` where counting takes long: the
+  // cost does not grow with the number of objects. Errors: kIo, kOutOfMemory.
+  virtual Result<StoreStats> Usage() = 0;
   // Returns where the bytes are; of several stores, the first.
   virtual StoreTier tier() const = 0;
   // Sets the function that is told of evictions; null: nobody is. A store that does not know of them ignores

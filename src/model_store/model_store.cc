@@ -15,6 +15,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
+#include "platform/file_descriptor.h"
 #include "platform/mapped_file.h"
 #include "platform/new_file.h"
 #include "platform/os_error.h"
@@ -55,10 +56,9 @@ std::string DigestOf(const MappedFile& file) {
 
 // Makes a folder's entries durable.
 Status SyncFolder(const std::string& path) {
-  const int fd = open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-  if (fd < 0) return OsError("open", path, errno);
-  const int error = fsync(fd) == 0 ? 0 : errno;
-  close(fd);
+  const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+  if (!fd.is_open()) return OsError("open", path, errno);
+  const int error = fsync(fd.get()) == 0 ? 0 : errno;
   return error == 0 || error == EINVAL ? Status::Ok() : OsError("write out", path, error);
 }
 
@@ -146,8 +146,7 @@ Result<Manifest> ModelStore::Read(const ModelName& name) const {
   const std::string path = ManifestPath(name);
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return Status(StatusCode::kNotFound,
-                  StrCat("no model '", name.Short(), "' in the store ", root_));
+    return NotFound(StrCat("no model '", name.Short(), "' in the store ", root_));
   }
   KVCACHE_RETURN_IF_ERROR(CheckInside(path));
   KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
@@ -164,8 +163,8 @@ Result<std::string> ModelStore::BlobPath(const ManifestLayer& layer) const {
   const std::string path = PathOfDigest(layer.digest);
   std::error_code error;
   if (!fs::exists(path, error)) {
-    return Status(StatusCode::kNotFound, StrCat("the blob ", path, " (", layer.media_type,
-                                                ") is missing; create or pull the model again"));
+    return NotFound(StrCat("the blob ", path, " (", layer.media_type,
+                           ") is missing; create or pull the model again"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckInside(path));
   if (!fs::is_regular_file(path, error)) return Corrupt(StrCat(path, " is not a regular file"));

@@ -37,11 +37,11 @@ Result<StoreLock> StoreLock::Take(const std::string& root) {
   for (int tries = 0;; ++tries) {
     StoreLock lock(root);
     KVCACHE_RETURN_IF_ERROR(lock.MakeFolder(root));
-    lock.fd_ = open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC);
-    if (lock.fd_ < 0) return OsError("open", root, errno);
-    if (flock(lock.fd_, LOCK_EX) != 0) return OsError("lock", root, errno);
+    lock.fd_ = FileDescriptor(open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
+    if (!lock.fd_.is_open()) return OsError("open", root, errno);
+    if (flock(lock.fd_.get(), LOCK_EX) != 0) return OsError("lock", root, errno);
     // The holder before may have removed the folder that it had made.
-    if (IsSameFolder(root, lock.fd_)) return lock;
+    if (IsSameFolder(root, lock.fd_.get())) return lock;
     lock.folders_.clear();
     if (tries == kMaxRetries) return OsError("lock", root, ESTALE);
   }
@@ -49,14 +49,13 @@ Result<StoreLock> StoreLock::Take(const std::string& root) {
 
 StoreLock::StoreLock(StoreLock&& other) noexcept
     : root_(std::move(other.root_)),
-      fd_(std::exchange(other.fd_, -1)),
+      fd_(std::move(other.fd_)),
       owns_list_(std::exchange(other.owns_list_, false)),
       folders_(std::move(other.folders_)),
       blobs_(std::move(other.blobs_)) {}
 
 StoreLock::~StoreLock() {
   RemoveRest();
-  if (fd_ >= 0) close(fd_);
 }
 
 std::string StoreLock::ConvertedPath(const std::string& root) {
@@ -94,18 +93,17 @@ Status StoreLock::AddBlob(const std::string& digest, const std::string& path) {
 Status StoreLock::Note(const std::string& text) {
   const std::string list = ListPath();
   const int flags = O_WRONLY | O_CREAT | O_APPEND | O_NOFOLLOW | O_CLOEXEC;
-  const int fd = open(list.c_str(), flags, 0644);
-  if (fd < 0) return OsError("create", list, errno);
+  const FileDescriptor fd(open(list.c_str(), flags, 0644));
+  if (!fd.is_open()) return OsError("create", list, errno);
   owns_list_ = true;
   const std::string line = StrCat(text, "\n");
   std::size_t written = 0;
   int error = 0;
   while (error == 0 && written < line.size()) {
-    const ssize_t count = write(fd, line.data() + written, line.size() - written);
+    const ssize_t count = write(fd.get(), line.data() + written, line.size() - written);
     error = count < 0 ? errno : 0;
     written += static_cast<std::size_t>(std::max<ssize_t>(count, 0));
   }
-  close(fd);
   return error == 0 ? Status::Ok() : OsError("write to", list, error);
 }
 

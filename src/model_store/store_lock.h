@@ -16,6 +16,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "platform/file_descriptor.h"
 
 namespace kvcache {
 
@@ -59,7 +60,7 @@ class StoreLock {
   void RemoveRest();
 
   std::string root_;
-  int fd_ = -1;
+  FileDescriptor fd_;
   bool owns_list_ = false;
   std::vector<std::string> folders_;          // a folder before those in it
   std::map<std::string, std::string> blobs_;  // digest and path

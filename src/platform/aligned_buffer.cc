@@ -8,6 +8,8 @@
 #include <limits>
 #include <string>
 
+#include "base/errors.h"
+
 namespace kvcache {
 namespace {
 
@@ -20,8 +22,7 @@ std::size_t RoundUp(std::size_t value, std::size_t to) {
 }
 
 Status OutOfMemory(std::size_t size_bytes) {
-  return Status(StatusCode::kOutOfMemory,
-                "cannot allocate " + std::to_string(size_bytes) + " bytes of memory");
+  return OutOfMemory("cannot allocate " + std::to_string(size_bytes) + " bytes of memory");
 }
 
 // Anonymous memory whose address is a multiple of the huge page size: maps one huge page more

@@ -9,26 +9,14 @@
 #include <cstdint>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
+#include "platform/file_descriptor.h"
 #include "platform/mapped_file_faults.h"
 #include "platform/os_error.h"
 
 namespace kvcache {
 namespace {
-
-class FileDescriptor {
- public:
-  explicit FileDescriptor(int fd) : fd_(fd) {}
-  FileDescriptor(const FileDescriptor&) = delete;
-  FileDescriptor& operator=(const FileDescriptor&) = delete;
-  ~FileDescriptor() {
-    if (fd_ >= 0) close(fd_);
-  }
-  int get() const { return fd_; }
-
- private:
-  int fd_;
-};
 
 // Advises over the whole pages inside [begin, end), or over all that it touches.
 enum class Pages { kInside, kTouched };
@@ -59,13 +47,12 @@ FileIdentity IdentityOf(const struct stat& info) {
 Result<MappedFile> MappedFile::Open(const std::string& path) {
   // A pipe without a writer would block the open itself.
   const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_CLOEXEC | O_NONBLOCK));
-  if (fd.get() < 0) return OsError("open", path, errno);
+  if (!fd.is_open()) return OsError("open", path, errno);
   struct stat info {};
   if (fstat(fd.get(), &info) != 0) return OsError("read the size of", path, errno);
   if (!S_ISREG(info.st_mode)) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("cannot open ", path, ": it is ",
-                         S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
+    return InvalidArgument(StrCat("cannot open ", path, ": it is ",
+                                  S_ISDIR(info.st_mode) ? "a directory" : "not a regular file"));
   }
   const auto size_bytes = static_cast<std::size_t>(info.st_size);
   if (size_bytes == 0) return MappedFile(path, nullptr, 0);

@@ -10,6 +10,7 @@
 #include <random>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "platform/os_error.h"
 #include "platform/output_target.h"
@@ -59,12 +60,11 @@ std::string LinkTo(int fd) {
   return StrCat("/proc/self/fd/", fd);
 }
 
-// A file without a name in the folder of `path`; -1 where the system has none such.
-int OpenNameless(const std::string& path, mode_t mode) {
-  const int fd = open(FolderOf(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode);
-  if (fd >= 0 && access(LinkTo(fd).c_str(), F_OK) != 0) {  // it could never be given a name
-    close(fd);
-    return -1;
+// A file without a name in the folder of `path`; not open where the system has none such.
+FileDescriptor OpenNameless(const std::string& path, mode_t mode) {
+  FileDescriptor fd(open(FolderOf(path).c_str(), O_TMPFILE | O_WRONLY | O_CLOEXEC, mode));
+  if (fd.is_open() && access(LinkTo(fd.get()).c_str(), F_OK) != 0) {
+    (void)fd.Close();  // it could never be given a name
   }
   return fd;
 }
@@ -83,13 +83,12 @@ Result<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path,
                                                  std::uint64_t size_bytes) {
   KVCACHE_ASSIGN_OR_RETURN(const OutputTarget target, ResolveOutput(path));
   if (target.exists && !target.regular) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("cannot replace ", path, ": it is not a regular file"));
+    return InvalidArgument(StrCat("cannot replace ", path, ": it is not a regular file"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckSticky(target, path));
   std::unique_ptr<NewFile> file(new NewFile(path, target.path, size_bytes));
   KVCACHE_RETURN_IF_ERROR(file->Open(target));
-  const int error = Reserve(file->fd_, size_bytes);
+  const int error = Reserve(file->fd_.get(), size_bytes);
   if (error != 0) return OsError(StrCat("make room for ", size_bytes, " bytes in"), path, error);
   return file;
 }
@@ -97,32 +96,33 @@ Result<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path,
 Status NewFile::Open(const OutputTarget& target) {
   const mode_t mode = target.exists ? target.mode & 0777 : 0666;
   fd_ = OpenNameless(target_, mode);
-  for (int tries = 0; fd_ < 0; ++tries) {
+  for (int tries = 0; !fd_.is_open(); ++tries) {
     std::string name = TemporaryName(target_);
-    fd_ = open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode);
-    if (fd_ >= 0) {
+    fd_ = FileDescriptor(
+        open(name.c_str(), O_WRONLY | O_CREAT | O_EXCL | O_NOFOLLOW | O_CLOEXEC, mode));
+    if (fd_.is_open()) {
       temporary_ = std::move(name);
     } else if (errno != EEXIST || tries == kMaxTries) {
       return OsError("create", path_, errno);
     }
   }
   if (!target.exists) return Status::Ok();
-  const int error = TakeOver(fd_, target);
+  const int error = TakeOver(fd_.get(), target);
   return error == 0 ? Status::Ok() : OsError("keep the permissions of", path_, error);
 }
 
 NewFile::~NewFile() {
-  if (fd_ >= 0) close(fd_);
   if (!temporary_.empty()) unlink(temporary_.c_str());
 }
 
 Status NewFile::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) {
   if (offset > size_bytes_ || bytes.size() > size_bytes_ - offset) {
-    return {StatusCode::kInvalidArgument, StrCat(path_, ": ", bytes.size(), " bytes at ", offset,
-                                                 " exceed the file's ", size_bytes_)};
+    return InvalidArgument(StrCat(path_, ": ", bytes.size(), " bytes at ", offset,
+                                  " exceed the file's ", size_bytes_));
   }
   while (!bytes.empty()) {
-    const ssize_t written = pwrite(fd_, bytes.data(), bytes.size(), static_cast<off_t>(offset));
+    const ssize_t written =
+        pwrite(fd_.get(), bytes.data(), bytes.size(), static_cast<off_t>(offset));
     if (written < 0 && errno == EINTR) continue;
     if (written < 0) return OsError(StrCat("write at ", offset, " to"), path_, errno);
     offset += static_cast<std::uint64_t>(written);
@@ -135,7 +135,8 @@ Status NewFile::WriteAt(std::uint64_t offset, std::span<const std::byte> bytes) 
 // rename can.
 Status NewFile::Name() {
   const auto link = [this](const std::string& name) {
-    return linkat(AT_FDCWD, LinkTo(fd_).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) == 0;
+    return linkat(AT_FDCWD, LinkTo(fd_.get()).c_str(), AT_FDCWD, name.c_str(), AT_SYMLINK_FOLLOW) ==
+           0;
   };
   if (temporary_.empty() && link(target_)) return Status::Ok();
   for (int tries = 0; temporary_.empty(); ++tries) {
@@ -150,16 +151,15 @@ Status NewFile::Name() {
 }
 
 Status NewFile::Commit() {
-  if (fd_ < 0) return {StatusCode::kInvalidArgument, StrCat(path_, " is complete already")};
-  if (fdatasync(fd_) != 0) return OsError("write out", path_, errno);
+  if (!fd_.is_open()) return InvalidArgument(StrCat(path_, " is complete already"));
+  if (fdatasync(fd_.get()) != 0) return OsError("write out", path_, errno);
   KVCACHE_RETURN_IF_ERROR(Name());
   if (!temporary_.empty() && rename(temporary_.c_str(), target_.c_str()) != 0) {
     return OsError("rename to", path_, errno);
   }
   temporary_.clear();
-  const int fd = std::exchange(fd_, -1);
-  if (close(fd) != 0) return OsError("close", path_, errno);
-  return Status::Ok();
+  const int error = fd_.Close();
+  return error == 0 ? Status::Ok() : OsError("close", path_, error);
 }
 
 }  // namespace kvcache

@@ -22,6 +22,7 @@
 #include <string>
 
 #include "kvcache/status.h"
+#include "platform/file_descriptor.h"
 
 namespace kvcache {
 
@@ -60,7 +61,7 @@ class NewFile {
   const std::string target_;  // after its symbolic links
   const std::uint64_t size_bytes_;
   std::string temporary_;  // the name until Commit; empty while the file has none
-  int fd_ = -1;            // -1 once committed
+  FileDescriptor fd_;      // closed once committed
 };
 
 }  // namespace kvcache

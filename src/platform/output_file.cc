@@ -4,7 +4,6 @@
 #include <unistd.h>
 
 #include <cerrno>
-#include <utility>
 
 #include "platform/os_error.h"
 #include "platform/output_target.h"
@@ -15,30 +14,12 @@ Result<OutputFile> OutputFile::Create(const std::string& path, std::uint64_t siz
   KVCACHE_ASSIGN_OR_RETURN(const OutputTarget target, ResolveOutput(path));
   OutputFile file(path);
   if (target.exists && !target.regular) {
-    file.fd_ = open(target.path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY);
-    if (file.fd_ < 0) return OsError("open", path, errno);
+    file.fd_ = FileDescriptor(open(target.path.c_str(), O_WRONLY | O_CLOEXEC | O_NOCTTY));
+    if (!file.fd_.is_open()) return OsError("open", path, errno);
     return file;
   }
   KVCACHE_ASSIGN_OR_RETURN(file.file_, NewFile::Create(path, size_bytes));
   return file;
-}
-
-OutputFile::OutputFile(OutputFile&& other) noexcept
-    : path_(std::move(other.path_)),
-      file_(std::move(other.file_)),
-      fd_(std::exchange(other.fd_, -1)),
-      written_(other.written_) {}
-
-OutputFile& OutputFile::operator=(OutputFile&& other) noexcept {
-  std::swap(path_, other.path_);
-  std::swap(file_, other.file_);
-  std::swap(fd_, other.fd_);
-  std::swap(written_, other.written_);
-  return *this;
-}
-
-OutputFile::~OutputFile() {
-  if (fd_ >= 0) close(fd_);
 }
 
 Status OutputFile::Write(std::span<const std::byte> bytes) {
@@ -48,7 +29,7 @@ Status OutputFile::Write(std::span<const std::byte> bytes) {
     return Status::Ok();
   }
   while (!bytes.empty()) {
-    const ssize_t count = write(fd_, bytes.data(), bytes.size());
+    const ssize_t count = write(fd_.get(), bytes.data(), bytes.size());
     if (count < 0) return OsError("write to", path_, errno);
     bytes = bytes.subspan(static_cast<std::size_t>(count));
   }
@@ -57,8 +38,8 @@ Status OutputFile::Write(std::span<const std::byte> bytes) {
 
 Status OutputFile::Commit() {
   if (file_ != nullptr) return file_->Commit();
-  const int fd = std::exchange(fd_, -1);
-  return close(fd) == 0 ? Status::Ok() : OsError("close", path_, errno);
+  const int error = fd_.Close();
+  return error == 0 ? Status::Ok() : OsError("close", path_, error);
 }
 
 }  // namespace kvcache

@@ -13,6 +13,7 @@
 #include <string>
 
 #include "kvcache/status.h"
+#include "platform/file_descriptor.h"
 #include "platform/new_file.h"
 
 namespace kvcache {
@@ -22,10 +23,6 @@ class OutputFile {
   // Errors as in NewFile::Create. Opening a pipe waits for its reader; a signal ends the wait
   // with an error.
   static Result<OutputFile> Create(const std::string& path, std::uint64_t size_bytes);
-
-  OutputFile(OutputFile&& other) noexcept;
-  OutputFile& operator=(OutputFile&& other) noexcept;
-  ~OutputFile();
 
   // Appends. REQUIRES: size_bytes in sum at most. A signal that is caught ends a write that waits
   // for a pipe's reader with an error.
@@ -39,7 +36,7 @@ class OutputFile {
 
   std::string path_;
   std::unique_ptr<NewFile> file_;  // of a regular file
-  int fd_ = -1;                    // of a device or pipe
+  FileDescriptor fd_;              // of a device or pipe
   std::uint64_t written_ = 0;
 };
 

@@ -3,18 +3,15 @@
 #include <xxhash.h>
 
 #include <cstring>
-#include <new>
 
+#include "base/errors.h"
 #include "base/sha256.h"
 
 namespace kvcache {
 
 Result<StoreHash> StoreHashOf(std::span<const std::byte> bytes) {
-  try {
-    return StoreHash{Sha256Of(bytes)};
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a SHA-256");
-  }
+  return Guarded("no memory for a SHA-256",
+                 [&]() -> Result<StoreHash> { return StoreHash{Sha256Of(bytes)}; });
 }
 
 std::array<std::byte, 16> FastHash(std::span<const std::byte> bytes) {

@@ -11,7 +11,6 @@
 #include <map>
 #include <memory>
 #include <mutex>
-#include <new>
 #include <utility>
 #include <vector>
 
@@ -98,7 +97,10 @@ class MemoryStoreImpl final : public MemoryStore {
   }
 
   Status PutFilled(const ObjectId& id, std::size_t payload_bytes, const Filler& fill) override {
-    try {
+    const auto problem = [&] {
+      return StrCat("no memory for an object of ", payload_bytes, " bytes");
+    };
+    return Guarded(problem, [&]() -> Status {
       KVCACHE_ASSIGN_OR_RETURN(const auto content, MakeContent(id, payload_bytes));
       KVCACHE_RETURN_IF_ERROR(fill(content->payload()));
       const Envelope envelope = MakeEnvelope(id, content->payload());
@@ -110,10 +112,7 @@ class MemoryStoreImpl final : public MemoryStore {
       objects_.emplace(id, Object{content, place.begin(), WallClockSeconds()});
       order_.splice(order_.end(), place);
       return Status::Ok();
-    } catch (const std::bad_alloc&) {
-      return {StatusCode::kOutOfMemory,
-              StrCat("no memory for an object of ", payload_bytes, " bytes")};
-    }
+    });
   }
 
   Result<bool> Contains(const ObjectId& id) override {
@@ -146,18 +145,12 @@ class MemoryStoreImpl final : public MemoryStore {
     return all;
   }
 
-  Result<StoreStats> Stats() override {
-    const std::lock_guard lock(mutex_);
-    StoreStats stats = UsageLocked();
-    stats.objects = std::ssize(order_);
-    for (const auto& [id, object] : objects_) {
-      stats.payload_bytes += std::ssize(object.content->payload());
-    }
-    return stats;
-  }
   Result<StoreStats> Usage() override {
     const std::lock_guard lock(mutex_);
-    return UsageLocked();
+    return StoreStats{.held_bytes = *held_,
+                      .budget_bytes = budget_bytes_,
+                      .evicted = evicted_,
+                      .damaged = damaged_};
   }
   StoreTier tier() const override { return StoreTier::kMemory; }
   void SetEvictionHook(EvictionHook hook) override {
@@ -185,21 +178,14 @@ class MemoryStoreImpl final : public MemoryStore {
   };
   using Objects = std::map<ObjectId, Object>;
 
-  static Status NotThere() { return {StatusCode::kNotFound, "the store has no such object"}; }
+  static Status NotThere() { return NotFound("the store has no such object"); }
   // REQUIRES: mutex_ is held, as for all that follow.
   Status NoRoom(std::size_t payload_bytes) const {
     const bool fits = HasRoomLocked(payload_bytes);
-    return {StatusCode::kCacheFull,
-            StrCat("an object of ", payload_bytes, " bytes ",
-                   fits ? "has no room beside those in use; the store's budget is "
-                        : "is larger than the store's budget of ",
-                   budget_bytes_)};
-  }
-  StoreStats UsageLocked() const {
-    return {.held_bytes = *held_,
-            .budget_bytes = budget_bytes_,
-            .evicted = evicted_,
-            .damaged = damaged_};
+    return CacheFull(StrCat("an object of ", payload_bytes, " bytes ",
+                            fits ? "has no room beside those in use; the store's budget is "
+                                 : "is larger than the store's budget of ",
+                            budget_bytes_));
   }
   // Sizes near the largest number would wrap in HeldBy.
   bool HasRoomLocked(std::size_t payload_bytes) const {

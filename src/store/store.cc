@@ -20,4 +20,13 @@ Status Store::GetEach(std::span<const ObjectId> ids, const EachReader& reader) {
   return Status::Ok();
 }
 
+Result<StoreStats> Store::Stats() {
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
+  KVCACHE_ASSIGN_OR_RETURN(StoreStats stats, Usage());
+  stats.objects = std::ssize(all);
+  stats.payload_bytes = 0;
+  for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
+  return stats;
+}
+
 }  // namespace kvcache

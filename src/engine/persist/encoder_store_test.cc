@@ -300,7 +300,7 @@ class UnreadableStore final : public Store {
   void Touch(std::span<const ObjectId> ids) override { inner_->Touch(ids); }
   Status Remove(const ObjectId& id) override { return inner_->Remove(id); }
   Result<std::vector<StoredObject>> List() override { return inner_->List(); }
-  Result<StoreStats> Stats() override { return inner_->Stats(); }
+  Result<StoreStats> Usage() override { return inner_->Usage(); }
   StoreTier tier() const override { return StoreTier::kRemote; }
 
  private:

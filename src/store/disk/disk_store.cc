@@ -145,13 +145,6 @@ class DiskStore final : public Store {
     return all;
   }
 
-  Result<StoreStats> Stats() override {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
-    KVCACHE_ASSIGN_OR_RETURN(StoreStats stats, Usage());
-    stats.objects = std::ssize(all);
-    for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
-    return stats;
-  }
   Result<StoreStats> Usage() override {
     KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.Environment());
     return StoreStats{.held_bytes = environment->FileBytes(),
@@ -370,9 +363,8 @@ class DiskStore final : public Store {
                  environment.map_bytes(), " bytes of the store's file that this process may map")};
     }
     if (is_full) {
-      return {StatusCode::kCacheFull,
-              StrCat("an object of ", payload_bytes,
-                     " bytes does not fit into the store's budget of ", budget_bytes_)};
+      return CacheFull(StrCat("an object of ", payload_bytes,
+                              " bytes does not fit into the store's budget of ", budget_bytes_));
     }
     return environment.Error("write", error);
   }

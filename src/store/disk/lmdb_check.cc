@@ -7,7 +7,6 @@
 #include <array>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
@@ -345,17 +344,16 @@ Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transactio
   const std::uint64_t which = transaction % 2;
   const Meta& meta = metas[which];
   if (meta.transaction != transaction) {
-    return Status(StatusCode::kNotFound, StrCat("no meta page has transaction ", transaction));
+    return NotFound(StrCat("no meta page has transaction ", transaction));
   }
   const std::uint64_t at = which * meta.free.pad;
-  try {
+  using Counters = std::vector<LmdbCounters>;
+  return Guarded("no memory to check the store's index", [&]() -> Result<Counters> {
     Walk walk(fd, meta, visit);
     KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.free, Walk::Kind::kFreeList, at + kFreeTableAt));
     KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.main, Walk::Kind::kTables, at + kMainTableAt));
     return walk.TakeWrong();
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory to check the store's index");
-  }
+  });
 }
 
 }  // namespace kvcache

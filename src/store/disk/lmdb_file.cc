@@ -11,6 +11,7 @@
 
 #include "base/strings.h"
 #include "platform/address_space.h"
+#include "platform/file_descriptor.h"
 #include "platform/os_error.h"
 #include "store/disk/file_lock.h"
 #include "store/disk/lmdb_calls.h"
@@ -24,20 +25,9 @@ constexpr off_t kLockFileBytes = 40960;  // of so many readers
 constexpr std::int64_t kFirstMapBytes = std::int64_t{64} << 20;  // if the process may not map much
 constexpr std::int64_t kFirstMapShare = 4;  // of what it may map: one part in four
 
-class File {
- public:
-  File(const std::string& path, int flags)
-      : fd_(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR)) {}
-  ~File() {
-    if (fd_ >= 0) (void)close(fd_);
-  }
-  File(const File&) = delete;
-  File& operator=(const File&) = delete;
-  int fd() const { return fd_; }
-
- private:
-  int fd_;
-};
+FileDescriptor OpenFile(const std::string& path, int flags) {
+  return FileDescriptor(open(path.c_str(), flags | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+}
 
 std::int64_t SizeOfFile(const std::string& path) {
   struct stat info {};
@@ -47,24 +37,24 @@ std::int64_t SizeOfFile(const std::string& path) {
 // LMDB maps the file of locks, and a map of a file without its blocks ends the process when the disk is
 // full.
 Status ReserveLockFile(const std::string& path) {
-  const File file(path, O_RDWR | O_CREAT);
-  if (file.fd() < 0) return OsError("write", path, errno);
+  const FileDescriptor file = OpenFile(path, O_RDWR | O_CREAT);
+  if (!file.is_open()) return OsError("write", path, errno);
   if (SizeOfFile(path) >= kLockFileBytes) return Status::Ok();
-  const int error = posix_fallocate(file.fd(), 0, kLockFileBytes);
+  const int error = posix_fallocate(file.get(), 0, kLockFileBytes);
   return error == 0 ? Status::Ok() : OsError("write", path, error);
 }
 
 // Checks what mdb_env_open itself reads. The last pages of a file may have been reserved and never
 // written; a map must not end before them.
 Status CheckBeforeOpening(const std::string& path) {
-  const File file(path, O_RDWR);
-  if (file.fd() < 0) return OsError("open", path, errno);
+  const FileDescriptor file = OpenFile(path, O_RDWR);
+  if (!file.is_open()) return OsError("open", path, errno);
   const std::int64_t size = SizeOfFile(path);
   if (size == 0) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(const LmdbMeta meta, CheckLmdbMeta(file.fd()));
+  KVCACHE_ASSIGN_OR_RETURN(const LmdbMeta meta, CheckLmdbMeta(file.get()));
   const auto min = static_cast<off_t>((meta.last_page + 1) * meta.page_bytes);
   if (size >= min) return Status::Ok();
-  const int error = posix_fallocate(file.fd(), 0, min);
+  const int error = posix_fallocate(file.get(), 0, min);
   return error == 0 ? Status::Ok() : OsError("write", path, error);
 }
 

@@ -42,10 +42,9 @@ Result<std::span<const std::byte>> ObjectReader::Read(LmdbEnvironment& environme
     unread = Copy(environment, value);
     return unread == kMappingFault ? kMappingFault : 0;  // the file is of no use then
   });
-  if (error == MDB_NOTFOUND) return Status(StatusCode::kNotFound, "the store has no such object");
+  if (error == MDB_NOTFOUND) return NotFound("the store has no such object");
   if (error != 0) return environment.Error("read", error);
-  if (unread == ENOMEM)
-    return Status(StatusCode::kOutOfMemory, "no memory for an object of the store");
+  if (unread == ENOMEM) return OutOfMemory("no memory for an object of the store");
   if (unread != 0) {
     return Corrupt("the object cannot be read: " +
                    std::error_code(unread, std::generic_category()).message());

@@ -54,27 +54,21 @@ Result<std::string> PrepareStoreDirectory(const std::string& path, MissingDirect
     if (error) return OsError("open the directory", path, error.value());
     return real.string();
   } catch (const std::exception&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for the path of a store");
+    return OutOfMemory("no memory for the path of a store");
   }
 }
 
 Result<DirectoryLock> DirectoryLock::Take(const std::string& directory,
                                           std::chrono::milliseconds max_wait) {
   const std::string path = directory + "/lock";
-  const int fd = open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR);
-  if (fd < 0) return OsError("write to the store's directory:", path, errno);
-  DirectoryLock lock(fd);
-  const int error = LockOpenFile(fd, max_wait);
-  if (error == 0) return lock;
+  FileDescriptor fd(
+      open(path.c_str(), O_RDWR | O_CREAT | O_CLOEXEC | O_NOFOLLOW, S_IRUSR | S_IWUSR));
+  if (!fd.is_open()) return OsError("write to the store's directory:", path, errno);
+  const int error = LockOpenFile(fd.get(), max_wait);
+  if (error == 0) return DirectoryLock(std::move(fd));
   if (error != EWOULDBLOCK) return OsError("lock", path, error);
   return Status(StatusCode::kIo, StrCat("the store cannot be opened: ", LockHolder(path), " keeps ",
                                         path, " locked"));
-}
-
-DirectoryLock::DirectoryLock(DirectoryLock&& other) noexcept : fd_(std::exchange(other.fd_, -1)) {}
-
-DirectoryLock::~DirectoryLock() {
-  if (fd_ >= 0) (void)close(fd_);
 }
 
 }  // namespace kvcache

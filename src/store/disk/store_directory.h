@@ -7,6 +7,7 @@
 #include <string>
 
 #include "kvcache/status.h"
+#include "platform/file_descriptor.h"
 
 namespace kvcache {
 
@@ -24,13 +25,10 @@ class DirectoryLock {
   // other process takes longer than `max_wait`.
   static Result<DirectoryLock> Take(const std::string& directory,
                                     std::chrono::milliseconds max_wait);
-  DirectoryLock(DirectoryLock&& other) noexcept;
-  DirectoryLock& operator=(DirectoryLock&&) = delete;
-  ~DirectoryLock();
 
  private:
-  explicit DirectoryLock(int fd) : fd_(fd) {}
-  int fd_ = -1;
+  explicit DirectoryLock(FileDescriptor fd) : fd_(std::move(fd)) {}
+  FileDescriptor fd_;
 };
 
 }  // namespace kvcache

@@ -11,9 +11,9 @@
 #include <algorithm>
 #include <cerrno>
 #include <cstring>
-#include <new>
 #include <system_error>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -79,7 +79,7 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::Open(const RedisAddres
 Result<std::unique_ptr<RedisConnection>> RedisConnection::Over(int socket, const RedisUrl& url,
                                                                Deadline deadline) {
   KVCACHE_ASSIGN_OR_RETURN(auto opened, Make());
-  opened->socket_ = socket;
+  opened->socket_ = FileDescriptor(socket);
   KVCACHE_RETURN_IF_ERROR(opened->LogIn(url, deadline));
   return opened;
 }
@@ -88,7 +88,7 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::Make() {
   std::unique_ptr<RedisConnection> made(new RedisConnection);
   made->reader_.reset(redisReaderCreate());
   if (made->reader_ == nullptr) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a connection to Redis");
+    return OutOfMemory("no memory for a connection to Redis");
   }
   made->reader_->maxbuf = 0;  // the buffer of a large answer serves the next one
   made->reader_->fn = BoundedFunctions(*made->reader_->fn);
@@ -97,15 +97,13 @@ Result<std::unique_ptr<RedisConnection>> RedisConnection::Make() {
   return made;
 }
 
-RedisConnection::~RedisConnection() {
-  if (socket_ >= 0) (void)close(socket_);
-}
+RedisConnection::~RedisConnection() = default;
 
 Status RedisConnection::WaitFor(short events, Deadline deadline) const {
   for (;;) {
     const auto left =
         std::chrono::ceil<std::chrono::milliseconds>(deadline - std::chrono::steady_clock::now());
-    pollfd waits{.fd = socket_, .events = events, .revents = 0};
+    pollfd waits{.fd = socket_.get(), .events = events, .revents = 0};
     const int ready = poll(&waits, 1, static_cast<int>(std::max<std::int64_t>(0, left.count())));
     if (ready > 0) return Status::Ok();
     if (ready == 0) return {StatusCode::kIo, "no answer in time"};
@@ -126,22 +124,22 @@ Status RedisConnection::Connect(const RedisAddress& address, Deadline deadline) 
   const std::unique_ptr<addrinfo, void (*)(addrinfo*)> owner(found, freeaddrinfo);
   Status status = {StatusCode::kIo, "the host has no address"};
   for (const addrinfo* at = found; at != nullptr; at = at->ai_next) {
-    if (socket_ >= 0) (void)close(socket_);
-    socket_ = socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0);
-    if (socket_ < 0) {
+    socket_ =
+        FileDescriptor(socket(at->ai_family, at->ai_socktype | SOCK_CLOEXEC | SOCK_NONBLOCK, 0));
+    if (!socket_.is_open()) {
       status = Failed("cannot make a socket", errno);
       continue;
     }
     const int yes = 1;
-    (void)setsockopt(socket_, IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
-    if (connect(socket_, at->ai_addr, at->ai_addrlen) == 0) return Status::Ok();
+    (void)setsockopt(socket_.get(), IPPROTO_TCP, TCP_NODELAY, &yes, sizeof(yes));
+    if (connect(socket_.get(), at->ai_addr, at->ai_addrlen) == 0) return Status::Ok();
     status = Failed("cannot connect", errno);
     if (errno != EINPROGRESS) continue;
     status = WaitFor(POLLOUT, deadline);
     if (!status.ok()) continue;
     int error = 0;
     socklen_t size = sizeof(error);
-    (void)getsockopt(socket_, SOL_SOCKET, SO_ERROR, &error, &size);
+    (void)getsockopt(socket_.get(), SOL_SOCKET, SO_ERROR, &error, &size);
     if (error == 0) return Status::Ok();
     status = Failed("cannot connect", error);
   }
@@ -184,7 +182,7 @@ Status RedisConnection::Send(std::span<const std::string_view> arguments,
     msghdr message{};
     message.msg_iov = &vectors[first];
     message.msg_iovlen = std::min(kMaxVectors, vectors.size() - first);
-    const ssize_t sent = sendmsg(socket_, &message, MSG_NOSIGNAL);
+    const ssize_t sent = sendmsg(socket_.get(), &message, MSG_NOSIGNAL);
     if (sent < 0) {
       if (errno == EINTR) continue;
       if (errno != EAGAIN && errno != EWOULDBLOCK) return Failed("cannot send", errno);
@@ -211,19 +209,18 @@ Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
   for (;;) {
     void* reply = nullptr;
     if (redisReaderGetReply(reader_.get(), &reply) != REDIS_OK) {
-      return Status(StatusCode::kCorrupt,
-                    StrCat("the answer is not Redis': ", OneLine(reader_->errstr)));
+      return Corrupt(StrCat("the answer is not Redis': ", OneLine(reader_->errstr)));
     }
     RedisReply answer(static_cast<redisReply*>(reply));  // is freed also if it is refused
     if (bytes > kMaxAnswerBytes) {
-      return Status(StatusCode::kCorrupt, StrCat("the answer has more than ", kMaxAnswerBytes,
-                                                 " bytes; no value of this store has"));
+      return Corrupt(StrCat("the answer has more than ", kMaxAnswerBytes,
+                            " bytes; no value of this store has"));
     }
     if (answer != nullptr) return answer;
     if (std::chrono::steady_clock::now() > deadline) {
       return Status(StatusCode::kIo, "no answer in time");
     }
-    const ssize_t count = recv(socket_, received_.data(), received_.size(), 0);
+    const ssize_t count = recv(socket_.get(), received_.data(), received_.size(), 0);
     if (count == 0) return Status(StatusCode::kIo, "the server closed the connection");
     if (count < 0) {
       if (errno == EINTR) continue;
@@ -233,7 +230,7 @@ Result<RedisReply> RedisConnection::Receive(Deadline deadline) {
     }
     if (redisReaderFeed(reader_.get(), received_.data(), static_cast<std::size_t>(count)) !=
         REDIS_OK) {
-      return Status(StatusCode::kOutOfMemory, "no memory for an answer of Redis");
+      return OutOfMemory("no memory for an answer of Redis");
     }
     bytes += count;
   }
@@ -247,7 +244,7 @@ Result<RedisReply> RedisConnection::Ask(std::initializer_list<std::string_view> 
 
 bool RedisConnection::IsStale() const {
   char byte = 0;
-  const ssize_t count = recv(socket_, &byte, 1, MSG_PEEK | MSG_DONTWAIT);
+  const ssize_t count = recv(socket_.get(), &byte, 1, MSG_PEEK | MSG_DONTWAIT);
   return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 

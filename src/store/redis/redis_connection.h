@@ -17,6 +17,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "platform/file_descriptor.h"
 #include "store/redis/redis_url.h"
 
 namespace kvcache {
@@ -65,7 +66,7 @@ class RedisConnection {
   Status LogIn(const RedisUrl& url, Deadline deadline);
   Status WaitFor(short events, Deadline deadline) const;
 
-  int socket_ = -1;
+  FileDescriptor socket_;
   struct FreeReader {
     void operator()(redisReader* reader) const { redisReaderFree(reader); }
   };

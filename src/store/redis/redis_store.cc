@@ -110,8 +110,8 @@ class RedisStore final : public Store {
 
   Status Put(const ObjectId& id, std::span<const std::byte> payload) override {
     if (payload.size() + kEnvelopeBytes > kMaxRedisBytes) {
-      return {StatusCode::kCacheFull,
-              StrCat(name_, ": an object of ", payload.size(), " bytes is larger than a value")};
+      return CacheFull(
+          StrCat(name_, ": an object of ", payload.size(), " bytes is larger than a value"));
     }
     const Envelope envelope = MakeEnvelope(id, payload);
     const std::span<const std::byte> parts[] = {envelope, payload};
@@ -171,13 +171,6 @@ class RedisStore final : public Store {
     return all;
   }
 
-  Result<StoreStats> Stats() override {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, List());
-    KVCACHE_ASSIGN_OR_RETURN(StoreStats stats, Usage());
-    stats.objects = std::ssize(all);
-    for (const StoredObject& object : all) stats.payload_bytes += object.payload_bytes;
-    return stats;
-  }
   Result<StoreStats> Usage() override {
     StoreStats stats{.damaged = damaged_};
     for (const RedisAddress& address : nodes_.All()) {
@@ -289,7 +282,7 @@ class RedisStore final : public Store {
 
   Status Read(const ObjectId& id, const redisReply& reply, const Reader& reader) {
     if (reply.type != REDIS_REPLY_STRING) {
-      return {StatusCode::kNotFound, "the store has no such object"};
+      return NotFound("the store has no such object");
     }
     const std::string_view text = TextOf(reply);
     const auto payload = OpenEnvelope(id, std::as_bytes(std::span(text.data(), text.size())));

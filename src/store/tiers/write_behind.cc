@@ -7,6 +7,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -15,7 +16,7 @@ Result<StoreBytes> StoreBytes::Make(std::size_t size) {
   StoreBytes bytes;
   bytes.data.reset(new (std::nothrow) std::byte[size]);
   if (bytes.data == nullptr) {
-    return Status(StatusCode::kOutOfMemory, StrCat("no memory for ", size, " bytes to store"));
+    return OutOfMemory(StrCat("no memory for ", size, " bytes to store"));
   }
   bytes.size = size;
   return bytes;

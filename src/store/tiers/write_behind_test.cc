@@ -43,7 +43,7 @@ class OddStore final : public Store {
   void Touch(std::span<const ObjectId> ids) override { inner->Touch(ids); }
   Status Remove(const ObjectId& id) override { return inner->Remove(id); }
   Result<std::vector<StoredObject>> List() override { return inner->List(); }
-  Result<StoreStats> Stats() override { return inner->Stats(); }
+  Result<StoreStats> Usage() override { return inner->Usage(); }
   StoreTier tier() const override { return inner->tier(); }
 
   std::unique_ptr<Store> inner = std::move(*MakeMemoryStore());
