@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "tokenizer/bpe/bpe_reference.h"
+#include "tokenizer/bpe/bpe_reference_testing.h"
 #include "tokenizer/tokenizer.h"
 
 namespace kvcache {

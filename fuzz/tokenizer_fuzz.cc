@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "fuzz_input.h"
-#include "tokenizer/spm/spm_reference.h"
+#include "tokenizer/spm/spm_reference_testing.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode/utf8_stream.h"
 

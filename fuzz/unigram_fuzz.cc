@@ -13,7 +13,7 @@
 #include "fuzz_input.h"
 #include "tokenizer/tokenizer.h"
 #include "tokenizer/unicode/utf8_stream.h"
-#include "tokenizer/unigram/unigram_reference.h"
+#include "tokenizer/unigram/unigram_reference_testing.h"
 
 namespace kvcache {
 namespace {

@@ -30,7 +30,6 @@ class TextIndex {
   static Result<TextIndex> Make(const std::vector<std::string>& texts);
 
   std::int32_t size() const { return static_cast<std::int32_t>(offsets_.size()) - 1; }
-  std::size_t max_length() const { return max_length_; }  // bytes of the longest text
 
   // REQUIRES: 0 <= i < size().
   std::string_view text(std::int32_t i) const {

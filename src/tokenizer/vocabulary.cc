@@ -49,19 +49,6 @@ Status CheckCount(std::string_view what, std::size_t count, std::size_t tokens) 
 
 }  // namespace
 
-std::string_view TokenKindName(TokenKind kind) {
-  switch (kind) {
-    case TokenKind::kUndefined: return "undefined";
-    case TokenKind::kNormal: return "normal";
-    case TokenKind::kUnknown: return "unknown";
-    case TokenKind::kControl: return "control";
-    case TokenKind::kUserDefined: return "user-defined";
-    case TokenKind::kUnused: return "unused";
-    case TokenKind::kByte: return "byte";
-  }
-  return "?";
-}
-
 Result<Vocabulary> Vocabulary::Make(const TokenizerData& data, const VocabularyDefaults& defaults) {
   Vocabulary vocabulary;
   KVCACHE_RETURN_IF_ERROR(vocabulary.SetTokens(data));

@@ -41,9 +41,6 @@ enum class TokenKind : std::uint8_t {
   kByte = 6,  // "<0x0A>": one byte
 };
 
-// Returns "normal", "control", …
-std::string_view TokenKindName(TokenKind kind);
-
 struct SpecialIds {
   std::int32_t bos = kNoToken;
   std::int32_t eos = kNoToken;

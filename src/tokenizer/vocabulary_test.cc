@@ -213,10 +213,5 @@ TEST(VocabularyTest, SpecialTokensLongestFirstThenById) {
   EXPECT_EQ(MakeOrDie(data).special_tokens(), (std::vector<std::int32_t>{5, 0, 1, 3, 2}));
 }
 
-TEST(VocabularyTest, KindsHaveNames) {
-  EXPECT_EQ(TokenKindName(TokenKind::kUserDefined), "user-defined");
-  EXPECT_EQ(TokenKindName(TokenKind::kByte), "byte");
-}
-
 }  // namespace
 }  // namespace kvcache::vocabulary_test

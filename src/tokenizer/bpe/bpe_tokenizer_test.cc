@@ -8,7 +8,7 @@
 #include <thread>
 #include <vector>
 
-#include "tokenizer/bpe/bpe_reference.h"
+#include "tokenizer/bpe/bpe_reference_testing.h"
 #include "tokenizer/bpe/byte_alphabet.h"
 
 namespace kvcache::bpe_tokenizer_test {

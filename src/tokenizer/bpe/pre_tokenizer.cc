@@ -1,5 +1,6 @@
 #include "tokenizer/bpe/pre_tokenizer.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -229,8 +230,8 @@ Result<const PreTokenizer*> FindPreTokenizer(std::string_view name) {
     if (known.name == name) return &known;
     names += (names.empty() ? "" : ", ") + std::string(known.name);
   }
-  return Status(StatusCode::kUnsupported, StrCat("pre-tokenizer ", Quoted(name, 64),
-                                                 " is not supported; supported: ", names));
+  return Unsupported(
+      StrCat("pre-tokenizer ", Quoted(name, 64), " is not supported; supported: ", names));
 }
 
 }  // namespace kvcache

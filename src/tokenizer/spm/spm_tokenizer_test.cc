@@ -12,7 +12,7 @@
 #include <thread>
 #include <vector>
 
-#include "tokenizer/spm/spm_reference.h"
+#include "tokenizer/spm/spm_reference_testing.h"
 
 namespace kvcache::spm_tokenizer_test {
 namespace {

@@ -6,7 +6,7 @@
 #include <string>
 #include <vector>
 
-#include "tokenizer/unigram/unigram_reference.h"
+#include "tokenizer/unigram/unigram_reference_testing.h"
 
 namespace kvcache::unigram_tokenizer_test {
 namespace {
