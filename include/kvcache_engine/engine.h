@@ -29,7 +29,7 @@ class GgufFile;
 class Model;
 class PrefixStore;
 class DraftModel;
-class SequenceStates;
+class HiddenStates;
 class Tokenizer;
 struct ModelInfo;
 
@@ -161,7 +161,7 @@ class Engine {
 
   // For the engine's own sources, which know the types.
   PrefixStore* prefix_store();  // null without a store
-  SequenceStates* states();     // null without a draft head
+  HiddenStates* states();       // null without a draft head
   DraftModel* draft_model();    // null without one
   // Proposes for all drafters of the draft head. REQUIRES: has_draft_head(). Throws std::bad_alloc.
   BatchDrafter& head_batch();

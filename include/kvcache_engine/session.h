@@ -29,9 +29,6 @@ class Session {
   // Returns the tokens that the cache holds, by position.
   std::span<const std::int32_t> tokens() const { return tokens_; }
   Position position() const { return static_cast<Position>(tokens_.size()); }
-  // Returns how many of the first tokens have the state that their text alone has. Shift rotates the
-  // keys of the others.
-  Position unshifted() const { return unshifted_; }
   SequenceId sequence() const { return sequence_; }
 
   // A function that Append calls after each of its passes. `first` is the position of the first
@@ -109,7 +106,6 @@ class Session {
   Engine& engine_;
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;
-  Position unshifted_ = 0;
   std::vector<Position> positions_;         // scratch [max_batch]
   std::vector<SequenceId> sequences_;       // scratch [max_batch]
   std::vector<float> logits_;               // [vocabulary]

@@ -57,7 +57,7 @@ bool HfConfig::HasObjects() const {
 
 Result<const json*> HfConfig::Require(std::string_view key) const {
   if (const json* found = Find(key)) return found;
-  return Status(StatusCode::kNotFound, StrCat(place_, ": ", key, " is missing"));
+  return NotFound(StrCat(place_, ": ", key, " is missing"));
 }
 
 Status HfConfig::Wrong(std::string_view key, std::string_view rule) const {

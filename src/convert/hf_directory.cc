@@ -27,17 +27,16 @@ Result<HfDirectory> HfDirectory::Open(const std::string& path) {
   std::error_code error;
   const fs::path root = fs::canonical(path, error);
   if (error || !fs::is_directory(root, error)) {
-    return Status(StatusCode::kNotFound, StrCat(path, ": there is no such directory"));
+    return NotFound(StrCat(path, ": there is no such directory"));
   }
   directory.root_ = root.string();
   if (root.parent_path().filename() == "snapshots") {
     directory.blobs_ = (root.parent_path().parent_path() / "blobs").string();
   }
   if (directory.Has("config.json")) return directory;
-  return Status(StatusCode::kNotFound,
-                StrCat(path,
-                       ": there is no config.json; give a directory with a model in Hugging "
-                       "Face's layout"));
+  return NotFound(StrCat(path,
+                         ": there is no config.json; give a directory with a model in Hugging "
+                         "Face's layout"));
 }
 
 bool HfDirectory::Has(std::string_view name) const {
@@ -53,7 +52,7 @@ Result<std::string> HfDirectory::File(std::string_view name) const {
         StrCat(path_, ": ", Quoted(name), " is no plain name of a file in the directory"));
   }
   const std::string shown = StrCat(path_, "/", name);
-  if (!Has(name)) return Status(StatusCode::kNotFound, StrCat(shown, ": there is no such file"));
+  if (!Has(name)) return NotFound(StrCat(shown, ": there is no such file"));
   std::error_code error;
   const fs::path resolved = fs::canonical(fs::path(root_) / name, error);
   if (error) return Corrupt(StrCat(shown, ": it is a link to nothing: ", error.message()));

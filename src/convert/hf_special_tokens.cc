@@ -72,9 +72,9 @@ void ShowMarkers(TokenizerData* data) {
   }
 }
 
-class SpecialTokens {
+class TokenRoles {
  public:
-  SpecialTokens(const HfDirectory& directory, const HfConfig& config, TokenizerData* data)
+  TokenRoles(const HfDirectory& directory, const HfConfig& config, TokenizerData* data)
       : directory_(directory), config_(config), data_(data) {}
 
   Status Read() {
@@ -176,9 +176,8 @@ Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std:
   HfTokenizer tokenizer;
   {
     if (!directory.Has(kTokenizer)) {
-      return Status(StatusCode::kNotFound,
-                    StrCat(directory.path(), ": there is no ", kTokenizer,
-                           "; other forms of vocabularies (tokenizer.model) are not read"));
+      return NotFound(StrCat(directory.path(), ": there is no ", kTokenizer,
+                             "; other forms of vocabularies (tokenizer.model) are not read"));
     }
     KVCACHE_ASSIGN_OR_RETURN(const json value, directory.ReadJson(kTokenizer, kMaxTokenizerBytes));
     auto converted = ConvertHfTokenizer(value, rows, fallback);
@@ -188,7 +187,7 @@ Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std:
     }
     tokenizer = std::move(converted).value();
   }
-  KVCACHE_RETURN_IF_ERROR(SpecialTokens(directory, config, &tokenizer.data).Read());
+  KVCACHE_RETURN_IF_ERROR(TokenRoles(directory, config, &tokenizer.data).Read());
   // SentencePiece vocabularies begin texts with a token unless their files say otherwise.
   const bool byte_level = tokenizer.data.model == "gpt2";
   if (!tokenizer.data.add_bos) tokenizer.data.add_bos = !byte_level;

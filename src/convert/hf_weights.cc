@@ -126,8 +126,7 @@ Result<HfWeights> HfWeights::Open(const HfDirectory& directory) {
 Result<HfWeights::Tensor> HfWeights::Take(std::string_view name) {
   const auto found = tensors_.find(name);
   if (found == tensors_.end()) {
-    return Status(StatusCode::kNotFound,
-                  StrCat(path_, ": tensor ", Quoted(name), " is missing from the weights"));
+    return NotFound(StrCat(path_, ": tensor ", Quoted(name), " is missing from the weights"));
   }
   Tensor tensor = found->second;
   if (!FindType(tensor.data->type, &tensor.type)) {

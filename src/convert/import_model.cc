@@ -78,13 +78,6 @@ Status CheckPlain(const HfConfig& config) {
 
 }  // namespace
 
-std::vector<std::string> ImportableClasses() {
-  std::vector<std::string> names;
-  names.reserve(std::size(kFamilies));
-  for (const Family& family : kFamilies) names.emplace_back(family.hf_class);
-  return names;
-}
-
 Result<ImportResult> ImportModel(const ImportRequest& request) {
   KVCACHE_ASSIGN_OR_RETURN(const HfDirectory directory, HfDirectory::Open(request.directory));
   KVCACHE_ASSIGN_OR_RETURN(const HfConfig outer, HfConfig::Read(directory, "config.json"));

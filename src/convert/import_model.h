@@ -32,7 +32,4 @@ struct ImportResult {
 // kUnsupported), and those of WriteTensors. After an error there is no new file.
 Result<ImportResult> ImportModel(const ImportRequest& request);
 
-// Returns the names of the classes that are known.
-std::vector<std::string> ImportableClasses();
-
 }  // namespace kvcache

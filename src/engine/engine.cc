@@ -1,16 +1,16 @@
 #include "kvcache_engine/engine.h"
 
 #include <algorithm>
-#include <new>
 #include <optional>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/drafts/draft_model.h"
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
 #include "engine/persist/prefix_store.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/drafter.h"
 #include "model/layer_memory.h"
@@ -28,7 +28,7 @@ struct Engine::Impl {
   std::unique_ptr<Cache> cache;
   std::vector<MultimodalItem> items;  // scratch
   std::unique_ptr<PrefixStore> prefix_store;
-  std::unique_ptr<SequenceStates> states;    // for a draft head; null without one
+  std::unique_ptr<HiddenStates> states;      // for a draft head; null without one
   std::unique_ptr<BatchDrafter> head_batch;  // null until a drafter of the head is made
   std::unique_ptr<DraftModel> draft_model;
 
@@ -51,20 +51,20 @@ constexpr std::int64_t kMaxPoolTokens = std::int64_t{1} << 22;
 
 Status CheckOptions(const EngineOptions& options) {
   if (options.context < 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the context is ", options.context, " tokens, expected at least 1")};
+    return InvalidArgument(
+        StrCat("the context is ", options.context, " tokens, expected at least 1"));
   }
   if (options.pool_tokens < 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the pool has ", options.pool_tokens, " tokens, expected at least 1")};
+    return InvalidArgument(
+        StrCat("the pool has ", options.pool_tokens, " tokens, expected at least 1"));
   }
   if (options.pool_bytes < 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the pool has ", options.pool_bytes, " bytes, expected at least 0")};
+    return InvalidArgument(
+        StrCat("the pool has ", options.pool_bytes, " bytes, expected at least 0"));
   }
   if (options.prefill_chunk < 1) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1")};
+    return InvalidArgument(
+        StrCat("the prefill chunk is ", options.prefill_chunk, " tokens, expected at least 1"));
   }
   return Status::Ok();
 }
@@ -99,8 +99,8 @@ Status CheckImages(const EngineBatch& batch) {
   for (const EngineImage& image : batch.images) {
     const auto at = static_cast<std::size_t>(image.index);
     if (image.index < 0 || at >= batch.sequences.size() || at >= batch.positions.size()) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("an image is at index ", image.index, " of a batch of ", batch.tokens.size())};
+      return InvalidArgument(
+          StrCat("an image is at index ", image.index, " of a batch of ", batch.tokens.size()));
     }
     for (std::size_t i = 0; i < std::min(batch.sequences.size(), batch.positions.size()); ++i) {
       if (batch.sequences[i] != batch.sequences[at] || batch.positions[i] >= batch.positions[at]) {
@@ -163,12 +163,10 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (chosen.releases_memory) impl->cache->snapshots()->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
   if (impl->model->has_head()) {
-    try {
-      impl->states = std::make_unique<SequenceStates>(
+    KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the states that a draft head reads", [&] {
+      impl->states = std::make_unique<HiddenStates>(
           std::max(chosen.max_sequences, 1), impl->model->info().hidden_size, chosen.prefill_chunk);
-    } catch (const std::bad_alloc&) {
-      return Status(StatusCode::kOutOfMemory, "no memory for the states that a draft head reads");
-    }
+    }));
   }
   std::unique_ptr<Engine> engine(new Engine(std::move(impl)));
   if (engine->options().releases_memory) {
@@ -220,15 +218,13 @@ Status Engine::UseStore(std::shared_ptr<Store> store) {
 }
 Status Engine::UseDraftModel(std::shared_ptr<Engine> draft, std::int64_t max_bytes) {
   if (impl_->draft_model != nullptr) {
-    return {StatusCode::kInvalidArgument, "the engine has a draft model"};
+    return InvalidArgument("the engine has a draft model");
   }
-  try {
+  return Guarded("no memory for the sequences of a draft model", [&]() -> Status {
     KVCACHE_ASSIGN_OR_RETURN(impl_->draft_model,
                              DraftModel::Make(std::move(draft), *this, max_bytes));
     return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for the sequences of a draft model"};
-  }
+  });
 }
 DraftModel* Engine::draft_model() {
   return impl_->draft_model.get();
@@ -256,7 +252,7 @@ Model& Engine::model() {
 bool Engine::has_draft_head() const {
   return impl_->model->has_head();
 }
-SequenceStates* Engine::states() {
+HiddenStates* Engine::states() {
   return impl_->states.get();
 }
 BatchDrafter& Engine::head_batch() {
@@ -288,8 +284,8 @@ Status Engine::Logits(std::span<const std::int32_t> rows, float* logits) {
 Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= info().embedding_rows) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("token ", token, " is not in the vocabulary of ", info().embedding_rows)};
+      return InvalidArgument(
+          StrCat("token ", token, " is not in the vocabulary of ", info().embedding_rows));
     }
   }
   return Status::Ok();
@@ -300,8 +296,7 @@ Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
   impl_->model->SetInterrupt(interrupt);
   KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens));
   if (has_encoder() && tokens.size() > static_cast<std::size_t>(context())) {
-    return {StatusCode::kCacheFull,
-            StrCat(tokens.size(), " tokens do not fit into the context of ", context())};
+    return CacheFull(StrCat(tokens.size(), " tokens do not fit into the context of ", context()));
   }
   const std::int32_t start[] = {info().decoder_start};
   const Position positions[] = {0};
@@ -327,14 +322,13 @@ Status Engine::Forward(const EngineBatch& batch) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
-  SequenceStates* const states = impl_->states.get();
+  HiddenStates* const states = impl_->states.get();
   if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));
-  try {
+  // A plan of attention allocates: drafts may need a larger one than texts.
+  return Guarded("no memory for a pass", [&] {
     Status status = impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
     return status.ok() && states != nullptr ? states->Keep(batch, *impl_->model) : status;
-  } catch (const std::bad_alloc&) {  // a plan of attention: drafts may need a larger one than texts
-    return {StatusCode::kOutOfMemory, "no memory for a pass"};
-  }
+  });
 }
 
 }  // namespace kvcache

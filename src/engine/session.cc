@@ -1,14 +1,14 @@
 #include "kvcache_engine/session.h"
 
 #include <algorithm>
-#include <new>
 #include <numeric>
 #include <string>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/persist/prefix_store.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "kvcache/transaction.h"
 
 namespace kvcache {
@@ -29,8 +29,8 @@ Session::~Session() {
 
 Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt) {
   if (!tokens_.empty()) {
-    return {StatusCode::kInvalidArgument, StrCat("the session holds ", position(),
-                                                 " tokens; a text is encoded into an empty one")};
+    return InvalidArgument(
+        StrCat("the session holds ", position(), " tokens; a text is encoded into an empty one"));
   }
   last_pass_tokens_ = 0;
   Status status = engine_.Encode(text, sequence_, interrupt);
@@ -39,7 +39,6 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
     return status;
   }
   tokens_.push_back(engine_.info().decoder_start);
-  unshifted_ = 1;
   last_pass_tokens_ = 1;
   return Status::Ok();
 }
@@ -47,13 +46,11 @@ Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<boo
 Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hook,
                        const std::atomic<bool>* interrupt) {
   if (engine_.has_encoder() && tokens_.empty() && !tokens.empty()) {
-    return {StatusCode::kInvalidArgument,
-            "the model has an encoder, which reads a text first: call Encode"};
+    return InvalidArgument("the model has an encoder, which reads a text first: call Encode");
   }
   const std::size_t total = tokens_.size() + tokens.size();
   if (total > static_cast<std::size_t>(engine_.context())) {
-    return {StatusCode::kCacheFull,
-            StrCat(total, " tokens do not fit into the context of ", engine_.context())};
+    return CacheFull(StrCat(total, " tokens do not fit into the context of ", engine_.context()));
   }
   while (!tokens.empty()) {
     if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
@@ -81,7 +78,6 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
                                    .positions = std::span(positions_).first(count),
                                    .sequences = std::span(sequences_).first(count),
                                    .interrupt = interrupt});
-  if (unshifted_ == position()) unshifted_ += static_cast<Position>(count);
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;
@@ -90,14 +86,14 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
 Status Session::Verify(std::int32_t current, std::span<const std::int32_t> drafts,
                        const Verifier& verify) {
   const std::size_t count = 1 + drafts.size();
-  try {
-    all_logits_.resize(count * logits_.size());
-    rows_.resize(count);
-    round_tokens_.assign({current});
-    round_tokens_.insert(round_tokens_.end(), drafts.begin(), drafts.end());
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, StrCat("no memory for the logits of ", count, " tokens")};
-  }
+  KVCACHE_RETURN_IF_ERROR(
+      Guarded([&] { return StrCat("no memory for the logits of ", count, " tokens"); },
+              [&] {
+                all_logits_.resize(count * logits_.size());
+                rows_.resize(count);
+                round_tokens_.assign({current});
+                round_tokens_.insert(round_tokens_.end(), drafts.begin(), drafts.end());
+              }));
   last_pass_tokens_ = 0;
   std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
             position());
@@ -112,7 +108,6 @@ Status Session::Verify(std::int32_t current, std::span<const std::int32_t> draft
   KVCACHE_ASSIGN_OR_RETURN(const Position stay, verify(all_logits_));
   const Position kept = stay + 1;
   KVCACHE_RETURN_IF_ERROR(round.Commit({kept}));
-  if (unshifted_ == position()) unshifted_ += kept;
   tokens_.insert(tokens_.end(), round_tokens_.begin(), round_tokens_.begin() + kept);
   return Status::Ok();
 }
@@ -125,15 +120,13 @@ Result<std::span<const float>> Session::LastLogits() {
 
 Result<std::int32_t> Session::Shift(std::int32_t keep) {
   if (engine_.has_encoder()) {
-    return Status(StatusCode::kUnsupported,
-                  StrCat("the context of ", engine_.context(),
-                         " tokens is full, and a model with an encoder cannot remove tokens"));
+    return Unsupported(StrCat("the context of ", engine_.context(),
+                              " tokens is full, and a model with an encoder cannot remove tokens"));
   }
   const std::int32_t dropped = (position() - keep) / 2;
   if (keep < 0 || dropped < 1) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("keep is ", keep, " of ", position(),
-                         " tokens; it must be at least 0 and leave two tokens or more"));
+    return InvalidArgument(StrCat("keep is ", keep, " of ", position(),
+                                  " tokens; it must be at least 0 and leave two tokens or more"));
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CheckRemove(sequence_, keep, keep + dropped));
   const Status removed = engine_.cache().Remove(sequence_, keep, keep + dropped);
@@ -143,7 +136,6 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
   }
   if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);  // positions have changed
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
-  unshifted_ = std::min(unshifted_, keep);
   KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
   return dropped;
 }
@@ -154,7 +146,6 @@ Status Session::GoBack(Position length) {
   KVCACHE_ASSIGN_OR_RETURN(const Position kept, engine_.cache().PrepareRestore(sequence_, length));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
   tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
-  unshifted_ = std::min(unshifted_, position());
   return Status::Ok();
 }
 
@@ -164,7 +155,7 @@ std::span<const float> Session::LastState() const {
 
 Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
                         std::span<const float> last) {
-  if (snapshot == nullptr) return {StatusCode::kInvalidArgument, "there is no snapshot to restore"};
+  if (snapshot == nullptr) return InvalidArgument("there is no snapshot to restore");
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
   Status restored =
@@ -176,7 +167,6 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
                                  is_whole ? last : std::span<const float>());
     }
     tokens_.assign(tokens.begin(), tokens.end());
-    unshifted_ = position();
   } else if (!cache.CanResume(sequence_, position())) {
     KVCACHE_RETURN_IF_ERROR(GoBack(0));
   }
@@ -196,14 +186,12 @@ Status Session::Truncate(Position length) {
 
 Status Session::ForkFrom(const Session& source, Position length) {
   if (length < 0 || length > source.position()) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("prefix length is ", length, "; must be from 0 to ", source.position(),
-                   ", the source's tokens")};
+    return InvalidArgument(StrCat("prefix length is ", length, "; must be from 0 to ",
+                                  source.position(), ", the source's tokens"));
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   if (engine_.states() != nullptr) engine_.states()->Copy(source.sequence_, sequence_);
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
-  unshifted_ = std::min(source.unshifted_, length);
   return RestoreTo(length);
 }
 

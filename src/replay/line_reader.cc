@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -91,7 +92,7 @@ Result<std::unique_ptr<LineReader>> LineReader::Open(const std::string& path) {
     return reader;
   }
   if (lzma_stream_decoder(&stream.xz, kMaxXzBytes, LZMA_CONCATENATED) != LZMA_OK) {
-    return Status(StatusCode::kOutOfMemory, StrCat(path, ": no memory to decompress"));
+    return OutOfMemory(StrCat(path, ": no memory to decompress"));
   }
   stream.compressed = true;
   stream.xz.next_in = stream.block.data();
@@ -124,11 +125,11 @@ Status LineReader::Fill() {
   if (result == LZMA_STREAM_END) {
     stream.ended = true;
   } else if (result == LZMA_MEM_ERROR || result == LZMA_MEMLIMIT_ERROR) {
-    return {StatusCode::kOutOfMemory, StrCat(path_, ": no memory to decompress; at most ",
-                                             HumanBytes(kMaxXzBytes), " are allowed")};
+    return OutOfMemory(StrCat(path_, ": no memory to decompress; at most ", HumanBytes(kMaxXzBytes),
+                              " are allowed"));
   } else if (result != LZMA_OK) {
-    return {StatusCode::kCorrupt,
-            StrCat(path_, ": the compressed bytes are damaged or incomplete after line ", number_)};
+    return Corrupt(
+        StrCat(path_, ": the compressed bytes are damaged or incomplete after line ", number_));
   }
   return Status::Ok();
 }
@@ -146,9 +147,8 @@ Result<bool> LineReader::Next(std::string& line) {
     }
     stream.seen = stream.text.size() - stream.at;
     if (stream.seen > kMaxLineBytes) {
-      return Status(StatusCode::kCorrupt,
-                    StrCat(path_, ":", number_ + 1, ": the line has more than ", kMaxLineBytes,
-                           " bytes, which is the most"));
+      return Corrupt(StrCat(path_, ":", number_ + 1, ": the line has more than ", kMaxLineBytes,
+                            " bytes, which is the most"));
     }
     if (stream.ended) break;
     KVCACHE_RETURN_IF_ERROR(Fill());

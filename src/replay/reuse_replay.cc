@@ -5,11 +5,11 @@
 #include <deque>
 #include <limits>
 #include <memory>
-#include <new>
 #include <numeric>
 #include <string_view>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/prefixes/scheduled_captures.h"
 #include "engine/prefixes/snapshot_states.h"
@@ -220,14 +220,12 @@ class Replay {
 
 Result<ReplayReport> ReplayTrace(const Trace& trace, Cache& cache, const ReplayPass& pass,
                                  const ReplayOptions& options) {
-  try {
+  return Guarded("no memory to replay the trace", [&]() -> Result<ReplayReport> {
     Replay replay(trace, cache, pass, options);
     KVCACHE_RETURN_IF_ERROR(replay.Init());
     KVCACHE_RETURN_IF_ERROR(replay.Run());
     return replay.Report();
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory to replay the trace");
-  }
+  });
 }
 
 Result<ReplayReport> ReplayWithoutModel(const Trace& trace, ReplayOptions options) {
@@ -235,9 +233,8 @@ Result<ReplayReport> ReplayWithoutModel(const Trace& trace, ReplayOptions option
   const std::unique_ptr<Cache> cache = MakeCausalCache();
   options.vocabulary = TraceTokens::kLargestVocabulary;
   if (options.budget_tokens < 1 || options.budget_tokens > std::numeric_limits<int>::max()) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the budget is ", options.budget_tokens, " tokens; must be from 1 to ",
-                         std::numeric_limits<int>::max()));
+    return InvalidArgument(StrCat("the budget is ", options.budget_tokens,
+                                  " tokens; must be from 1 to ", std::numeric_limits<int>::max()));
   }
   const int cells = static_cast<int>(options.budget_tokens);
   options.max_batch = std::min(options.max_batch, cells);

@@ -1,12 +1,12 @@
 #include "replay/trace.h"
 
 #include <algorithm>
-#include <new>
 #include <nlohmann/json.hpp>
 #include <string_view>
 #include <unordered_map>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/chat/json_text.h"
 #include "replay/line_reader.h"
@@ -15,10 +15,6 @@ namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-Status Corrupt(std::string message) {
-  return {StatusCode::kCorrupt, std::move(message)};
-}
 
 Result<const Json*> FieldOf(const Json& object, const char* name) {
   const auto found = object.find(name);
@@ -52,8 +48,8 @@ class Reader {
 
   Status Add(std::string_view line, std::int64_t number) {
     if (std::ssize(trace_.requests) == kMaxTraceRequests) {
-      return {StatusCode::kUnsupported,
-              StrCat("a trace has at most ", kMaxTraceRequests, " requests; cut the file")};
+      return Unsupported(
+          StrCat("a trace has at most ", kMaxTraceRequests, " requests; cut the file"));
     }
     KVCACHE_ASSIGN_OR_RETURN(const Json object, ParseJson(line));
     if (!object.is_object()) return Corrupt(StrCat(TextOf(object), " is not a JSON object"));
@@ -93,8 +89,7 @@ class Reader {
     }
     blocks_ += expected;
     if (blocks_ > kMaxTraceBlocks) {
-      return {StatusCode::kUnsupported,
-              StrCat("a trace has at most ", kMaxTraceBlocks, " ids; cut the file")};
+      return Unsupported(StrCat("a trace has at most ", kMaxTraceBlocks, " ids; cut the file"));
     }
     request.blocks.reserve(ids.size());
     std::int64_t before = kNone;
@@ -138,27 +133,20 @@ std::int64_t Trace::PromptTokens() const {
   return tokens;
 }
 
-std::int64_t Trace::AnswerTokens() const {
-  std::int64_t tokens = 0;
-  for (const TraceRequest& request : requests) tokens += request.output;
-  return tokens;
-}
-
 Result<Trace> ReadTrace(const std::string& path, int block_size) {
   KVCACHE_ASSIGN_OR_RETURN(const auto lines, LineReader::Open(path));
   Reader reader(block_size);
-  try {
+  const auto problem = [&] { return StrCat(path, ": no memory for the trace"); };
+  KVCACHE_RETURN_IF_ERROR(Guarded(problem, [&]() -> Status {
     std::string line;
     while (true) {
       KVCACHE_ASSIGN_OR_RETURN(const bool more, lines->Next(line));
-      if (!more) break;
+      if (!more) return Status::Ok();
       if (line.find_first_not_of(" \t\r") == std::string::npos) continue;
       Status status = reader.Add(line, lines->number());
       if (!status.ok()) return std::move(status).WithContext(lines->Where());
     }
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, StrCat(path, ": no memory for the trace"));
-  }
+  }));
   Trace trace = reader.Take();
   if (trace.requests.empty()) return Corrupt(StrCat(path, ": the trace has no requests"));
   return trace;

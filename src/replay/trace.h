@@ -37,7 +37,6 @@ struct Trace {
   // Returns the number of tokens of the request's block i.
   Position BlockTokens(const TraceRequest& request, std::size_t i) const;
   std::int64_t PromptTokens() const;
-  std::int64_t AnswerTokens() const;
 };
 
 // The most ids and requests of a trace, which bound its memory to about 0.5 GiB.

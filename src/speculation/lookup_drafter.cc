@@ -2,8 +2,8 @@
 
 #include <algorithm>
 #include <memory>
-#include <new>
 
+#include "base/errors.h"
 #include "base/keyed_hash.h"
 
 namespace kvcache {
@@ -15,9 +15,7 @@ std::size_t IndexOf(std::size_t length) {
                                   lengths.begin());
 }
 
-Status NoMemory() {
-  return {StatusCode::kOutOfMemory, "no memory for the drafter's text"};
-}
+constexpr char kNoMemory[] = "no memory for the drafter's text";
 
 }  // namespace
 
@@ -35,21 +33,13 @@ Status LookupDrafter::Begin(std::span<const std::int32_t> text) {
     begin_ = 0;
     for (auto& places : places_) places.clear();
   }
-  try {
+  return Guarded(kNoMemory, [&] {
     for (const std::int32_t token : text.subspan(tokens_.size() - begin_)) Append(token);
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
-  return Status::Ok();
+  });
 }
 
 Status LookupDrafter::Add(std::int32_t token) {
-  try {
-    Append(token);
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
-  return Status::Ok();
+  return Guarded(kNoMemory, [&] { Append(token); });
 }
 
 // The tables learn of the last tokens when something follows them, so they never name the end.
@@ -70,14 +60,11 @@ std::uint64_t LookupDrafter::HashOfLast(std::size_t count) const {
 }
 
 Status LookupDrafter::Propose(int max, std::vector<std::int32_t>& drafts) {
-  try {
+  return Guarded(kNoMemory, [&] {
     for (const std::size_t length : kLengths) {
       if (ProposeAfter(length, max, drafts)) break;
     }
-  } catch (const std::bad_alloc&) {
-    return NoMemory();
-  }
-  return Status::Ok();
+  });
 }
 
 bool LookupDrafter::ProposeAfter(std::size_t length, int max,

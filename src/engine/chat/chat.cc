@@ -6,6 +6,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
 #include "engine/engine_impl.h"
@@ -206,10 +207,10 @@ Written Chat::Impl::Align(ChatPrompt prompt, const Written& source) const {
 }
 
 Status Chat::Impl::CheckFits(std::size_t tokens) const {
-  if (tokens == 0) return {StatusCode::kInvalidArgument, "the prompt is empty"};
+  if (tokens == 0) return InvalidArgument("the prompt is empty");
   if (tokens < static_cast<std::size_t>(engine.context())) return Status::Ok();
-  return {StatusCode::kCacheFull,
-          StrCat("the conversation has ", tokens, " tokens, the context holds ", engine.context())};
+  return CacheFull(
+      StrCat("the conversation has ", tokens, " tokens, the context holds ", engine.context()));
 }
 
 std::int32_t Chat::Impl::DroppedTokens(std::span<const std::int32_t> tokens) const {

@@ -4,6 +4,7 @@
 #include <nlohmann/json.hpp>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/chat/conversation_text.h"
 #include "engine/chat/json_text.h"
@@ -16,7 +17,7 @@ using nlohmann::ordered_json;
 constexpr int kVersion = 1;
 
 Status Wrong(std::string message) {
-  return {StatusCode::kInvalidArgument, std::move(message)};
+  return InvalidArgument(std::move(message));
 }
 
 std::string OneLineJson(const ordered_json& value) {

@@ -5,6 +5,7 @@
 #include <string>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -34,8 +35,7 @@ class BoundsCheck {
 
   Status Open(bool is_object) {
     if (depth_ == kMaxJsonNesting) {
-      return {StatusCode::kUnsupported,
-              StrCat("JSON is nested deeper than ", kMaxJsonNesting, " levels")};
+      return Unsupported(StrCat("JSON is nested deeper than ", kMaxJsonNesting, " levels"));
     }
     levels_[static_cast<std::size_t>(++depth_)] = {is_object, 0};
     return AddValue();
@@ -44,18 +44,16 @@ class BoundsCheck {
   Status Separate() {
     Level& level = levels_[static_cast<std::size_t>(depth_)];
     if (++level.separators >= kMaxJsonKeys && level.is_object) {
-      return {StatusCode::kUnsupported,
-              StrCat("JSON has an object with more than ",
-                     WithThousands(static_cast<std::int64_t>(kMaxJsonKeys)), " keys")};
+      return Unsupported(StrCat("JSON has an object with more than ",
+                                WithThousands(static_cast<std::int64_t>(kMaxJsonKeys)), " keys"));
     }
     return AddValue();
   }
 
   Status AddValue() {
     if (++values_ <= kMaxJsonValues) return Status::Ok();
-    return {StatusCode::kUnsupported,
-            StrCat("JSON has more than ", WithThousands(static_cast<std::int64_t>(kMaxJsonValues)),
-                   " values")};
+    return Unsupported(StrCat("JSON has more than ",
+                              WithThousands(static_cast<std::int64_t>(kMaxJsonValues)), " values"));
   }
 
   std::array<Level, kMaxJsonNesting + 1> levels_{};  // [0]: outside of all brackets
@@ -97,7 +95,7 @@ Result<ordered_json> ParseJson(std::string_view text) {
   try {
     return ordered_json::parse(text.begin(), text.end());
   } catch (const ordered_json::exception& error) {
-    return Status(StatusCode::kInvalidArgument, StrCat("not JSON: ", Reason(error.what())));
+    return InvalidArgument(StrCat("not JSON: ", Reason(error.what())));
   }
 }
 

@@ -11,7 +11,7 @@
 
 #include "engine/engine_impl.h"
 #include "engine/persist/store_fingerprint.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"

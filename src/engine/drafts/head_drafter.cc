@@ -6,14 +6,14 @@
 #include <algorithm>
 #include <chrono>
 #include <cstddef>
-#include <new>
 #include <optional>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "engine/request/likeliest_logit.h"
 #include "kvcache/transaction.h"
 #include "kvcache/wrapper_cache.h"
@@ -130,7 +130,7 @@ double HeadBatch::Seconds(int texts) const {
 }
 
 Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
-  try {
+  return Guarded("no memory for the drafts of a head", [&]() -> Status {
     Clock::time_point start = Clock::now();
     AddRows(asks);
     if (rows_.empty()) return Status::Ok();
@@ -151,9 +151,7 @@ Status HeadBatch::ProposeTogether(std::span<DraftAsk> asks) {
       start = end;
     }
     return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for the drafts of a head"};
-  }
+  });
 }
 
 // A text whose last state is not known has no drafts.
@@ -232,7 +230,7 @@ std::unique_ptr<BatchDrafter> MakeHeadBatch(Engine& engine) {
 
 Result<std::unique_ptr<Drafter>> MakeHeadDrafter(Engine& engine) {
   if (!engine.has_draft_head()) {
-    return Status(StatusCode::kNotFound, "the engine was opened without a draft head");
+    return NotFound("the engine was opened without a draft head");
   }
   return std::unique_ptr<Drafter>(std::make_unique<HeadDrafter>(engine.head_batch()));
 }

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "kvcache/transaction.h"
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/session.h"

@@ -3,11 +3,11 @@
 #include <chrono>
 #include <limits>
 #include <memory>
-#include <new>
 #include <span>
 #include <utility>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/drafts/draft_model.h"
@@ -56,11 +56,7 @@ class ModelDrafter : public Drafter {
  private:
   template <class Call>
   static Status WithMemory(const Call& call) {
-    try {
-      return call();
-    } catch (const std::bad_alloc&) {
-      return {StatusCode::kOutOfMemory, "no memory for the drafts of a model"};
-    }
+    return Guarded("no memory for the drafts of a model", call);
   }
 
   Status Draft(std::size_t& may_read, int max, std::vector<std::int32_t>& drafts) {
@@ -141,13 +137,12 @@ class SharedModelDrafter final : public ModelDrafter {
 
 Status CheckCanDraft(const Engine& draft, const Engine& target) {
   if (draft.has_encoder()) {
-    return {StatusCode::kUnsupported, "a model with an encoder cannot draft"};
+    return Unsupported("a model with an encoder cannot draft");
   }
   const std::int32_t size = target.vocabulary_size();
   if (draft.vocabulary_size() != size) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the draft model has ", draft.vocabulary_size(), " tokens, the model ", size,
-                   "; both need the same vocabulary")};
+    return InvalidArgument(StrCat("the draft model has ", draft.vocabulary_size(),
+                                  " tokens, the model ", size, "; both need the same vocabulary"));
   }
   std::string own;
   std::string other;
@@ -157,9 +152,9 @@ Status CheckCanDraft(const Engine& draft, const Engine& target) {
     target.tokenizer().AppendPiece(token, &own);
     draft.tokenizer().AppendPiece(token, &other);
     if (own == other) continue;
-    return {StatusCode::kInvalidArgument,
-            StrCat("token ", token, " is ", Quoted(other), " in the draft model and ", Quoted(own),
-                   " in the model; both need the same vocabulary")};
+    return InvalidArgument(StrCat("token ", token, " is ", Quoted(other),
+                                  " in the draft model and ", Quoted(own),
+                                  " in the model; both need the same vocabulary"));
   }
   return Status::Ok();
 }
@@ -179,7 +174,7 @@ DraftModel::DraftModel(std::shared_ptr<Engine> draft) : draft_(std::move(draft))
 
 Result<std::unique_ptr<DraftModel>> DraftModel::Make(std::shared_ptr<Engine> draft,
                                                      const Engine& target, std::int64_t max_bytes) {
-  if (draft == nullptr) return Status(StatusCode::kInvalidArgument, "there is no draft model");
+  if (draft == nullptr) return InvalidArgument("there is no draft model");
   KVCACHE_RETURN_IF_ERROR(CheckCanDraft(*draft, target));
   const int own = draft->options().max_sequences;
   if (const int needed = target.options().max_sequences; own < needed) {
@@ -190,8 +185,8 @@ Result<std::unique_ptr<DraftModel>> DraftModel::Make(std::shared_ptr<Engine> dra
   std::unique_ptr<DraftModel> made(new DraftModel(std::move(draft)));
   KVCACHE_ASSIGN_OR_RETURN(made->bytes_, made->TakeMemory());
   if (max_bytes > 0 && made->bytes_ > max_bytes) {
-    return Status(StatusCode::kOutOfMemory, StrCat("the draft model takes ", made->bytes_,
-                                                   " bytes; must be at most ", max_bytes));
+    return OutOfMemory(
+        StrCat("the draft model takes ", made->bytes_, " bytes; must be at most ", max_bytes));
   }
   return made;
 }

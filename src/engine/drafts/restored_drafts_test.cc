@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "engine/prefixes/token_keys.h"
 #include "kvcache/wrapper_cache.h"
 #include "kvcache_engine/head_drafter.h"

@@ -17,7 +17,7 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "gguf/gguf_writer.h"
 #include "kvcache/transaction.h"
 #include "kvcache/wrapper_cache.h"

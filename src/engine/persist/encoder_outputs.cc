@@ -7,6 +7,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/errors.h"
 #include "engine/engine_impl.h"
 #include "engine/persist/prefix_store.h"
 #include "engine/persist/store_calls.h"
@@ -26,7 +27,7 @@ Result<std::unique_ptr<Snapshot>> PrefixStore::ImportOutput(std::span<const std:
   EncoderCache& encoder = *engine_.cache().Encoder();
   KVCACHE_ASSIGN_OR_RETURN(auto output, encoder.snapshots()->Import(payload));
   if (output->begin() != kOutputBegin || output->end() != kOutputEnd) {
-    return Status(StatusCode::kCorrupt, "the object is not the output of an encoder");
+    return Corrupt("the object is not the output of an encoder");
   }
   KVCACHE_RETURN_IF_ERROR(
       encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));

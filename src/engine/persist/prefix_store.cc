@@ -6,20 +6,21 @@
 #include <exception>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/persist/fingerprint_list.h"
 #include "engine/persist/state_index.h"
 #include "engine/persist/store_calls.h"
 #include "engine/persist/store_fingerprint.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "engine/prefixes/token_keys.h"
 #include "store/content_hash.h"
 
 namespace kvcache {
 namespace {
 
-static_assert(SequenceStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
+static_assert(HiddenStates::kMarkedTokens == PrefixKeys::kChunk, "ends of chunks have states");
 
 constexpr std::int64_t kMaxWriteBehindBytes = std::int64_t{256} << 20;
 
@@ -63,7 +64,7 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
 }
 
 Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
-  const SequenceStates* const states = engine_.states();
+  const HiddenStates* const states = engine_.states();
   return ReadStoredState(engine_.cache(), payload, states == nullptr ? 0 : states->hidden_size());
 }
 
@@ -78,7 +79,7 @@ Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int max_wait_ms)
     Announce();
     return Status::Ok();
   }
-  return {StatusCode::kCacheFull, "the store is slower than the engine"};
+  return CacheFull("the store is slower than the engine");
 }
 
 std::string PrefixStore::WhyMissed(std::span<const std::int32_t> tokens, std::uint64_t salt) {
@@ -101,7 +102,7 @@ void PrefixStore::Announce() {
 Status PrefixStore::WritePiece(SequenceId sequence, const StoredPiece& piece, int max_wait_ms) {
   KVCACHE_ASSIGN_OR_RETURN(const auto snapshot, engine_.cache().snapshots()->TakeSnapshot(
                                                     sequence, piece.begin, piece.end));
-  if (snapshot == nullptr) return {StatusCode::kUnsupported, "the cache has no state there"};
+  if (snapshot == nullptr) return Unsupported("the cache has no state there");
   return Write(*snapshot, LastState(engine_, sequence, piece.end), piece.id, max_wait_ms);
 }
 

@@ -54,7 +54,7 @@ class PrefixStore {
   void SavePieces(SequenceId sequence, std::span<const std::int32_t> tokens, Extent extent,
                   Known& known);
   // Stores a state of [0, tokens.size()) of a model with windows or recurrent states; does nothing for
-  // another model. `last` is the final state of the last token (sequence_states.h), or empty. As SavePieces.
+  // another model. `last` is the final state of the last token (hidden_states.h), or empty. As SavePieces.
   void SaveState(const Snapshot& state, std::span<const float> last,
                  std::span<const std::int32_t> tokens, std::uint64_t salt, Known& known);
 

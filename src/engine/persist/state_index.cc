@@ -5,6 +5,7 @@
 #include <string_view>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/little_endian.h"
 
 namespace kvcache {
@@ -25,7 +26,7 @@ Status AddListed(std::span<const std::byte> payload, std::vector<Listed>& all) {
       payload.size() >= kStateIndexMagic.size() &&
       std::memcmp(payload.data(), kStateIndexMagic.data(), kStateIndexMagic.size()) == 0 &&
       (payload.size() - kStateIndexMagic.size()) % kEntryBytes == 0;
-  if (!is_list) return {StatusCode::kCorrupt, "a list of states is damaged"};
+  if (!is_list) return Corrupt("a list of states is damaged");
   payload = payload.subspan(kStateIndexMagic.size());
   for (; !payload.empty(); payload = payload.subspan(kEntryBytes)) {
     Listed listed;

@@ -10,6 +10,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "gguf/gguf.h"
@@ -104,7 +105,7 @@ Result<StoreHash> ModelHash(const Engine& engine, Store& store) {
   KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, IdOf(file.identity()));
   StoreHash hash;
   const Status known = store.Get(id, [&](std::span<const std::byte> payload) {
-    if (payload.size() != hash.bytes.size()) return Status(StatusCode::kCorrupt, "no hash");
+    if (payload.size() != hash.bytes.size()) return Corrupt("no hash");
     std::memcpy(hash.bytes.data(), payload.data(), payload.size());
     return Status::Ok();
   });

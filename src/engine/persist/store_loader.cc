@@ -9,6 +9,7 @@
 #include <system_error>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/persist/state_index.h"
@@ -148,10 +149,9 @@ Status StoreLoader::CheckSpeed(const Request& request, Position tokens) {
     return Status::Ok();
   }
   ++refused_;
-  return {StatusCode::kUnsupported,
-          StrCat("not worth loading: the store gives ", static_cast<std::int64_t>(loads_per_s_),
-                 " tokens a second, and ", static_cast<std::int64_t>(request.computes_per_s),
-                 " are computed")};
+  return Unsupported(StrCat("not worth loading: the store gives ",
+                            static_cast<std::int64_t>(loads_per_s_), " tokens a second, and ",
+                            static_cast<std::int64_t>(request.computes_per_s), " are computed"));
 }
 
 void StoreLoader::Measure(Position tokens, double seconds) {

@@ -4,7 +4,6 @@
 #include <bit>
 #include <cmath>
 #include <cstring>
-#include <new>
 #include <string_view>
 #include <utility>
 
@@ -50,14 +49,12 @@ bool AreFinite(std::span<const float> values) {
 }
 
 Result<std::vector<float>> FiniteValues(std::span<const std::byte> bytes) {
-  try {
+  return Guarded("no memory for a final state", [&]() -> Result<std::vector<float>> {
     std::vector<float> values(bytes.size() / sizeof(float));
     std::memcpy(values.data(), bytes.data(), bytes.size());
     if (!AreFinite(values)) return Corrupt("a final state has a value that is not finite");
     return values;
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a final state");
-  }
+  });
 }
 
 }  // namespace

@@ -1,14 +1,14 @@
 #include "engine/prefixes/snapshot_states.h"
 
-#include <new>
 #include <utility>
 
-#include "engine/prefixes/sequence_states.h"
+#include "base/errors.h"
+#include "engine/prefixes/hidden_states.h"
 
 namespace kvcache {
 
 Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot, SequenceId sequence) {
-  try {
+  return Guarded("no memory for a snapshot", [&]() -> Result<PrefixState> {
     Held held{.snapshot = std::move(snapshot), .last = {}};
     if (last_states_ != nullptr) {
       const auto last = last_states_->Last(sequence, held.snapshot->end());
@@ -18,15 +18,13 @@ Result<PrefixState> SnapshotStates::Add(std::unique_ptr<Snapshot> snapshot, Sequ
     states_.emplace(last_ + 1, std::move(held));
     last_state_bytes_ += bytes;
     return PrefixState{++last_};
-  } catch (const std::bad_alloc&) {
-    return Status(StatusCode::kOutOfMemory, "no memory for a snapshot");
-  }
+  });
 }
 
 Result<PrefixState> SnapshotStates::Take(SequenceId sequence, Position length) {
   KVCACHE_ASSIGN_OR_RETURN(auto snapshot, cache_.snapshots()->TakeSnapshot(sequence, 0, length));
   if (snapshot == nullptr) {
-    return Status(StatusCode::kInvalidArgument, "a snapshot of no tokens is no state");
+    return InvalidArgument("a snapshot of no tokens is no state");
   }
   return Add(std::move(snapshot), sequence);
 }
@@ -44,7 +42,7 @@ std::span<const float> SnapshotStates::LastState(PrefixState state, Position len
 
 Status SnapshotStates::Restore(PrefixState state, SequenceId sequence, Position length) {
   const Snapshot* const snapshot = Find(state);
-  if (snapshot == nullptr) return {StatusCode::kNotFound, "the state is unknown"};
+  if (snapshot == nullptr) return NotFound("the state is unknown");
   KVCACHE_RETURN_IF_ERROR(cache_.snapshots()->Restore(sequence, snapshot, length));
   if (last_states_ != nullptr) last_states_->Restored(sequence, length, LastState(state, length));
   return Status::Ok();

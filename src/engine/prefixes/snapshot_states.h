@@ -17,12 +17,12 @@
 
 namespace kvcache {
 
-class SequenceStates;
+class HiddenStates;
 
 class SnapshotStates final : public PrefixStates {
  public:
   // `cache` and `last_states` must outlive it. The latter are null without a draft head.
-  explicit SnapshotStates(Cache& cache, SequenceStates* last_states = nullptr)
+  explicit SnapshotStates(Cache& cache, HiddenStates* last_states = nullptr)
       : cache_(cache), last_states_(last_states) {}
 
   // Takes a snapshot of the sequence's first `length` tokens. Errors: those of CacheSnapshots::TakeSnapshot.
@@ -53,7 +53,7 @@ class SnapshotStates final : public PrefixStates {
   void DropLast(Held& held);
 
   Cache& cache_;
-  SequenceStates* const last_states_;
+  HiddenStates* const last_states_;
   std::unordered_map<std::uint64_t, Held> states_;
   std::uint64_t last_ = 0;
   std::int64_t last_state_bytes_ = 0;

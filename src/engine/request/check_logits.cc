@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstddef>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/request/logit_scan.h"
@@ -20,10 +21,9 @@ Status CheckLogits(const Engine& engine, std::span<const float> logits, std::int
     if (found != last) bad = found;
   });
   if (bad == logits.end()) return Status::Ok();
-  return {StatusCode::kCorrupt,
-          StrCat(engine.file().path(), ": after ", tokens, tokens == 1 ? " token" : " tokens",
-                 " the logit of token ", bad - logits.begin(),
-                 " is not a number: the model's weights are damaged")};
+  return Corrupt(StrCat(engine.file().path(), ": after ", tokens,
+                        tokens == 1 ? " token" : " tokens", " the logit of token ",
+                        bad - logits.begin(), " is not a number: the model's weights are damaged"));
 }
 
 }  // namespace kvcache

@@ -3,6 +3,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
 #include "engine/request/text_stream.h"
@@ -123,7 +124,7 @@ double GenerateResult::DecodeTokensPerSecond() const {
 
 Result<GenerateResult> Generate(Scheduler& scheduler, const GenerateRequest& request) {
   for (const std::string& stop : request.stop) {
-    if (stop.empty()) return Status(StatusCode::kInvalidArgument, "a stop string is empty");
+    if (stop.empty()) return InvalidArgument("a stop string is empty");
   }
   Answer answer(scheduler.engine(), request);
   KVCACHE_RETURN_IF_ERROR(scheduler.Submit(answer.Scheduled()).status());

@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/request/logit_scan.h"
 
@@ -14,8 +15,7 @@ namespace {
 constexpr float kInfinity = std::numeric_limits<float>::infinity();
 
 Status OutOfRange(const char* name, double value, const char* range) {
-  return {StatusCode::kInvalidArgument,
-          StrCat(name, " is ", std::to_string(value), ", expected ", range)};
+  return InvalidArgument(StrCat(name, " is ", std::to_string(value), ", expected ", range));
 }
 
 bool MoreLikely(const Candidate& a, const Candidate& b) {

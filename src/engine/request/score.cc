@@ -7,6 +7,7 @@
 #include <string>
 #include <vector>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/request/check_logits.h"
@@ -65,9 +66,9 @@ class Scorer {
     const double loss =
         LogSumExp(logits) - static_cast<double>(logits[static_cast<std::size_t>(tokens_[next])]);
     if (!std::isfinite(loss)) {
-      return {StatusCode::kCorrupt,
-              StrCat(engine_.file().path(), ": -log p of token ", tokens_[next], " at position ",
-                     next, " is not finite: the model's weights are damaged")};
+      return Corrupt(StrCat(engine_.file().path(), ": -log p of token ", tokens_[next],
+                            " at position ", next,
+                            " is not finite: the model's weights are damaged"));
     }
     nll_ += loss;
     return Status::Ok();
@@ -87,7 +88,7 @@ class Scorer {
 Result<ScoreResult> Score(Session& session, Engine& engine, std::span<const std::int32_t> tokens,
                           const LogitsSink& sink, const std::atomic<bool>* interrupt,
                           const ScoreResume& resume) {
-  if (tokens.empty()) return Status(StatusCode::kInvalidArgument, "there are no tokens to score");
+  if (tokens.empty()) return InvalidArgument("there are no tokens to score");
   for (const std::int32_t token : tokens) {
     if (token < 0 || token >= engine.vocabulary_size()) {
       return Status(

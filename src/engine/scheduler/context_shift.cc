@@ -1,7 +1,7 @@
 #include "engine/scheduler/context_shift.h"
 
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 
 namespace kvcache {
 namespace {

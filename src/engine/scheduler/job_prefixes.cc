@@ -1,12 +1,12 @@
 #include "engine/scheduler/job_prefixes.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "engine/prefixes/token_keys.h"
 #include "engine/scheduler/job_saves.h"
 
@@ -22,9 +22,7 @@ Position SharedLength(std::span<const std::int32_t> a, std::span<const std::int3
   return static_cast<Position>(std::mismatch(a.begin(), end, b.begin()).first - a.begin());
 }
 
-Status NoMemoryForKeys() {
-  return {StatusCode::kOutOfMemory, "no memory for the keys of a prompt"};
-}
+constexpr char kNoMemoryForKeys[] = "no memory for the keys of a prompt";
 
 }  // namespace
 
@@ -50,7 +48,7 @@ double JobPrefixes::Now() const {
 }
 
 Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
-  try {
+  return Guarded(kNoMemoryForKeys, [&] {
     auto plan = prefixes_->Begin({.keys = KeysOf(job.tokens),
                                   .salt = job.request.salt,
                                   .restore_points = job.request.restore_points},
@@ -60,9 +58,7 @@ Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
     job.has_prefix = true;
     job.prefix_tokens = static_cast<Position>(job.tokens.size());
     return plan;
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForKeys();
-  }
+  });
 }
 
 void JobPrefixes::Restore(Job& job, PrefixPlan& plan) {
@@ -90,7 +86,7 @@ Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
 
 Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens, std::uint64_t salt,
                                        std::span<const JobPtr> live) const {
-  try {
+  return Guarded(kNoMemoryForKeys, [&] {
     auto match = prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt});
     if (!match.ok()) return match;
     const Position shared = FindSharer(tokens, salt, live).tokens;
@@ -104,21 +100,17 @@ Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens, std
     }
     std::erase_if(match->missed, [](const PrefixMiss& miss) { return miss.tokens == 0; });
     return match;
-  } catch (const std::bad_alloc&) {
-    return NoMemoryForKeys();
-  }
+  });
 }
 
 bool JobPrefixes::AppendKeys(Job& job) {
   if (!job.has_prefix) return false;
   const auto known = static_cast<std::size_t>(job.prefix_tokens);
   if (known == job.tokens.size()) return true;
-  try {
-    const auto keys = KeysOf(std::span(job.tokens).subspan(known));
-    if (!prefixes_->Append(job.prefix, keys).ok()) return false;
-  } catch (const std::bad_alloc&) {
-    return false;
-  }
+  const Status appended = Guarded(kNoMemoryForKeys, [&] {
+    return prefixes_->Append(job.prefix, KeysOf(std::span(job.tokens).subspan(known)));
+  });
+  if (!appended.ok()) return false;
   job.prefix_tokens = static_cast<Position>(job.tokens.size());
   return true;
 }

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 
 namespace kvcache {
 

@@ -6,7 +6,7 @@
 
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 
 namespace kvcache {
 namespace {

@@ -2,10 +2,11 @@
 
 #include <algorithm>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 #include "engine/scheduler/pass/capture_limit.h"
 #include "model/layer_memory.h"
 
@@ -14,7 +15,7 @@ namespace {
 
 // The bytes of a final state, which a prefix has besides its snapshot.
 std::int64_t LastStateBytes(Engine& engine) {
-  const SequenceStates* const states = engine.states();
+  const HiddenStates* const states = engine.states();
   return states == nullptr ? 0 : states->hidden_size() * static_cast<std::int64_t>(sizeof(float));
 }
 
@@ -42,14 +43,12 @@ std::int64_t Scheduler::MinBudget(Engine& engine) {
 
 Status Scheduler::CheckBudget(Engine& engine, std::int64_t bytes) {
   if (bytes < 0) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the budget is ", bytes, " bytes; must be at least 0")};
+    return InvalidArgument(StrCat("the budget is ", bytes, " bytes; must be at least 0"));
   }
   const std::int64_t fixed = engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes();
   if (engine.options().releases_memory && bytes > 0 && bytes <= fixed) {
-    return {StatusCode::kInvalidArgument,
-            StrCat("the budget is ", bytes,
-                   " bytes; the empty cache and the buffers of passes take ", fixed)};
+    return InvalidArgument(StrCat(
+        "the budget is ", bytes, " bytes; the empty cache and the buffers of passes take ", fixed));
   }
   return Status::Ok();
 }

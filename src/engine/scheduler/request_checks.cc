@@ -1,5 +1,6 @@
 #include "engine/scheduler/request_checks.h"
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 
@@ -7,15 +8,15 @@ namespace kvcache {
 namespace {
 
 Status CheckPrompt(const Engine& engine, std::span<const std::int32_t> prompt) {
-  if (prompt.empty()) return {StatusCode::kInvalidArgument, "the prompt is empty"};
+  if (prompt.empty()) return InvalidArgument("the prompt is empty");
   if (prompt.size() > static_cast<std::size_t>(engine.context())) {
-    return {StatusCode::kInvalidArgument, StrCat("the prompt has ", prompt.size(),
-                                                 " tokens, the context holds ", engine.context())};
+    return InvalidArgument(
+        StrCat("the prompt has ", prompt.size(), " tokens, the context holds ", engine.context()));
   }
   for (const std::int32_t token : prompt) {
     if (token >= 0 && token < engine.info().embedding_rows) continue;
-    return {StatusCode::kInvalidArgument,
-            StrCat("token ", token, " is not in the vocabulary of ", engine.info().embedding_rows)};
+    return InvalidArgument(
+        StrCat("token ", token, " is not in the vocabulary of ", engine.info().embedding_rows));
   }
   return Status::Ok();
 }
@@ -25,9 +26,8 @@ Status CheckRestorePoints(const ScheduledRequest& request) {
   Position before = 0;
   for (const Position point : request.restore_points) {
     if (point <= before || point > size) {
-      return {StatusCode::kInvalidArgument,
-              StrCat("a restore point at ", point, " after one at ", before,
-                     "; they must ascend within the prompt of ", size)};
+      return InvalidArgument(StrCat("a restore point at ", point, " after one at ", before,
+                                    "; they must ascend within the prompt of ", size));
     }
     before = point;
   }
@@ -40,8 +40,8 @@ Status CheckRequest(const Engine& engine, const ScheduledRequest& request) {
   KVCACHE_RETURN_IF_ERROR(request.sampling.Check());
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(engine, request.prompt));
   if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMax) {
-    return {StatusCode::kInvalidArgument, StrCat("draft tokens are ", request.draft_tokens,
-                                                 "; must be from 0 to ", DraftRates::kMax)};
+    return InvalidArgument(StrCat("draft tokens are ", request.draft_tokens, "; must be from 0 to ",
+                                  DraftRates::kMax));
   }
   return CheckRestorePoints(request);
 }

@@ -5,6 +5,7 @@
 #include <chrono>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
@@ -33,20 +34,17 @@ std::optional<SequenceId> FreeSequence(const Engine& engine, std::span<const Job
 Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
                                                    const SchedulerOptions& options) {
   if (options.step_tokens < 0 || options.step_tokens > engine.max_batch()) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("a step has ", options.step_tokens, " tokens; must be in [0, ",
-                         engine.max_batch(), "]"));
+    return InvalidArgument(StrCat("a step has ", options.step_tokens, " tokens; must be in [0, ",
+                                  engine.max_batch(), "]"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckBudget(engine, options.budget_bytes));
   if (options.step_ms < 1 || options.step_ms > SchedulerOptions::kMaxStepMs) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("a step's prompts add ", options.step_ms, " ms; must be in [1, ",
-                         SchedulerOptions::kMaxStepMs, "]"));
+    return InvalidArgument(StrCat("a step's prompts add ", options.step_ms, " ms; must be in [1, ",
+                                  SchedulerOptions::kMaxStepMs, "]"));
   }
   const double share = options.free_memory_share.value_or(0.0);
   if (!(share >= 0.0 && share <= 1.0)) {
-    return Status(StatusCode::kInvalidArgument,
-                  StrCat("the share of free memory is ", share, "; must be in [0, 1]"));
+    return InvalidArgument(StrCat("the share of free memory is ", share, "; must be in [0, 1]"));
   }
   auto scheduler = std::make_unique<SchedulerImpl>(engine, options);
   KVCACHE_RETURN_IF_ERROR(scheduler->Open());

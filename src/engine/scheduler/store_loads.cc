@@ -4,9 +4,10 @@
 #include <chrono>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 
 namespace kvcache {
 namespace {
@@ -202,7 +203,7 @@ Status StoreLoads::ApplySnapshot(Job& job, const StoreLoader::Fetched& fetched, 
   std::unique_ptr<Snapshot>& snapshot = state.snapshot;
   const bool is_piece =
       snapshot->begin() == fetched.piece.begin && snapshot->end() == fetched.piece.end;
-  if (!is_piece) return {StatusCode::kCorrupt, "the object has other tokens than its key says"};
+  if (!is_piece) return Corrupt("the object has other tokens than its key says");
   if (prefixes_.divisible() && snapshot->begin() < job.length) {
     KVCACHE_ASSIGN_OR_RETURN(SnapshotParts parts,
                              cache.snapshots()->SplitSnapshot(snapshot, job.length));

@@ -5,6 +5,7 @@
 #include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/drafts/draft_model.h"
 #include "engine/drafts/prefix_drafter.h"
@@ -23,9 +24,7 @@ void LoseDrafter(Job& job, Status status) {
   job.result.speculation.error = std::move(status);
 }
 
-Status NoMemory() {
-  return {StatusCode::kOutOfMemory, "no memory for the drafts of a request"};
-}
+constexpr char kNoMemory[] = "no memory for the drafts of a request";
 
 bool Wants(const JobPtr& job) {
   return job->drafts != nullptr && job->drafts->wanted > 0;
@@ -151,12 +150,7 @@ void DraftProposals::AskAll(std::span<const JobPtr> live) {
 
 void DraftProposals::AddAsk(Job& job) {
   const int max = std::exchange(job.drafts->wanted, 0);
-  Status status;
-  try {
-    status = Tell(job);
-  } catch (const std::bad_alloc&) {
-    status = NoMemory();
-  }
+  Status status = Guarded(kNoMemory, [&] { return Tell(job); });
   if (!status.ok()) return LoseDrafter(job, std::move(status));
   asking_.push_back(&job);
   asks_.push_back(
@@ -183,7 +177,7 @@ void DraftProposals::Ask(BatchDrafter* batch) {
     DraftAsk& ask = asks_.front();
     ask.status = ask.drafter->Propose(ask.max, *ask.drafts);
   } catch (const std::bad_alloc&) {
-    for (DraftAsk& ask : asks_) ask.status = NoMemory();
+    for (DraftAsk& ask : asks_) ask.status = OutOfMemory(kNoMemory);
   }
 }
 

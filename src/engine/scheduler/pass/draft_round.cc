@@ -1,9 +1,9 @@
 #include "engine/scheduler/pass/draft_round.h"
 
 #include <algorithm>
-#include <new>
 #include <utility>
 
+#include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/request/check_logits.h"
 #include "speculation/judge_drafts.h"
@@ -52,7 +52,7 @@ void DraftRound::Begin(ComposedPass& pass) {
 Status DraftRound::Open(const ComposedPass& pass) {
   Position max = 0;
   members_.clear();
-  try {
+  return Guarded("no memory for a round of drafts", [&]() -> Status {
     for (const PassRows& of : pass.rows) {
       if (of.drafted == 0) continue;
       members_.push_back({of.job->sequence, of.job->length});
@@ -63,9 +63,7 @@ Status DraftRound::Open(const ComposedPass& pass) {
     KVCACHE_ASSIGN_OR_RETURN(transaction_,
                              Transaction::Begin(caches, members_, {.max_tokens = max}));
     return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory, "no memory for a round of drafts"};
-  }
+  });
 }
 
 bool DraftRound::GiveUp(const Status& status, ComposedPass& pass) {

@@ -1,8 +1,8 @@
 #include "engine/scheduler/pass/pass_runner.h"
 
 #include <algorithm>
-#include <new>
 
+#include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/request/check_logits.h"
@@ -47,7 +47,10 @@ Status PassRunner::Run(ComposedPass& pass) {
 
 Status PassRunner::ReserveLogits(ComposedPass& pass) {
   rows_.clear();
-  try {
+  const auto problem = [&] {
+    return StrCat("no memory for the logits of ", rows_.size(), " rows");
+  };
+  return Guarded(problem, [&] {
     for (PassRows& of : pass.rows) {
       if (of.tokens == 0 || !of.samples) continue;
       of.logits_row = rows_.size();
@@ -61,11 +64,7 @@ Status PassRunner::ReserveLogits(ComposedPass& pass) {
       logits_.reserve(values);
     }
     if (values > 0) logits_.resize(values);
-    return Status::Ok();
-  } catch (const std::bad_alloc&) {
-    return {StatusCode::kOutOfMemory,
-            StrCat("no memory for the logits of ", rows_.size(), " rows")};
-  }
+  });
 }
 
 std::span<const float> PassRunner::Logits(const PassRows& of, std::size_t row) const {

@@ -1,7 +1,7 @@
-// The model's final states of each sequence's last tokens, which a draft head reads with the next token.
-// A sequence goes back over at most as many tokens after a round of drafts.
+// The final hidden states of each sequence's last tokens, which a draft head reads with the next token. A round of
+// drafts removes at most as many tokens.
 //
-// The states of the latest ends of chunks (kMarkedTokens) are kept too, because a store divides texts there.
+// The hidden states of the latest ends of chunks (kMarkedTokens) are kept too, because a store divides texts there.
 //
 // Thread safety: that of the engine.
 #pragma once
@@ -17,12 +17,12 @@
 
 namespace kvcache {
 
-class SequenceStates {
+class HiddenStates {
  public:
   static constexpr Position kMarkedTokens = 512;  // the chunks of PrefixKeys
 
   // Throws std::bad_alloc.
-  SequenceStates(int sequences, int hidden_size, int max_batch);
+  HiddenStates(int sequences, int hidden_size, int max_batch);
 
   // Returns, for each token of a pass, the state of the token before it; valid until the next call.
   PreviousStates Before(const EngineBatch& batch);
@@ -81,10 +81,10 @@ class SequenceStates {
   std::vector<std::int32_t> wanted_;    // scratch of Keep: batch indices
 };
 
-// Returns the final state of the last of the sequence's first `length` tokens. It is empty if it is not known,
+// Returns the final hidden state of the last of the sequence's first `length` tokens. It is empty if it is not known,
 // and without a draft head.
 inline std::span<const float> LastState(Engine& engine, SequenceId sequence, Position length) {
-  const SequenceStates* const states = engine.states();
+  const HiddenStates* const states = engine.states();
   return states == nullptr ? std::span<const float>() : states->Last(sequence, length);
 }
 

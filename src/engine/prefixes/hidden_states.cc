@@ -1,4 +1,4 @@
-#include "engine/prefixes/sequence_states.h"
+#include "engine/prefixes/hidden_states.h"
 
 #include <algorithm>
 #include <utility>
@@ -10,7 +10,7 @@ constexpr Position kNoPosition = -1;
 
 }  // namespace
 
-SequenceStates::SequenceStates(int sequences, int hidden_size, int max_batch)
+HiddenStates::HiddenStates(int sequences, int hidden_size, int max_batch)
     : hidden_size_(hidden_size),
       rows_of_each_(kKept + kMarked + max_batch / kMarkedTokens),
       last_(static_cast<std::size_t>(sequences)),
@@ -26,7 +26,7 @@ SequenceStates::SequenceStates(int sequences, int hidden_size, int max_batch)
   wanted_.reserve(static_cast<std::size_t>(rows_of_each_));
 }
 
-std::int32_t SequenceStates::RowOf(SequenceId sequence, Position position) const {
+std::int32_t HiddenStates::RowOf(SequenceId sequence, Position position) const {
   if (!Knows(sequence) || position < 0) return -1;
   const std::size_t first = FirstOf(sequence);
   for (std::int32_t i = 0; i < rows_of_each_; ++i) {
@@ -36,18 +36,18 @@ std::int32_t SequenceStates::RowOf(SequenceId sequence, Position position) const
   return -1;
 }
 
-const float* SequenceStates::Find(SequenceId sequence, Position position) const {
+const float* HiddenStates::Find(SequenceId sequence, Position position) const {
   const std::int32_t row = RowOf(sequence, position);
   return row < 0 ? nullptr : rows_.data() + row * hidden_size_;
 }
 
-std::span<const float> SequenceStates::Last(SequenceId sequence, Position length) const {
+std::span<const float> HiddenStates::Last(SequenceId sequence, Position length) const {
   const float* const state = Find(sequence, length - 1);
   if (state == nullptr) return {};
   return {state, static_cast<std::size_t>(hidden_size_)};
 }
 
-PreviousStates SequenceStates::Before(const EngineBatch& batch) {
+PreviousStates HiddenStates::Before(const EngineBatch& batch) {
   const std::size_t count = std::min(batch.tokens.size(), of_token_.size());
   std::fill(last_.begin(), last_.end(), -1);
   for (std::size_t i = 0; i < count; ++i) {
@@ -71,7 +71,7 @@ PreviousStates SequenceStates::Before(const EngineBatch& batch) {
 }
 
 // The sequence may have gone back before the pass: what it had from there on is of another text.
-Status SequenceStates::Keep(const EngineBatch& batch, Model& model) {
+Status HiddenStates::Keep(const EngineBatch& batch, Model& model) {
   std::fill(last_.begin(), last_.end(), 0);  // 1: the pass has tokens of the sequence
   for (std::size_t i = 0; i < batch.tokens.size(); ++i) {
     const SequenceId sequence = batch.sequences[i];
@@ -98,7 +98,7 @@ Status SequenceStates::Keep(const EngineBatch& batch, Model& model) {
 }
 
 // Rows that are not in use are written again first.
-void SequenceStates::ForgetFrom(SequenceId sequence, Position position) {
+void HiddenStates::ForgetFrom(SequenceId sequence, Position position) {
   const std::size_t first = FirstOf(sequence);
   for (std::size_t row = first; row < first + static_cast<std::size_t>(rows_of_each_); ++row) {
     if (positions_[row] >= position) positions_[row] = kNoPosition;
@@ -113,8 +113,8 @@ void SequenceStates::ForgetFrom(SequenceId sequence, Position position) {
   }
 }
 
-Status SequenceStates::Write(Ring& ring, std::span<const std::int32_t> wanted,
-                             const EngineBatch& batch, Model& model) {
+Status HiddenStates::Write(Ring& ring, std::span<const std::int32_t> wanted,
+                           const EngineBatch& batch, Model& model) {
   while (!wanted.empty()) {
     const std::size_t count =
         std::min(wanted.size(), static_cast<std::size_t>(ring.size - ring.next));
@@ -131,11 +131,11 @@ Status SequenceStates::Write(Ring& ring, std::span<const std::int32_t> wanted,
   return Status::Ok();
 }
 
-void SequenceStates::Forget(SequenceId sequence) {
+void HiddenStates::Forget(SequenceId sequence) {
   if (Knows(sequence)) ForgetFrom(sequence, 0);
 }
 
-void SequenceStates::Restored(SequenceId sequence, Position length, std::span<const float> last) {
+void HiddenStates::Restored(SequenceId sequence, Position length, std::span<const float> last) {
   Forget(sequence);
   const bool is_row = static_cast<std::int64_t>(last.size()) == hidden_size_;
   if (!Knows(sequence) || length < 1 || !is_row) return;
@@ -147,7 +147,7 @@ void SequenceStates::Restored(SequenceId sequence, Position length, std::span<co
   ring.next = (ring.next + 1) % ring.size;
 }
 
-void SequenceStates::Copy(SequenceId from, SequenceId to) {
+void HiddenStates::Copy(SequenceId from, SequenceId to) {
   if (!Knows(from) || !Knows(to) || from == to) return;
   const auto source = static_cast<std::ptrdiff_t>(FirstOf(from));
   const auto target = static_cast<std::ptrdiff_t>(FirstOf(to));
