@@ -21,7 +21,7 @@ std::size_t RoundUp(std::size_t value, std::size_t to) {
   return (value + to - 1) / to * to;
 }
 
-Status OutOfMemory(std::size_t size_bytes) {
+Status NoMemory(std::size_t size_bytes) {
   return OutOfMemory("cannot allocate " + std::to_string(size_bytes) + " bytes of memory");
 }
 
@@ -49,25 +49,25 @@ std::byte* MapHuge(std::size_t mapped_bytes) {
 }  // namespace
 
 Result<AlignedBuffer> AlignedBuffer::Make(std::size_t size_bytes) {
-  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return OutOfMemory(size_bytes);
+  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return NoMemory(size_bytes);
   if (size_bytes >= kHugePageBytes) {
     const std::size_t mapped_bytes = RoundUp(size_bytes, kPageBytes);
     std::byte* const data = MapHuge(mapped_bytes);
-    if (data == nullptr) return OutOfMemory(size_bytes);
+    if (data == nullptr) return NoMemory(size_bytes);
     return AlignedBuffer(data, size_bytes, mapped_bytes);
   }
   const std::size_t heap_bytes = RoundUp(size_bytes + (size_bytes == 0), kAlignmentBytes);
   void* const data = std::aligned_alloc(kAlignmentBytes, heap_bytes);
-  if (data == nullptr) return OutOfMemory(size_bytes);
+  if (data == nullptr) return NoMemory(size_bytes);
   std::memset(data, 0, heap_bytes);
   return AlignedBuffer(static_cast<std::byte*>(data), size_bytes, 0);
 }
 
 Result<AlignedBuffer> AlignedBuffer::MakePaged(std::size_t size_bytes) {
-  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return OutOfMemory(size_bytes);
+  if (size_bytes > std::numeric_limits<std::size_t>::max() / 2) return NoMemory(size_bytes);
   const std::size_t mapped_bytes = RoundUp(size_bytes + (size_bytes == 0), kPageBytes);
   std::byte* const data = MapHuge(mapped_bytes);
-  if (data == nullptr) return OutOfMemory(size_bytes);
+  if (data == nullptr) return NoMemory(size_bytes);
 #if defined(MADV_NOHUGEPAGE)
   madvise(data, mapped_bytes, MADV_NOHUGEPAGE);
 #endif
