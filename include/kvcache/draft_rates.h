@@ -28,10 +28,15 @@ class DraftRates {
   int TryAgain();
   // Says that drafts pay.
   void Pay() { rounds_ = 0; }
+  // Counts a round of drafts that pay, and returns whether to try one more than seems best. The pauses get longer each
+  // time; they are short again once a try was right.
+  bool TryDeeper();
 
  private:
   static constexpr int kFirstPause = 8;
   static constexpr int kLongestPause = 256;
+  static constexpr int kFirstDeeperPause = 20;
+  static constexpr int kLongestDeeperPause = 80;
 
   struct Rate {
     double accepted = 0.0;
@@ -42,6 +47,9 @@ class DraftRates {
   double seconds_ = 0.0;
   int pause_ = kFirstPause;
   int rounds_ = 0;  // without drafts, since the last with
+  int deeper_pause_ = kFirstDeeperPause;
+  int deeper_rounds_ = 0;   // since the last try of one more
+  bool is_deeper_ = false;  // the next round has one more
 };
 
 }  // namespace kvcache

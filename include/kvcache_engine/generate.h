@@ -12,6 +12,7 @@
 #include <atomic>
 #include <cstdint>
 #include <functional>
+#include <span>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -36,7 +37,11 @@ struct GenerateRequest {
   std::function<bool(std::string_view)> on_text = {};
   // Is called after each of the prompt's passes with the number of its tokens that are evaluated or restored.
   std::function<void(std::int32_t)> on_prefill = {};
-  const std::atomic<bool>* interrupt = nullptr;  // generation stops once it is true; null: never
+  // Is called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.
+  std::function<void(Position length, std::span<const float> logits)> on_logits = {};
+  // Generation stops once it is true, also while the request waits for others; null: never. A pass ends in the middle if
+  // it has no other request.
+  const std::atomic<bool>* interrupt = nullptr;
   // Proposes tokens, which are verified in one pass; null: none does, or the scheduler's own. The text is the same. A
   // model with an encoder does not use it. It must outlive the call.
   Drafter* drafter = nullptr;
@@ -66,7 +71,9 @@ struct GenerateResult {
 
 // Evaluates the prompt and generates tokens, which it evaluates, too, except an end-of-sequence token. Other requests
 // of the scheduler run meanwhile. Errors: an empty stop string; those of Scheduler::Submit; kCorrupt for logits that
-// are not numbers; those of passes. An interrupt is not an error: what was computed is a prefix of later prompts.
+// are not numbers; those of passes. An interrupt is not an error: what was computed is a prefix of later prompts. What a
+// function of the request throws ends the request and is thrown by this call; the scheduler is as after a cancelled
+// request.
 Result<GenerateResult> Generate(Scheduler& scheduler, const GenerateRequest& request);
 
 }  // namespace kvcache

@@ -72,8 +72,8 @@ struct SchedulerOptions {
   // Requests without a drafter get the engine's draft head, if it was opened with one (head_drafter.h), or
   // its draft model (Engine::UseDraftModel).
   bool use_engine_drafts = false;
-  // For one request at a time, as in a chat: prefixes that the pool has no cells for go to host memory and are not
-  // evicted, and a request waits for room in the queue of the engine's store.
+  // For one request at a time, as in a chat: prefixes that the pool has no cells for go to host memory, up to three
+  // contexts of tokens, and a request waits for room in the queue of the engine's store.
   bool one_at_a_time = false;
 };
 
@@ -126,9 +126,12 @@ struct ScheduledRequest {
   // Which tokens may be drawn; null: all. Such a request has no drafts. If no token is allowed it ends with
   // kUnsupported.
   std::shared_ptr<TokenConstraint> constraint{};
-  // The request ends, with kInterrupted, once this is true while its prompt is read; null: never. A pass of this request
-  // alone ends in the middle.
+  // The request ends, with kInterrupted, once this is true while the request waits or its prompt is read; null: never. A
+  // pass of this request alone ends in the middle.
   const std::atomic<bool>* interrupt = nullptr;
+  // The functions below must not throw. If one does, its request ends with kInternal, or kOutOfMemory for
+  // std::bad_alloc; what on_done throws is ignored.
+  //
   // Called after each pass that read of the prompt, with the tokens of it that are evaluated or restored.
   std::function<void(Position evaluated)> on_prefill{};
   // Called once, when it gets its first sequence, with what is known then: `parked`, `recomputed` and

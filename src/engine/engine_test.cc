@@ -5,12 +5,15 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <atomic>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
 #include <limits>
 #include <memory>
+#include <span>
+#include <stdexcept>
 #include <string>
 #include <vector>
 
@@ -282,6 +285,92 @@ TEST_F(EngineTest, InterruptBeforeThePromptAndInText) {
   ASSERT_TRUE(result.ok());
   EXPECT_EQ(result->stop, StopReason::kInterrupted);
   EXPECT_EQ(result->evaluated, 10) << "the prompt stays; the last token was not evaluated";
+}
+
+// The interrupt of a request that waits for the only sequence ends it at once, and the other one goes on.
+TEST_F(EngineTest, InterruptWhileARequestWaits) {
+  const auto engine = Open({.context = 64});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {}));
+  bool other_ended = false;
+  ScheduledRequest other{.prompt = SomeTokens(10), .max_tokens = 40};
+  other.on_done = [&](const RequestResult&) { other_ended = true; };
+  ASSERT_TRUE(scheduler->Submit(std::move(other)).ok());
+  const std::atomic<bool> interrupt{true};
+  const auto result =
+      Generate(*scheduler, {.prompt = SomeTokens(12), .max_tokens = 5, .interrupt = &interrupt});
+  ASSERT_TRUE(result.ok());
+  EXPECT_EQ(result->stop, StopReason::kInterrupted);
+  EXPECT_FALSE(other_ended);
+  while (*scheduler->Step()) {
+  }
+  EXPECT_TRUE(other_ended);
+}
+
+// What a function of a request throws ends that request only, and nothing of it is left.
+TEST_F(EngineTest, AFunctionThatThrowsEndsItsRequest) {
+  const auto engine = Open({.context = 64, .max_sequences = 2});
+  const GenerateRequest plain{.prompt = SomeTokens(10), .max_tokens = 8};
+  const auto expected = Generate(**Scheduler::Make(*Open({.context = 64}), {}), plain);
+  ASSERT_TRUE(expected.ok());
+  for (const bool drafts : {false, true}) {
+    const auto scheduler = std::move(*Scheduler::Make(*engine, {.look_up_drafts = drafts}));
+    RequestResult beside;
+    ScheduledRequest other{.prompt = plain.prompt, .max_tokens = 8};
+    other.on_done = [&](const RequestResult& ended) { beside = ended; };
+    ASSERT_TRUE(scheduler->Submit(std::move(other)).ok());
+    const auto throws = [] { throw std::runtime_error("no more"); };
+    GenerateRequest on_text = plain, on_prefill = plain, on_logits = plain;
+    on_text.on_text = [&](std::string_view) -> bool {
+      throws();
+      return true;
+    };
+    on_prefill.on_prefill = [&](std::int32_t) { throws(); };
+    on_logits.on_logits = [&](Position, std::span<const float>) { throws(); };
+    for (const GenerateRequest& request : {on_text, on_prefill, on_logits}) {
+      EXPECT_THROW((void)Generate(*scheduler, request), std::runtime_error);
+      EXPECT_LE(scheduler->live() + scheduler->waiting(), 1U);
+    }
+    const auto after = Generate(*scheduler, plain);
+    ASSERT_TRUE(after.ok()) << after.status().message();
+    EXPECT_EQ(after->tokens, expected->tokens);
+    while (*scheduler->Step()) {
+    }
+    EXPECT_EQ(beside.tokens, expected->tokens);
+    EXPECT_TRUE(beside.status.ok());
+  }
+}
+
+TEST_F(EngineTest, AScheduledFunctionThatThrowsIsAnError) {
+  const auto engine = Open({.context = 64});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {}));
+  RequestResult result;
+  ScheduledRequest request{.prompt = SomeTokens(10), .max_tokens = 8};
+  request.on_started = [](const ReuseReport&) { throw std::runtime_error("no more"); };
+  request.on_done = [&](const RequestResult& ended) {
+    result = ended;
+    throw 1;  // reaches nobody
+  };
+  ASSERT_TRUE(scheduler->Submit(std::move(request)).ok());
+  while (*scheduler->Step()) {
+  }
+  EXPECT_EQ(result.status.code(), StatusCode::kInternal);
+  EXPECT_EQ(result.status.message(), "a function of the request threw: no more");
+  EXPECT_EQ(scheduler->live() + scheduler->waiting(), 0U);
+}
+
+// Prefixes that go to host memory are bounded too.
+TEST_F(EngineTest, OneAtATimeKeepsThreeContexts) {
+  const auto engine = Open({.context = 64});
+  const auto scheduler = std::move(*Scheduler::Make(*engine, {.one_at_a_time = true}));
+  std::int64_t largest = 0;
+  for (std::int32_t i = 0; i < 30; ++i) {
+    std::vector<std::int32_t> prompt = SomeTokens(50);
+    prompt[1] = 3 + i;
+    ASSERT_TRUE(Generate(*scheduler, {.prompt = prompt, .max_tokens = 1}).ok());
+    largest = std::max(largest, scheduler->prefixes().Stats().tokens);
+  }
+  EXPECT_GT(largest, 2 * 64);
+  EXPECT_LE(largest, 3 * 64);
 }
 
 TEST_F(EngineTest, AContinuationHasNoBeginOfSequenceToken) {

@@ -8,9 +8,8 @@ namespace {
 constexpr double kMinGain = 1.02;    // of all drafts: the best of many guesses is a lucky one
 constexpr double kMinCost = 0.01;    // of a row, in passes without drafts
 constexpr double kMinChance = 0.02;  // of a draft that is worth looking at
-constexpr double kTryShare = 0.01;   // of the time, for drafts that do not pay
-constexpr int kOneMore = 20;         // plans between two with one draft more than seems best
-constexpr int kWithoutDrafts = 64;   // plans between two without drafts, whose time changes as well
+constexpr double kTryShare = 0.01;   // of the time, for tries
+constexpr int kWithoutDrafts = 64;   // plans between two without drafts, at least
 
 }  // namespace
 
@@ -23,7 +22,10 @@ double DraftPlan::SecondsOf(const DraftShare& share, int place) {
   return share.batch->Seconds(texts + 1) - (texts > 0 ? share.batch->Seconds(texts) : 0.0);
 }
 
+// A try that takes longer than what was known is paid for as well.
 void DraftPlan::CountPass(int tokens, double seconds) {
+  if (expected_ > 0.0) saved_ -= std::max(seconds - expected_, 0.0);
+  expected_ = 0.0;
   costs_.Count(tokens, seconds);
   CountTime(seconds);
 }
@@ -35,26 +37,28 @@ void DraftPlan::CountTime(double seconds) {
 
 void DraftPlan::Share(std::span<DraftShare> shares, int tokens, int certain, int max) {
   for (DraftShare& share : shares) share.drafts = 0;
-  if (!costs_.known() || ++plans_ % kWithoutDrafts == 0) return;
-  int drafts = ShareBest(shares, tokens, certain, max);
-  if (plans_ % kOneMore == 0 && drafts < max) drafts += AddOneMore(shares);
-  Try(shares, tokens + drafts, max - drafts);
+  if (!costs_.known()) return;
+  ++plans_;
+  const Best best = ShareBest(shares, tokens, certain, max);
+  if (IsPlain(best, tokens)) {
+    for (DraftShare& share : shares) share.drafts = 0;
+  } else {
+    Try(shares, tokens + best.drafts, max - best.drafts);
+  }
 }
 
-int DraftPlan::AddOneMore(std::span<DraftShare> shares) const {
-  const std::size_t first = static_cast<std::size_t>(plans_ / kOneMore);
-  for (std::size_t i = 0; i < shares.size(); ++i) {
-    DraftShare& share = shares[(first + i) % shares.size()];
-    if (share.drafts == 0 || share.drafts >= share.max) continue;
-    ++share.drafts;
-    return 1;
-  }
-  return 0;
+// A pass without drafts takes the time of its tokens; with them, its tokens would take less.
+bool DraftPlan::IsPlain(const Best& best, int tokens) {
+  if (best.drafts == 0 || plans_ < kWithoutDrafts || saved_ <= 0.0) return false;
+  plans_ = 0;
+  saved_ -= costs_.Seconds(std::max(tokens, 1)) * (1.0 - 1.0 / best.gain);
+  return true;
 }
 
 // The drafts that are likeliest to be kept come first. Passes cost in steps, so the best number is looked
 // for among all.
-int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, int max) {
+DraftPlan::Best DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain,
+                                     int max) {
   next_.clear();
   granted_.clear();
   together_.clear();
@@ -92,24 +96,29 @@ int DraftPlan::ShareBest(std::span<DraftShare> shares, int tokens, int certain, 
     }
   }
   for (std::size_t i = 0; i < best; ++i) ++shares[granted_[i]].drafts;
-  return static_cast<int>(best);
+  return {.drafts = static_cast<int>(best), .gain = best_rate / (certain / plain)};
+}
+
+int DraftPlan::DraftsToTry(const DraftShare& share, int max) {
+  const int left = std::min(share.max - share.drafts, max);
+  if (left < 1) return 0;
+  if (share.drafts > 0) return share.rates->TryDeeper() ? 1 : 0;
+  return std::min(share.rates->TryAgain(), left);
 }
 
 void DraftPlan::Try(std::span<DraftShare> shares, int tokens, int max) {
   bool may_try = saved_ > 0.0;
   for (DraftShare& share : shares) {
-    if (share.drafts > 0) {
-      share.rates->Pay();
-    } else if (may_try && share.max > 0 && max > 0) {
-      share.drafts = std::min({share.rates->TryAgain(), share.max, max});
-      if (share.drafts == 0) continue;
-      may_try = false;
-      const double each =
-          share.batch != nullptr ? share.batch->Seconds(1) : share.rates->SecondsPerDraft();
-      const double longer =
-          costs_.Seconds(tokens + share.drafts) - costs_.Seconds(tokens) + share.drafts * each;
-      saved_ -= std::max(longer, 0.0);  // perhaps more than what was saved
-    }
+    if (share.drafts > 0) share.rates->Pay();
+    const int more = may_try ? DraftsToTry(share, max) : 0;
+    if (more == 0) continue;
+    may_try = false;
+    share.drafts += more;
+    const double each =
+        share.batch != nullptr ? share.batch->Seconds(1) : share.rates->SecondsPerDraft();
+    expected_ = costs_.Seconds(tokens + more);
+    const double longer = expected_ - costs_.Seconds(tokens) + more * each;
+    saved_ -= std::max(longer, 0.0);  // perhaps more than what was saved
   }
 }
 

@@ -3,9 +3,9 @@
 // texts in a pass get few drafts or none: where each row costs its full price, a draft that may be wrong brings less than
 // it costs.
 //
-// The plan explores. Now and then there is one draft more than seems best, a pass without drafts, or drafts of a text
-// for which they do not pay, with pauses that get longer each time. All such tries together take at most a hundredth of
-// the time.
+// The plan explores. Now and then there is one draft more than seems best, or drafts of a text for which they do not pay,
+// with pauses that get longer each time; or a pass without drafts, whose time may have changed. All such tries together
+// take at most a hundredth of the time.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -31,7 +31,7 @@ struct DraftShare {
 
 class DraftPlan {
  public:
-  // Sets the drafts of each share, at most `most` together. The pass has `tokens` other tokens, and
+  // Sets the drafts of each share, at most `max` together. The pass has `tokens` other tokens, and
   // commits `certain` tokens without any draft. Throws std::bad_alloc.
   void Share(std::span<DraftShare> shares, int tokens, int certain, int max);
 
@@ -57,20 +57,30 @@ class DraftPlan {
     std::array<int, DraftRates::kMax> texts{};  // by place
   };
 
-  // Gives out the drafts that pay. Returns how many.
-  int ShareBest(std::span<DraftShare> shares, int tokens, int certain, int max);
-  // Gives one text in turn a draft more than the best, so that a rate or a cost that was measured badly is measured
-  // again. Returns how many drafts were added.
-  int AddOneMore(std::span<DraftShare> shares) const;
-  // Lets one text try: the rows of several would not be for free. The pass has `tokens` other tokens.
+  // The drafts that pay.
+  struct Best {
+    int drafts = 0;
+    double gain = 1.0;  // tokens per second, in those without drafts
+  };
+
+  // Gives out the drafts that pay.
+  Best ShareBest(std::span<DraftShare> shares, int tokens, int certain, int max);
+  // Returns whether this pass goes without its drafts, so that its time is measured.
+  bool IsPlain(const Best& best, int tokens);
+  // Lets one text try: the rows of several would not be for free. It gets a draft more than the best, so that a rate or a
+  // cost that was measured badly is measured again, or some although they do not pay. The pass has `tokens` tokens
+  // without it, and room for `max` more.
   void Try(std::span<DraftShare> shares, int tokens, int max);
+  // Returns how many drafts the text tries now, mostly none.
+  static int DraftsToTry(const DraftShare& share, int max);
   // Returns the seconds that the drafter needs for one more draft.
   double SecondsOf(const DraftShare& share, int place);
 
   PassCosts costs_;
   int plans_ = 0;
-  double saved_ = 0.0;                // seconds for drafts that do not pay
-  std::vector<Next> next_;            // a heap
+  double saved_ = 0.0;      // seconds for tries
+  double expected_ = 0.0;   // seconds of the pass that tries, as they were paid; 0: none does
+  std::vector<Next> next_;  // a heap
   std::vector<std::size_t> granted_;  // shares, in the order of their drafts
   std::vector<Together> together_;
 };

@@ -32,12 +32,23 @@ void DraftRates::Count(int drafted, int accepted) {
     rate.accepted += weight * ((place < accepted ? 1.0 : 0.0) - rate.accepted);
     rate.rounds = std::min(rate.rounds + 1, kManyRounds);
   }
-  if (drafted > 0 && accepted == drafted) pause_ = kFirstPause;
+  if (drafted < 1) return;
+  const bool all = accepted == drafted;
+  if (all) pause_ = kFirstPause;
+  if (all && is_deeper_) deeper_pause_ = kFirstDeeperPause;
+  is_deeper_ = false;
 }
 
 void DraftRates::CountProposal(int drafted, double seconds) {
   if (drafted < 1) return;
   seconds_ = UsualTime(seconds_, seconds / drafted);
+}
+
+bool DraftRates::TryDeeper() {
+  if (++deeper_rounds_ < deeper_pause_) return false;
+  deeper_rounds_ = 0;
+  deeper_pause_ = std::min(2 * deeper_pause_, kLongestDeeperPause);
+  return is_deeper_ = true;
 }
 
 int DraftRates::TryAgain() {

@@ -133,6 +133,18 @@ TEST(DraftPlanOfOneText, IsNearTheBestForEverySeed) {
   }
 }
 
+// All tries together: one draft more, passes without drafts, and drafts that do not pay.
+TEST(DraftPlanOfOneText, TriesTakeAHundredthOfTheTime) {
+  const auto usual = [](int) { return 1.0; };
+  for (const double draft : {0.02, 0.05, 0.1, 0.2, 0.5}) {
+    for (const double acceptance : {1.0, 0.0}) {
+      Bench bench{.draft = draft, .acceptance = acceptance, .random = std::mt19937(5)};
+      bench.Run(2000, usual);
+      EXPECT_GT(bench.Run(20'000, usual), 0.985 * bench.Best()) << draft << " " << acceptance;
+    }
+  }
+}
+
 TEST(DraftPlanOfOneText, NoticesThatDraftsPayAgain) {
   LonePlan depth;
   EXPECT_LT(Settle(depth, 1.0, 0.1, 0.0), 0.2);

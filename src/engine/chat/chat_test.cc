@@ -84,6 +84,42 @@ TEST_F(ChatTest, EachTurnComputesOnlyWhatIsNew) {
   }
 }
 
+TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
+  struct Said {
+    ChatTurn turn;
+    std::vector<float> logits;  // of all drawn tokens
+  };
+  const auto answer = [](Chat& chat) {
+    Said said;
+    GenerateRequest request = Ask(12);
+    request.on_logits = [&](Position, std::span<const float> logits) {
+      said.logits.insert(said.logits.end(), logits.begin(), logits.end());
+    };
+    auto turn = chat.Answer(std::move(request));
+    EXPECT_TRUE(turn.ok());
+    said.turn = std::move(turn).value();
+    return said;
+  };
+  Chat chat(*engine_, Format());
+  Said warm;
+  for (const char* text : {"one", "two", "three"}) {
+    Say(chat, text);
+    warm = answer(chat);
+    // The text of an answer may have other tokens than the answer: the next prompt has these.
+    chat.input().messages.back()["content"] = std::string("an answer to ") + text;
+  }
+  EXPECT_GT(Kept(warm.turn), 20);
+  // A new chat with the same messages computes all of them.
+  const auto engine = std::move(Engine::Open(*path_, {.threads = 1})).value();
+  Chat other(*engine, Format());
+  other.input().messages = chat.input().messages;
+  other.input().messages.erase(other.input().messages.size() - 1);
+  const Said cold = answer(other);
+  EXPECT_EQ(Kept(cold.turn), 0);
+  EXPECT_EQ(cold.turn.result.tokens, warm.turn.result.tokens);
+  EXPECT_EQ(cold.logits, warm.logits);
+}
+
 TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
   Chat chat(*engine_, Format());
   chat.input().variables["cut"] = 1;
@@ -183,6 +219,11 @@ TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
   EXPECT_EQ(Kept(next) + next.result.computed_tokens, next.result.prompt_tokens);
   // The prompt has the tokens of the messages, and none of the stop string: a new chat has the same.
   chat.input().messages.erase(chat.input().messages.size() - 1);
+  const auto prompt = Format().Write(chat.input());
+  ASSERT_TRUE(prompt.ok());
+  EXPECT_EQ(std::ssize(prompt->marked.tokens), next.result.prompt_tokens);
+  const auto text = engine_->tokenizer().Decode(prompt->marked.tokens, {ControlText::kShown});
+  EXPECT_THAT(*text, ::testing::HasSubstr(cut->result.text + "<|im_end|>"));
   const auto cold = std::move(Engine::Open(*path_, {.threads = 1})).value();
   Chat other(*cold, Format());
   other.input().messages = chat.input().messages;

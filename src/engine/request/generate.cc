@@ -1,6 +1,9 @@
 #include "kvcache_engine/generate.h"
 
 #include <chrono>
+#include <exception>
+#include <memory>
+#include <new>
 #include <utility>
 
 #include "base/errors.h"
@@ -13,8 +16,8 @@ namespace {
 
 using Clock = std::chrono::steady_clock;
 
-// Writes the text of one request, as its functions are called.
-class Answer {
+// Writes the text of one request, as its functions are called. What they throw ends the request and is thrown again.
+class Answer : public std::enable_shared_from_this<Answer> {
  public:
   Answer(const Engine& engine, const GenerateRequest& request)
       : request_(request), text_(engine.tokenizer(), request.stop) {}
@@ -30,19 +33,50 @@ class Answer {
     if (request_.drafter != nullptr) {
       scheduled.drafter = std::shared_ptr<Drafter>(std::shared_ptr<void>(), request_.drafter);
     }
-    scheduled.on_prefill = [this](Position evaluated) { Read(evaluated); };
-    scheduled.on_token = [this](std::int32_t token) { return Take(token); };
-    scheduled.on_done = [this](const RequestResult& ended) { End(ended); };
+    // The scheduler may have the request when the call is over: if a step throws.
+    const auto self = shared_from_this();
+    scheduled.on_prefill = [self](Position evaluated) {
+      self->Call([&] { self->Read(evaluated); });
+    };
+    scheduled.on_token = [self](std::int32_t token) {
+      bool goes_on = false;
+      self->Call([&] { goes_on = self->Take(token); });
+      return goes_on;
+    };
+    if (request_.on_logits) {
+      scheduled.on_logits = [self](Position length, std::span<const float> logits) {
+        self->Call([&] { self->request_.on_logits(length, logits); });
+      };
+    }
+    scheduled.on_done = [self](const RequestResult& ended) {
+      self->Call([&] { self->End(ended); });
+    };
     return scheduled;
   }
 
   bool done() const { return done_; }
+  // Nothing of the request is used any more.
+  void Leave() { left_ = true; }
   Result<GenerateResult> TakeResult() {
+    if (thrown_ != nullptr) std::rethrow_exception(thrown_);
     if (!ended_.status.ok()) return ended_.status;
     return std::move(result_);
   }
 
  private:
+  template <class Function>
+  void Call(const Function& function) {
+    if (left_) return;
+    try {
+      function();
+    } catch (const std::bad_alloc&) {  // an error of the request: a status
+      throw;
+    } catch (...) {
+      if (thrown_ == nullptr) thrown_ = std::current_exception();
+      throw;
+    }
+  }
+
   void Read(Position evaluated) {
     read_ = evaluated;
     read_ms_ = MillisecondsSince(start_);
@@ -66,7 +100,7 @@ class Answer {
   void End(const RequestResult& ended) {
     done_ = true;
     ended_ = ended;
-    const bool ends_itself = !text_.stopped() && !refused_;
+    const bool ends_itself = !text_.stopped() && !refused_ && thrown_ == nullptr;
     if (ends_itself && ended.status.ok()) Show(text_.Finish());
     const ReuseReport& reuse = ended.reuse;
     result_.tokens = ended.tokens;
@@ -94,8 +128,29 @@ class Answer {
   Clock::time_point first_;  // when the first token was drawn
   Position read_ = 0;        // tokens of the prompt that are evaluated or restored
   double read_ms_ = 0.0;
-  bool refused_ = false;  // on_text returned false
+  std::exception_ptr thrown_;  // by a function of the request
+  bool refused_ = false;       // on_text returned false
   bool done_ = false;
+  bool left_ = false;
+};
+
+// Takes the request from the scheduler if the call ends before the request does.
+class Submitted {
+ public:
+  Submitted(Scheduler& scheduler, RequestId id, Answer& answer)
+      : scheduler_(scheduler), id_(id), answer_(answer) {}
+  ~Submitted() {
+    if (answer_.done()) return;
+    answer_.Leave();
+    scheduler_.Cancel(id_);
+  }
+  Submitted(const Submitted&) = delete;
+  Submitted& operator=(const Submitted&) = delete;
+
+ private:
+  Scheduler& scheduler_;
+  const RequestId id_;
+  Answer& answer_;
 };
 
 }  // namespace
@@ -126,10 +181,11 @@ Result<GenerateResult> Generate(Scheduler& scheduler, const GenerateRequest& req
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return InvalidArgument("a stop string is empty");
   }
-  Answer answer(scheduler.engine(), request);
-  KVCACHE_RETURN_IF_ERROR(scheduler.Submit(answer.Scheduled()).status());
-  while (!answer.done()) KVCACHE_RETURN_IF_ERROR(scheduler.Step().status());
-  return answer.TakeResult();
+  const auto answer = std::make_shared<Answer>(scheduler.engine(), request);
+  KVCACHE_ASSIGN_OR_RETURN(const RequestId id, scheduler.Submit(answer->Scheduled()));
+  const Submitted submitted(scheduler, id, *answer);
+  while (!answer->done()) KVCACHE_RETURN_IF_ERROR(scheduler.Step().status());
+  return answer->TakeResult();
 }
 
 }  // namespace kvcache

@@ -38,6 +38,8 @@ Result<RequestId> RequestQueue::Submit(ScheduledRequest request) {
   job->id = RequestId{next_id_++};
   job->result.id = job->id;
   const RequestId id = job->id;
+  // Cancel needs no memory then.
+  if (cancelled_.capacity() <= unfinished_) cancelled_.reserve(2 * unfinished_ + 1);
   inbox_.push_back(std::move(job));
   ++unfinished_;
   wake_.notify_all();
@@ -46,7 +48,8 @@ Result<RequestId> RequestQueue::Submit(ScheduledRequest request) {
 
 void RequestQueue::Cancel(RequestId request) {
   const std::lock_guard lock(mutex_);
-  cancelled_.push_back(request);
+  const bool is_new = std::find(cancelled_.begin(), cancelled_.end(), request) == cancelled_.end();
+  if (is_new) cancelled_.push_back(request);
   wake_.notify_all();
 }
 
@@ -72,13 +75,14 @@ std::vector<RequestId> RequestQueue::Update(std::size_t live) {
   {
     const std::lock_guard lock(mutex_);
     try {
+      cancelled = cancelled_;
+      cancelled_.clear();
       waiting_.reserve(waiting_.size() + live + inbox_.size());
       std::move(inbox_.begin(), inbox_.end(), std::back_inserter(waiting_));
       inbox_.clear();
     } catch (const std::bad_alloc&) {
       // They wait for the next step.
     }
-    cancelled.swap(cancelled_);
   }
   std::sort(waiting_.begin(), waiting_.end(),
             [](const JobPtr& a, const JobPtr& b) { return a->id < b->id; });

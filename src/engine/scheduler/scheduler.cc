@@ -9,6 +9,7 @@
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/scheduler/request_calls.h"
 #include "engine/scheduler/scheduler_impl.h"
 
 namespace kvcache {
@@ -153,8 +154,11 @@ void SchedulerImpl::Admit() {
       return Finish(*job, StopReason::kInterrupted, started);
     }
     live_.push_back(std::move(job));
-    const Job& added = *live_.back();
-    if (is_first && added.request.on_started) added.request.on_started(added.result.reuse);
+    Job& added = *live_.back();
+    const bool is_told = is_first && added.request.on_started;
+    if (is_told && !CallOfRequest(added, [&] { added.request.on_started(added.result.reuse); })) {
+      FinishAt(live_.size() - 1, StopReason::kInterrupted, added.result.status);
+    }
   }
 }
 
@@ -171,7 +175,8 @@ void SchedulerImpl::Finish(Job& job, StopReason stop, Status status) {
   job.result.status = std::move(status);
   job.result.total_ms = MillisecondsSince(job.submitted);
   queue_.CountEnd();
-  if (job.request.on_done) job.request.on_done(job.result);
+  // The request has ended: an exception has nobody left to reach.
+  if (job.request.on_done) CallOfRequest(job, [&] { job.request.on_done(job.result); });
 }
 
 void SchedulerImpl::FinishAt(std::size_t index, StopReason stop, Status status) {

@@ -71,7 +71,7 @@ class SchedulerImpl final : public Scheduler {
 
   // ---- One pass (scheduler_step.cc).
   void RunStep();
-  // Ends requests whose prompts are interrupted.
+  // Ends interrupted requests that wait or are in their prompts.
   void EndInterrupted();
   // Shifts full contexts, or ends their requests.
   void MakeContexts();
@@ -92,6 +92,8 @@ class SchedulerImpl final : public Scheduler {
   bool RestartAlone();
   // Brings what the cache takes to the budget after a step: prefixes go, then requests are parked.
   void KeepToBudget();
+  // Keeps the prefixes that may go to host memory, which no pool bounds, to a few contexts.
+  void LimitHostMemory();
   // Parks the request, or ends it if it cannot go on later.
   void ParkOrEnd(std::size_t index);
   // Ends the request's turn without an end: it continues later, from what the prefixes keep.

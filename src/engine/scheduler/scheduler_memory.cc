@@ -9,6 +9,7 @@ namespace kvcache {
 namespace {
 
 constexpr std::int64_t kMinEvicted = 64;  // tokens
+constexpr std::int64_t kContextsInHostMemory = 3;
 
 // Returns the request that gives its sequence up first: the last that started.
 std::size_t NextToPark(std::span<const JobPtr> live) {
@@ -38,6 +39,14 @@ void SchedulerImpl::KeepToBudget() {
       ParkOrEnd(NextToPark(live_));
     }
     if (!memory_.Release()) return;
+  }
+}
+
+void SchedulerImpl::LimitHostMemory() {
+  if (!options_.one_at_a_time || !live_.empty()) return;
+  PrefixCache& prefixes = prefixes_.cache();
+  const std::int64_t max = kContextsInHostMemory * engine_.context();
+  while (prefixes.Stats().tokens > max && prefixes.Evict(prefixes.Stats().tokens - max) >= 0) {
   }
 }
 

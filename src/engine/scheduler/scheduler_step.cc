@@ -46,10 +46,14 @@ void SchedulerImpl::RunStep() {
   if (!pass_.empty() && MakeRoom()) RunPass();
   stats_.max_held_bytes = std::max(stats_.max_held_bytes, memory_.HeldBytes());
   KeepToBudget();
+  LimitHostMemory();
   stats_.held_bytes = memory_.HeldBytes();
 }
 
 void SchedulerImpl::EndInterrupted() {
+  for (std::size_t i = queue_.jobs().size(); i-- > 0;) {
+    if (queue_.jobs()[i]->is_interrupted()) Finish(*queue_.Take(i), StopReason::kInterrupted);
+  }
   for (std::size_t i = live_.size(); i-- > 0;) {
     if (live_[i]->in_prompt && live_[i]->is_interrupted()) FinishAt(i, StopReason::kInterrupted);
   }

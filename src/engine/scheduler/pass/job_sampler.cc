@@ -1,16 +1,18 @@
 #include "engine/scheduler/pass/job_sampler.h"
 
-#include <new>
-
 #include "base/seconds_since.h"
 #include "engine/scheduler/pass/step_clock.h"
+#include "engine/scheduler/request_calls.h"
 
 namespace kvcache {
 
 DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> logits) {
   const AddSeconds time(clock_, sum_);
   RequestResult& result = job.result;
-  if (job.request.on_logits) job.request.on_logits(length, logits);
+  if (job.request.on_logits &&
+      !CallOfRequest(job, [&] { job.request.on_logits(length, logits); })) {
+    return {.goes_on = false};
+  }
   result.stop = StopReason::kLength;
   const auto is_full = [&] {
     return job.request.max_tokens >= 0 &&
@@ -18,18 +20,17 @@ DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> 
   };
   if (is_full()) return {.goes_on = false};
   DrawnToken drawn;
-  try {
-    drawn.token = Draw(job, logits);
-  } catch (const std::bad_alloc&) {
-    result.stop = StopReason::kInterrupted;
-    result.status = {StatusCode::kOutOfMemory, "no memory for the request's next token"};
-  }
+  CallOfRequest(job, [&] { drawn.token = Draw(job, logits); });
   drawn.goes_on = result.stop == StopReason::kLength;
   if (!drawn.goes_on) return drawn;
-  if (job.request.on_token && !job.request.on_token(job.tokens.back())) {
-    result.stop = StopReason::kInterrupted;
-    drawn.goes_on = false;
-    return drawn;
+  if (job.request.on_token) {
+    bool goes_on = false;
+    CallOfRequest(job, [&] { goes_on = job.request.on_token(job.tokens.back()); });
+    if (!goes_on) {
+      result.stop = StopReason::kInterrupted;
+      drawn.goes_on = false;
+      return drawn;
+    }
   }
   drawn.goes_on = !is_full() || job.is_complete();
   return drawn;

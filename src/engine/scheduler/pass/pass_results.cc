@@ -4,6 +4,7 @@
 
 #include "engine/engine_impl.h"
 #include "engine/scheduler/job_saves.h"
+#include "engine/scheduler/request_calls.h"
 
 namespace kvcache {
 namespace {
@@ -27,7 +28,8 @@ bool PassResults::Take(const PassRows& of) {
     job.failures = 0;
   }
   if (job.result.tokens.empty() && job.request.on_prefill) {
-    job.request.on_prefill(engine_.has_encoder() ? job.result.reuse.prompt : job.length);
+    const Position read = engine_.has_encoder() ? job.result.reuse.prompt : job.length;
+    if (!CallOfRequest(job, [&] { job.request.on_prefill(read); })) return false;
   }
   CountDecode(of);
   if (of.drafted > 0) return TakeDrafts(of);
