@@ -48,7 +48,7 @@ class Drafter {
   virtual Status Begin(std::span<const std::int32_t> text) = 0;
   // Says that `token` is the next one of the text.
   virtual Status Add(std::int32_t token) = 0;
-  // Appends to `drafts` at most `most` tokens that may come next, or none.
+  // Appends to `drafts` at most `max` tokens that may come next, or none.
   virtual Status Propose(int max, std::vector<std::int32_t>& drafts) = 0;
 
   // Returns who proposes for this drafter and others at once; null: nobody does. Drafters of the same one may be

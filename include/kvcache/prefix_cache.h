@@ -160,8 +160,8 @@ class PrefixCache {
   // Ends the request, however far it came. Unknown requests are ignored.
   virtual void Close(PrefixRequest request, double now) = 0;
 
-  // Appends to `keys` at most `most` keys that followed the last keys of `text` in any prefix of this
-  // salt, in one of them the newest. The last 12 or 6 keys are looked for, and at least `least`. The time
+  // Appends to `keys` at most `max` keys that followed the last keys of `text` in any prefix of this
+  // salt, in one of them the newest. The last 12 or 6 keys are looked for, and at least `min`. The time
   // does not depend on the size of the trie. Errors: kOutOfMemory.
   virtual Status FollowedBy(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt,
                             std::size_t max, std::vector<PrefixKey>& keys) const = 0;

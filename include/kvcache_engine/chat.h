@@ -61,7 +61,8 @@ struct ChatOptions {
 
 class Chat {
  public:
-  // Starts a chat on `engine`, which must outlive it; the chat has all of its sequences. Errors: the template cannot be parsed, with line and column.
+  // Starts a chat on `engine`, which must outlive the chat; the chat has all sequences of the engine. Errors: the template
+  // cannot be parsed, with line and column.
   static Result<std::unique_ptr<Chat>> Open(Engine& engine, const ChatOptions& options = {});
 
   // The same with a format of the engine's sources.

@@ -53,10 +53,10 @@ struct GenerateResult {
   std::vector<std::int32_t> tokens;  // generated, without an end-of-sequence token
   StopReason stop = StopReason::kLength;
   std::int32_t prompt_tokens = 0;  // of the request
-  std::int32_t computed_tokens =
-      0;                    // of these, evaluated: all but restored ones, unless it was interrupted
-  std::int32_t shifts = 0;  // how often a full context was shifted
-  double prefill_ms = 0.0;  // the prompt's passes
+  // Of these, evaluated: all but restored ones, unless it was interrupted.
+  std::int32_t computed_tokens = 0;
+  std::int32_t shifts = 0;      // how often a full context was shifted
+  double prefill_ms = 0.0;      // the prompt's passes
   double first_token_ms = 0.0;  // from the call to the first sampled token
   double decode_ms = 0.0;       // from the first sampled token to the end
   std::int32_t decode_passes = 0;

@@ -110,8 +110,8 @@ class TokenConstraint {
 struct ScheduledRequest {
   std::vector<std::int32_t> prompt;  // at least one token
   SamplingParams sampling{};
-  std::int32_t max_tokens =
-      -1;  // -1: until the model or the context ends; else a full context is shifted
+  // -1: until the model or the context ends; else a full context is shifted.
+  std::int32_t max_tokens = -1;
   // The token that reaches max_tokens is evaluated too, for a text that continues the answer.
   bool evaluates_last = false;
   std::uint64_t salt = 0;  // requests with other salts share nothing
@@ -121,8 +121,8 @@ struct ScheduledRequest {
   // up (SchedulerOptions). The text is the same. Only this request has it while it lives. A model with an
   // encoder does not use it.
   std::shared_ptr<Drafter> drafter{};
-  int draft_tokens =
-      -1;  // proposed at once, at most 16; -1: as many as pay beside the other requests
+  // Proposed at once, at most 16; -1: as many as pay beside the other requests.
+  int draft_tokens = -1;
   // Which tokens may be drawn; null: all. Such a request has no drafts. If no token is allowed it ends with
   // kUnsupported.
   std::shared_ptr<TokenConstraint> constraint{};

@@ -43,7 +43,7 @@ class MemoryPlan {
   std::int64_t PoolBytes() const;
   // Returns the bytes of the weights that may be loaded beside each other; 0: unknown.
   std::int64_t WeightBytes() const { return HalfOfFree(); }
-  // Returns the bytes of the cache of a draft model, for one of so many models, which needs `least` bytes itself.
+  // Returns the bytes of the cache of a draft model, for one of so many models, which needs `min` bytes itself.
   // At least 1.
   std::int64_t DraftBytes(std::int64_t models, std::int64_t min) const;
 

@@ -68,7 +68,7 @@ class GrammarBuilder {
   GrammarSymbol Language(std::shared_ptr<const ByteLanguage> language, std::size_t cost);
   // Returns a rule for the texts of another grammar.
   GrammarSymbol Copy(const Grammar& grammar);
-  // Returns `least` to `most` times a symbol; most < 0: any number.
+  // Returns `min` to `max` times a symbol; max < 0: any number.
   GrammarSequence Repeat(GrammarSymbol symbol, std::int64_t min, std::int64_t max);
 
   bool too_large() const { return symbols_ > kMaxSymbols; }

@@ -28,8 +28,8 @@ class Continuations {
   // The node of this number is gone; the other one is its parent, or the child that has its keys.
   void Replaced(std::uint64_t number, const PrefixNode& other);
 
-  // Appends to `keys` at most `most` keys that followed the last keys of `text`: the last 12 or 6, and at
-  // least `least`. The time depends on `most` alone. Throws std::bad_alloc.
+  // Appends to `keys` at most `max` keys that followed the last keys of `text`: the last 12 or 6, and at
+  // least `min`. The time depends on `max` alone. Throws std::bad_alloc.
   void Find(std::span<const PrefixKey> text, std::size_t min, std::uint64_t salt, std::size_t max,
             std::vector<PrefixKey>& keys) const;
 

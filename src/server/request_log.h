@@ -105,7 +105,7 @@ class RequestLog {
   // Forgets a request that is dull.
   void End(const std::shared_ptr<RequestEntry>& entry);
   // Returns the user's requests, for an administrator all, the oldest first: of those that ended and of those that
-  // run at most `most` each, the newest.
+  // run at most `max` each, the newest.
   std::vector<RequestRecord> Last(const User& user, std::size_t max) const;
 
  private:

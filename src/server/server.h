@@ -52,7 +52,7 @@ class Server {
                                                const ServerOptions& options);
   // Ends all requests.
   virtual ~Server() = default;
-  // Takes no more connections and requests, waits for those that run, for at most `most`, and ends the
+  // Takes no more connections and requests, waits for those that run, for at most `max`, and ends the
   // others with status 503 or an error event.
   virtual void Stop(std::chrono::milliseconds max) = 0;
   // As HttpServer::ReloadCertificate.

@@ -20,8 +20,8 @@ struct DrawnToken {
 };
 
 struct Verdict {
-  int drawn =
-      0;  // tokens: from the row of the text's last token, and of the drafts before the last one drawn
+  // Tokens: from the row of the text's last token, and of the drafts before the last one drawn.
+  int drawn = 0;
   int accepted = 0;  // drafts that were drawn; an end of the text counts, and its row stays unused
   bool goes_on = true;
 };

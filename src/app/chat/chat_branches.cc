@@ -16,7 +16,7 @@ std::string LastQuestion(const Conversation& conversation) {
   std::size_t at = conversation.size();
   while (at > 0 && !conversation.HasRole(at - 1, "user")) --at;
   if (at == 0) return "";
-  const std::string text = OneLine(conversation.ContentText(at - 1));
+  std::string text = OneLine(conversation.ContentText(at - 1));
   if (text.size() <= kShownBytes) return text;
   return StrCat(BeginningOf(text, kShownBytes), "…");
 }

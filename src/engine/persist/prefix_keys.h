@@ -46,7 +46,7 @@ class PrefixKeys {
   Result<StoredPiece> Nothing(std::uint64_t salt) const;
 
   using Accepts = std::function<bool(const ObjectId& id)>;
-  // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `least`. Errors:
+  // Returns the pieces of `tokens` behind `from` that are accepted, none smaller than `min`. Errors:
   // kOutOfMemory.
   Result<std::vector<StoredPiece>> Divide(std::span<const std::int32_t> tokens, Position min,
                                           StoredPiece from, const Accepts& accepts) const;

@@ -10,9 +10,8 @@ namespace {
 // retain, and a shift then finds no free cells.
 void EvictWindows(Engine& engine) {
   for (int i = 0; i < engine.options().max_sequences; ++i) {
-    (void)engine.cache()
-        .EvictWindow(SequenceId{i})
-        .ok();  // refused while the sequence is in a round
+    // Refused while the sequence is in a round.
+    (void)engine.cache().EvictWindow(SequenceId{i}).ok();
   }
 }
 

@@ -154,8 +154,8 @@ void JobPrefixes::Empty(Job& job) {
 
 bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const {
   Position max = 0;
-  const Job* reader =
-      nullptr;  // of a sequence that can be cut: whoever has read most of what they share
+  // In caches whose sequences can be cut: the request that has read most of what both share.
+  const Job* reader = nullptr;
   for (const JobPtr& other : live) {
     if (!other->in_prompt || !other->has_prefix || other->request.salt != job.request.salt) {
       continue;

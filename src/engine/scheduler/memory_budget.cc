@@ -66,7 +66,7 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
                                    : [] { return kvcache::AvailableMemory(); }),
       spills_(options.one_at_a_time) {
   growing_.reserve(static_cast<std::size_t>(std::max(engine.options().max_sequences, 1)));
-  if (engine.options().releases_memory) governor_.SetLeast(Scheduler::MinBudget(engine));
+  if (engine.options().releases_memory) governor_.SetMin(Scheduler::MinBudget(engine));
 }
 
 std::int64_t MemoryBudget::HeldBytes() const {

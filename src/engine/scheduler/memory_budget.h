@@ -29,7 +29,7 @@ class MemoryBudget {
   // Returns whether memory goes back to the system, and the cache takes more than the budget.
   bool IsOver();
   // Changes the bytes that the cache may take; 0: any number.
-  void SetMost(std::int64_t bytes) { governor_.SetMost(bytes); }
+  void SetMax(std::int64_t bytes) { governor_.SetMax(bytes); }
   // Returns the budget while the cache takes `held` bytes; 0: none.
   std::int64_t Bytes(std::int64_t held);
 

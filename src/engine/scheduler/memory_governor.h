@@ -26,16 +26,16 @@ class MemoryGovernor {
   static constexpr std::chrono::milliseconds kInterval{100};
   using Clock = std::chrono::steady_clock;
 
-  // `most`: bytes; 0: any number. `share`: of the memory that the cache takes and that is available; 0:
+  // `max`: bytes; 0: any number. `share`: of the memory that the cache takes and that is available; 0:
   // the machine's memory does not matter. A reading that fails or throws changes nothing.
   MemoryGovernor(
       std::int64_t max, double share,
       std::function<std::optional<std::int64_t>()> available = [] { return AvailableMemory(); })
       : max_(max > 0 ? max : kNoLimit), share_(share), available_(std::move(available)) {}
-  // Changes `most`.
-  void SetMost(std::int64_t bytes) { max_ = bytes > 0 ? bytes : kNoLimit; }
-  // Sets what one request needs, in bytes. A smaller `most` stays as it is.
-  void SetLeast(std::int64_t bytes) { min_ = bytes; }
+  // Changes `max`.
+  void SetMax(std::int64_t bytes) { max_ = bytes > 0 ? bytes : kNoLimit; }
+  // Sets what one request needs, in bytes. A smaller `max` stays as it is.
+  void SetMin(std::int64_t bytes) { min_ = bytes; }
 
   // Returns whether there can be a budget.
   bool limits() const { return max_ != kNoLimit || share_ > 0; }

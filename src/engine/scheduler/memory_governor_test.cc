@@ -46,10 +46,10 @@ TEST(MemoryGovernorTest, ItCatchesUpAfterAPause) {
 
 TEST(MemoryGovernorTest, ItDoesNotShrinkBelowWhatOneRequestNeeds) {
   MemoryGovernor governor(0, 0.5, [] { return 0; });
-  governor.SetLeast(70);
+  governor.SetMin(70);
   EXPECT_EQ(governor.Budget(100, {}), 70);
   MemoryGovernor fixed(50, 0.5, [] { return 0; });
-  fixed.SetLeast(70);
+  fixed.SetMin(70);
   EXPECT_EQ(fixed.Budget(100, {}), 50) << "the caller's number is never exceeded";
 }
 

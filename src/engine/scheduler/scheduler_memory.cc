@@ -23,7 +23,7 @@ std::size_t NextToPark(std::span<const JobPtr> live) {
 }  // namespace
 
 std::int64_t SchedulerImpl::SetBudget(std::int64_t bytes) {
-  memory_.SetMost(bytes);
+  memory_.SetMax(bytes);
   KeepToBudget();
   stats_.held_bytes = memory_.HeldBytes();
   Publish();

@@ -37,7 +37,7 @@ class StoreLoads {
   void CountText(Position tokens, double seconds);
 
  private:
-  // Asks the loader for what is of use of the request's tokens, at most `most`.
+  // Asks the loader for what is of use of the request's tokens, at most `max`.
   void Start(Job& job, Position max);
   // Learns how many tokens of prompts a second of passes computes.
   void MeasurePasses();

@@ -17,7 +17,7 @@ enum class PatternKind : std::uint8_t {
   kSequence,      // of `children`; none: the empty text
   kAlternatives,  // `children`
   kSet,           // one character of `set`
-  kRepeat,        // the child, `least` to `most` times
+  kRepeat,        // the child, `min` to `max` times
   kBegin,         // ^
   kEnd,           // $
   kBoundary,      // \b

@@ -62,7 +62,7 @@ class Gemma4Assistant {
   static Result<std::unique_ptr<Gemma4Assistant>> Load(const GgufFile& file, Backend& backend,
                                                        const AssistantTarget& target);
 
-  // Allocates the activations of `most` drafts side by side.
+  // Allocates the activations of `max` drafts side by side.
   Status Reserve(int max);
   // Says which tokens each row of the next drafts follows: the first ones of its sequence, which are evaluated.
   // Valid until a call changes the cache. Errors: SequenceViews::Set's.

@@ -40,7 +40,7 @@ class KeyReader {
   Result<int> IntOrZero(std::string_view key, std::int64_t limit);
 
   // Reads one value for all layers, or an array with one value per layer. Returns [layers] values,
-  // each from `least` to `limit`. Errors as for Int.
+  // each from `min` to `limit`. Errors as for Int.
   Result<std::vector<int>> PerLayer(std::string_view key, std::int64_t limit, int layers,
                                     int min = 1);
 

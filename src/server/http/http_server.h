@@ -79,7 +79,7 @@ class HttpServer {
   virtual Status ReloadCertificate() = 0;
   // Accepts no more connections, and closes each as soon as its request is answered.
   virtual void StopAccepting() = 0;
-  // Waits until all answers are sent, for at most `most`. Returns whether they are.
+  // Waits until all answers are sent, for at most `max`. Returns whether they are.
   virtual bool WaitUntilSent(std::chrono::milliseconds max) = 0;
 };
 

@@ -44,7 +44,7 @@ struct Quantizer {
   float unit = 0.0f;
   float inverse = 0.0f;
 
-  // For floats of magnitude up to `most`, as integers of magnitude up to `levels`.
+  // For floats of magnitude up to `max`, as integers of magnitude up to `levels`.
   static HWY_INLINE Quantizer Of(float max, float levels) {
     using Limits = std::numeric_limits<float>;
     const float unit = max / levels;

@@ -60,7 +60,7 @@ class PrefillPace {
   // was measured long ago. It is false behind a pass without a prompt, and for a pass without rows.
   bool MeasuresRows(int rows) const;
 
-  // Returns how many of the next `most` tokens of a prompt, of which `depth` were read before, fit into a pass that
+  // Returns how many of the next `max` tokens of a prompt, of which `depth` were read before, fit into a pass that
   // has this work already. 0: none.
   Position Fit(const PrefillWork& work, Position depth, Position max) const;
   // Returns the tokens of prompts beside rows in the last pass that had any; at least kMinTokens.
