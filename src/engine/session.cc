@@ -7,7 +7,6 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
-#include "engine/persist/prefix_store.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/transaction.h"
 

@@ -1,5 +1,5 @@
 // The table of known architectures, by their name in general.architecture. A new architecture adds
-// one row here and one file.
+// one row here, one declaration in architectures.h and one file.
 #include "model/families/architectures.h"
 
 #include <utility>

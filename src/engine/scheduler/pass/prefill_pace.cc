@@ -106,7 +106,7 @@ double PrefillPace::AddedSeconds(const PrefillWork& work) const {
 // Each octave's time takes what it has of the difference (a step along the normalized gradient).
 void PrefillPace::CountAdded(const PrefillWork& work, double seconds) {
   double expected = AddedSeconds(work);
-  if (expected == 0.0) {  // the first one of all: the next has at most twice its tokens
+  if (expected == 0.0) {  // the first one of all: the next has at most half as many tokens again
     const double each = std::max(seconds, step_seconds_ / kMaxGrowth) / work.tokens();
     for (std::size_t octave = 0; octave < PrefillWork::kOctaves; ++octave) {
       if (work.tokens(octave) > 0) token_seconds_[octave] = each;

@@ -3,8 +3,8 @@
 //
 // A token of a prompt takes longer the more tokens are before it. So there is a time per token for each octave of
 // depth. A depth that was not measured is taken for as dear as attention alone would make it: twice the time at half
-// the depth. One measurement halves or doubles a time at most, and a chunk has at most twice the tokens of the last
-// one: what disturbs a single pass says little of the next. How much longer passes take than expected, on average, is a
+// the depth. One measurement of an octave changes its time by +100% or −33% at most, and a chunk has at most 1.5 times the tokens of
+// the last one: what disturbs a single pass says little of the next. How much longer passes take than expected, on average, is a
 // margin, as in TCP's timer (RFC 6298): a machine with other work gets shorter chunks.
 //
 // What requests take by themselves is known from passes without prompts. Now and then a pass has no prompt although
