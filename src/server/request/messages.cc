@@ -47,7 +47,7 @@ Status ReadCalls(Json& message, const std::string& name) {
     message.erase("tool_calls");
     return Status::Ok();
   }
-  const Status wrong =
+  Status wrong =
       InvalidArgument(StrCat("the 'tool_calls' of ", name,
                              " must be an array of objects with a 'function' that has a 'name'"));
   if (!found->is_array()) return wrong;
