@@ -22,7 +22,8 @@ struct UnicodeProperty {
 extern const std::span<const UnicodeProperty> kUnicodeCategories;
 extern const std::span<const UnicodeProperty> kUnicodeBinaries;
 extern const std::span<const UnicodeProperty> kUnicodeScripts;
-extern const std::span<const UnicodeProperty> kUnicodeScriptExtensions;  // of scripts that have some
+extern const std::span<const UnicodeProperty>
+    kUnicodeScriptExtensions;  // of scripts that have some
 
 // Returns the code points of what stands between the braces of \p{…}: "L", "Script=Greek", "White_Space"; none:
 // ECMA-262 has no such property.
