@@ -183,7 +183,7 @@ int LmdbEnvironment::Change(const Body& body, std::shared_lock<std::shared_mutex
 }
 
 int LmdbEnvironment::ReadValue(const MDB_val& value, std::span<std::byte> bytes) const {
-  std::uint64_t at = OffsetOf(value);
+  std::uint64_t at = PlaceOf(value, 0).at;
   if (at >= static_cast<std::uint64_t>(map_bytes_)) {  // in a page that the transaction has changed
     std::memcpy(bytes.data(), value.mv_data, bytes.size());
     return 0;
@@ -199,13 +199,10 @@ int LmdbEnvironment::ReadValue(const MDB_val& value, std::span<std::byte> bytes)
   return 0;
 }
 
-std::uint64_t LmdbEnvironment::OffsetOf(const MDB_val& value) const {
-  return reinterpret_cast<std::uintptr_t>(value.mv_data) -
-         reinterpret_cast<std::uintptr_t>(map_.load());
-}
-
 LmdbValuePlace LmdbEnvironment::PlaceOf(const MDB_val& value, std::size_t key_bytes) const {
-  return {OffsetOf(value), value.mv_size, key_bytes, page_bytes_};
+  const std::uint64_t at = reinterpret_cast<std::uintptr_t>(value.mv_data) -
+                           reinterpret_cast<std::uintptr_t>(map_.load());
+  return {at, value.mv_size, key_bytes, page_bytes_};
 }
 
 LmdbRun LmdbEnvironment::CheckRun(const MDB_val& value, std::size_t key_bytes) const {

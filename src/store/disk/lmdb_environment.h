@@ -108,7 +108,6 @@ class LmdbEnvironment {
   LmdbEnvironment(std::string directory, const LmdbOptions& options);
 
   Status OpenFile();
-  Status OpenLocks();
   Status ClearOwnPlaces();
   // As Error; kCorrupt for damage.
   Status OpeningError(std::string_view doing, int error);
@@ -139,7 +138,6 @@ class LmdbEnvironment {
   int SetMapBytes(std::int64_t bytes);
   int FollowGrownFile();
   void CloseAlone();
-  std::uint64_t OffsetOf(const MDB_val& value) const;
   LmdbValuePlace PlaceOf(const MDB_val& value, std::size_t key_bytes) const;
 
   const std::string directory_;

@@ -40,15 +40,10 @@ Status LmdbEnvironment::OpeningError(std::string_view doing, int error) {
   return IsIndexDamage(error) ? Corrupt(status.message()) : status;
 }
 
-Status LmdbEnvironment::OpenLocks() {
+Status LmdbEnvironment::OpenFile() {
   KVCACHE_ASSIGN_OR_RETURN(write_lock_, FileLock::Open(directory_ + kWriteLock));
   KVCACHE_ASSIGN_OR_RETURN(read_lock_, FileLock::Open(directory_ + "/read-lock"));
   readers_ = std::make_unique<LmdbReaders>(*read_lock_, options_.max_wait);
-  return Status::Ok();
-}
-
-Status LmdbEnvironment::OpenFile() {
-  KVCACHE_RETURN_IF_ERROR(OpenLocks());
   KVCACHE_ASSIGN_OR_RETURN(env_, OpenLmdbFile(directory_, options_.map_bytes));
   if (LmdbReaders::HasPlaces(env_, process_)) KVCACHE_RETURN_IF_ERROR(ClearOwnPlaces());
   int fd = -1;
