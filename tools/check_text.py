@@ -2,8 +2,8 @@
 """Checks the text of the repository's files.
 
 These are errors: paths of a person's machine, addresses of package registries, spaces at the end of
-a line, tabs, a missing newline at the end, and shipped models of more than 16 MB in total. A source
-file of more than 500 lines is a warning.
+a line, tabs, a missing newline at the end, shell scripts that bash cannot parse, and shipped models of
+more than 16 MB in total. A source file of more than 500 lines is a warning.
 """
 
 import os
@@ -60,6 +60,10 @@ def check_file(path, name):
         errors += [f"{name}:{number}: {why}" for pattern, why in FORBIDDEN if pattern.search(line)]
     if text and not text.endswith("\n"):
         errors.append(f"{name}: no newline at the end")
+    if re.match(r"#!.*\b(?:ba)?sh\b", lines[0]):
+        parsed = subprocess.run(["bash", "-n", str(path)], capture_output=True, text=True)
+        if parsed.returncode:
+            errors.append(f"{name}: not a shell script: {parsed.stderr.strip()}")
     if path.suffix in SOURCE and len(lines) > MAX_LINES:
         warnings.append(f"{name}: {len(lines)} lines; split files of more than {MAX_LINES}")
     return errors, warnings

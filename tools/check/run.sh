@@ -24,7 +24,7 @@ asan-libraries 2400 address  tests of the libraries with the address and undefin
 asan-programs  2400 programs the same for the server, the command line and the import
 tsan         1200  threads  tests with the thread sanitizer
 fuzz         1200  threads  all fuzzers, for some seconds each
-slow         2700  slow     agents from npm, the long forms of the server's contract, load: tests that take minutes
+slow         2700  slow     agents from npm, long contract checks of the server, load: tests that take minutes
 '
 
 die() { printf 'dev: check: %s\n' "$*" >&2; exit 2; }
