@@ -158,7 +158,7 @@ Result<Value> Unique(Call call) {
   return MakeList(std::move(unique), call.budget());
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kListFilters[] = {
     {"list", AsList},
     {"first", First},
     {"last", Last},
@@ -174,7 +174,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> ListFilters() {
-  return kFilters;
+  return kListFilters;
 }
 
 }  // namespace kvcache::jinja

@@ -136,7 +136,7 @@ Result<Value> Sum(Call call) {
   return sum;
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kNumberFilters[] = {
     {"int", ToInteger}, {"float", ToFloat},   {"abs", Absolute},
     {"round", Round},   {"length", Length},   {"count", Length},
     {"sum", Sum},       {"default", Default}, {"d", Default},
@@ -145,7 +145,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> NumberFilters() {
-  return kFilters;
+  return kNumberFilters;
 }
 
 }  // namespace kvcache::jinja

@@ -150,7 +150,7 @@ Result<Value> AsText(Call call) {
   return TextResult(call, TextOf(call.input, call.budget()));
 }
 
-constexpr Filter kFilters[] = {
+constexpr Filter kTextFilters[] = {
     {"trim", Trim},
     {"upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
     {"lower", [](Call call) { return ChangeCase(call, Case::kLower); }},
@@ -170,7 +170,7 @@ constexpr Filter kFilters[] = {
 }  // namespace
 
 std::span<const Filter> TextFilters() {
-  return kFilters;
+  return kTextFilters;
 }
 
 }  // namespace kvcache::jinja
