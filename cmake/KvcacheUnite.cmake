@@ -6,10 +6,15 @@
 
 option(KVCACHE_UNITE "Compile several sources at once" OFF)
 
-# Sources that stay alone: the library of flags that the first one includes has macros and many instantiations.
-set(KVCACHE_ALONE
+# Sources that stay alone: the filters of templates name their parts alike; the library of flags has many
+# instantiations.
+file(GLOB alike ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/*_filters.cc)
+set(KVCACHE_ALONE ${alike}
+  ${PROJECT_SOURCE_DIR}/src/app/main.cc
   ${PROJECT_SOURCE_DIR}/src/app/flags/command_line.cc
-  ${PROJECT_SOURCE_DIR}/src/app/main.cc)
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/methods.cc
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/functions.cc
+  ${PROJECT_SOURCE_DIR}/src/chat_template/builtins/tests.cc)
 
 # Layers whose sources stay alone: kernels include themselves once for each instruction set (foreach_target.h).
 set(KVCACHE_LAYERS_ALONE backend)

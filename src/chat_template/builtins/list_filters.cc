@@ -158,7 +158,7 @@ Result<Value> Unique(Call call) {
   return MakeList(std::move(unique), call.budget());
 }
 
-constexpr Filter kListFilters[] = {
+constexpr Filter kFilters[] = {
     {"list", AsList},
     {"first", First},
     {"last", Last},
@@ -174,7 +174,7 @@ constexpr Filter kListFilters[] = {
 }  // namespace
 
 std::span<const Filter> ListFilters() {
-  return kListFilters;
+  return kFilters;
 }
 
 }  // namespace kvcache::jinja

@@ -173,56 +173,54 @@ struct Method {
   Result<Value> (*run)(const MethodCall& call);
 };
 
+using Call = const MethodCall&;
 constexpr auto kText = Value::Kind::kText;
 constexpr auto kList = Value::Kind::kList;
 constexpr auto kDict = Value::Kind::kDict;
 
 const Method kMethods[] = {
-    {kText, "strip", [](const MethodCall& call) { return Strip(call, Sides::kBoth); }},
-    {kText, "lstrip", [](const MethodCall& call) { return Strip(call, Sides::kLeft); }},
-    {kText, "rstrip", [](const MethodCall& call) { return Strip(call, Sides::kRight); }},
-    {kText, "split", [](const MethodCall& call) { return Split(call, From::kLeft); }},
-    {kText, "rsplit", [](const MethodCall& call) { return Split(call, From::kRight); }},
+    {kText, "strip", [](Call call) { return Strip(call, Sides::kBoth); }},
+    {kText, "lstrip", [](Call call) { return Strip(call, Sides::kLeft); }},
+    {kText, "rstrip", [](Call call) { return Strip(call, Sides::kRight); }},
+    {kText, "split", [](Call call) { return Split(call, From::kLeft); }},
+    {kText, "rsplit", [](Call call) { return Split(call, From::kRight); }},
     {kText, "splitlines", Lines},
-    {kText, "startswith", [](const MethodCall& call) { return HasAffix(call, End::kFront); }},
-    {kText, "endswith", [](const MethodCall& call) { return HasAffix(call, End::kBack); }},
-    {kText, "removeprefix", [](const MethodCall& call) { return RemoveAffix(call, End::kFront); }},
-    {kText, "removesuffix", [](const MethodCall& call) { return RemoveAffix(call, End::kBack); }},
+    {kText, "startswith", [](Call call) { return HasAffix(call, End::kFront); }},
+    {kText, "endswith", [](Call call) { return HasAffix(call, End::kBack); }},
+    {kText, "removeprefix", [](Call call) { return RemoveAffix(call, End::kFront); }},
+    {kText, "removesuffix", [](Call call) { return RemoveAffix(call, End::kBack); }},
     {kText, "replace", ReplaceAll},
-    {kText, "find", [](const MethodCall& call) { return FindSubstring(call, From::kLeft, false); }},
-    {kText, "rfind",
-     [](const MethodCall& call) { return FindSubstring(call, From::kRight, false); }},
-    {kText, "index", [](const MethodCall& call) { return FindSubstring(call, From::kLeft, true); }},
+    {kText, "find", [](Call call) { return FindSubstring(call, From::kLeft, false); }},
+    {kText, "rfind", [](Call call) { return FindSubstring(call, From::kRight, false); }},
+    {kText, "index", [](Call call) { return FindSubstring(call, From::kLeft, true); }},
     {kText, "count", CountSubstring},
     {kText, "join", JoinTexts},
-    {kText, "upper", [](const MethodCall& call) { return ChangeCase(call, Case::kUpper); }},
-    {kText, "lower", [](const MethodCall& call) { return ChangeCase(call, Case::kLower); }},
-    {kText, "title", [](const MethodCall& call) { return ChangeCase(call, Case::kTitle); }},
-    {kText, "capitalize", [](const MethodCall& call) { return ChangeCase(call, Case::kCapital); }},
+    {kText, "upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
+    {kText, "lower", [](Call call) { return ChangeCase(call, Case::kLower); }},
+    {kText, "title", [](Call call) { return ChangeCase(call, Case::kTitle); }},
+    {kText, "capitalize", [](Call call) { return ChangeCase(call, Case::kCapital); }},
     {kText, "isupper",
-     [](const MethodCall& call) -> Result<Value> {
+     [](Call call) -> Result<Value> {
        return Value::Bool(IsAll(LetterCase::kUpper, call.text().bytes()));
      }},
     {kText, "islower",
-     [](const MethodCall& call) -> Result<Value> {
+     [](Call call) -> Result<Value> {
        return Value::Bool(IsAll(LetterCase::kLower, call.text().bytes()));
      }},
     {kText, "isdigit",
-     [](const MethodCall& call) -> Result<Value> {
-       return Value::Bool(IsDigit(call.text().bytes()));
-     }},
+     [](Call call) -> Result<Value> { return Value::Bool(IsDigit(call.text().bytes())); }},
     {kText, "isspace",
-     [](const MethodCall& call) -> Result<Value> {
+     [](Call call) -> Result<Value> {
        const TextRange left = StripRange(call.text().bytes(), Sides::kLeft, StripSet::kSpace);
        return Value::Bool(!call.text().empty() && left.begin == left.end);
      }},
     {kDict, "get", GetWithDefault},
-    {kDict, "keys", [](const MethodCall& call) { return ViewOf(call, View::kKeys); }},
-    {kDict, "values", [](const MethodCall& call) { return ViewOf(call, View::kValues); }},
-    {kDict, "items", [](const MethodCall& call) { return ViewOf(call, View::kItems); }},
-    {kDict, "copy", [](const MethodCall& call) -> Result<Value> { return call.self; }},
-    {kList, "count", [](const MethodCall& call) { return CountItems(call, false); }},
-    {kList, "index", [](const MethodCall& call) { return CountItems(call, true); }},
+    {kDict, "keys", [](Call call) { return ViewOf(call, View::kKeys); }},
+    {kDict, "values", [](Call call) { return ViewOf(call, View::kValues); }},
+    {kDict, "items", [](Call call) { return ViewOf(call, View::kItems); }},
+    {kDict, "copy", [](Call call) -> Result<Value> { return call.self; }},
+    {kList, "count", [](Call call) { return CountItems(call, false); }},
+    {kList, "index", [](Call call) { return CountItems(call, true); }},
     {Value::Kind::kLoop, "cycle", Cycle},
 };
 

@@ -136,7 +136,7 @@ Result<Value> Sum(Call call) {
   return sum;
 }
 
-constexpr Filter kNumberFilters[] = {
+constexpr Filter kFilters[] = {
     {"int", ToInteger}, {"float", ToFloat},   {"abs", Absolute},
     {"round", Round},   {"length", Length},   {"count", Length},
     {"sum", Sum},       {"default", Default}, {"d", Default},
@@ -145,7 +145,7 @@ constexpr Filter kNumberFilters[] = {
 }  // namespace
 
 std::span<const Filter> NumberFilters() {
-  return kNumberFilters;
+  return kFilters;
 }
 
 }  // namespace kvcache::jinja

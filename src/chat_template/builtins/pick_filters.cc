@@ -94,7 +94,7 @@ Result<Value> Attr(Call call) {
   return GetAttribute(call.input, name.bytes(), call.env);
 }
 
-constexpr Filter kPickFilters[] = {
+constexpr Filter kFilters[] = {
     {"map", Map},
     {"select", [](Call call) { return Pick(call, Subject::kItem, Keep::kPassing); }},
     {"reject", [](Call call) { return Pick(call, Subject::kItem, Keep::kFailing); }},
@@ -106,7 +106,7 @@ constexpr Filter kPickFilters[] = {
 }  // namespace
 
 std::span<const Filter> PickFilters() {
-  return kPickFilters;
+  return kFilters;
 }
 
 }  // namespace kvcache::jinja

@@ -13,13 +13,14 @@ struct TestCall {
   const Value* other;  // the argument; null for tests without one
   Budget& budget;
 };
+using Call = const TestCall&;
 
-Result<bool> Divides(const TestCall& call) {
+Result<bool> Divides(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const Value rest, Operate("%", call.value, *call.other, call.budget));
   return rest.IsNumber() && rest.number() == 0.0;
 }
 
-Result<bool> Same(const TestCall& call) {
+Result<bool> Same(Call call) {
   const Value& a = call.value;
   const Value& b = *call.other;
   if (a.kind() != b.kind()) return false;
@@ -28,7 +29,7 @@ Result<bool> Same(const TestCall& call) {
   return Equal(a, b, call.budget);
 }
 
-Result<bool> IsCase(const TestCall& call, LetterCase expected) {
+Result<bool> IsCase(Call call, LetterCase expected) {
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.value, call.budget));
   return IsAll(expected, text.bytes());
 }
@@ -46,24 +47,24 @@ bool IsBool(const Value& value, bool truth) {
   return value.is(Value::Kind::kBool) && value.boolean() == truth;
 }
 
-Result<bool> IsEqual(const TestCall& call) {
+Result<bool> IsEqual(Call call) {
   return Equal(call.value, *call.other, call.budget);
 }
-Result<bool> IsUnequal(const TestCall& call) {
+Result<bool> IsUnequal(Call call) {
   return Not(IsEqual(call));
 }
-Result<bool> IsLess(const TestCall& call) {
+Result<bool> IsLess(Call call) {
   return Less(call.value, *call.other, call.budget);
 }
-Result<bool> IsMore(const TestCall& call) {
+Result<bool> IsMore(Call call) {
   return Less(*call.other, call.value, call.budget);
 }
 // Not the negation of IsMore: NaN is neither less, equal nor more, and kinds without order fail.
-Result<bool> IsAtMost(const TestCall& call) {
+Result<bool> IsAtMost(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const bool less, IsLess(call));
   return less ? Result<bool>(true) : IsEqual(call);
 }
-Result<bool> IsAtLeast(const TestCall& call) {
+Result<bool> IsAtLeast(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const bool more, IsMore(call));
   return more ? Result<bool>(true) : IsEqual(call);
 }
@@ -100,24 +101,21 @@ enum class Takes : std::uint8_t { kNothing, kOne };
 struct Test {
   std::string_view name;
   Takes takes;
-  Result<bool> (*run)(const TestCall& call);
+  Result<bool> (*run)(Call call);
 };
 
-Result<bool> IsEven(const TestCall& call) {
+Result<bool> IsEven(Call call) {
   const Value two(std::int64_t{2});
   return Divides({call.value, &two, call.budget});
 }
 
 const Test kTests[] = {
-    {"odd", Takes::kNothing, [](const TestCall& call) { return Not(IsEven(call)); }},
+    {"odd", Takes::kNothing, [](Call call) { return Not(IsEven(call)); }},
     {"even", Takes::kNothing, IsEven},
     {"divisibleby", Takes::kOne, Divides},
-    {"upper", Takes::kNothing,
-     [](const TestCall& call) { return IsCase(call, LetterCase::kUpper); }},
-    {"lower", Takes::kNothing,
-     [](const TestCall& call) { return IsCase(call, LetterCase::kLower); }},
-    {"in", Takes::kOne,
-     [](const TestCall& call) { return Contains(*call.other, call.value, call.budget); }},
+    {"upper", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kUpper); }},
+    {"lower", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kLower); }},
+    {"in", Takes::kOne, [](Call call) { return Contains(*call.other, call.value, call.budget); }},
     {"sameas", Takes::kOne, Same},
     {"equalto", Takes::kOne, IsEqual},
     {"eq", Takes::kOne, IsEqual},

@@ -150,7 +150,7 @@ Result<Value> AsText(Call call) {
   return TextResult(call, TextOf(call.input, call.budget()));
 }
 
-constexpr Filter kTextFilters[] = {
+constexpr Filter kFilters[] = {
     {"trim", Trim},
     {"upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
     {"lower", [](Call call) { return ChangeCase(call, Case::kLower); }},
@@ -170,7 +170,7 @@ constexpr Filter kTextFilters[] = {
 }  // namespace
 
 std::span<const Filter> TextFilters() {
-  return kTextFilters;
+  return kFilters;
 }
 
 }  // namespace kvcache::jinja
