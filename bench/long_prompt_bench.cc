@@ -2,7 +2,7 @@
 //
 //   long_prompt_bench --model M.gguf --ctx 32768 --prompt 30000 --busy 2
 //
-// First all goes on by itself: streams that generate, the long prompt, and a short one. Then all of it at once, with
+// First all continues by itself: streams that generate, the long prompt, and a short one. Then all of it at once, with
 // chunks that follow time, and with chunks of a whole pass. Each request must have the logits and the tokens that it
 // has by itself.
 #include <CLI/CLI.hpp>

@@ -59,7 +59,7 @@ class BusyLoops {
   std::vector<std::thread> threads_;
 };
 
-// Keeps a text from its end, so that streams go on as long as they are measured.
+// Keeps a text from its end, so that streams continue as long as they are measured.
 class NoEnd final : public TokenConstraint {
  public:
   explicit NoEnd(const Engine& engine) : engine_(engine) {}

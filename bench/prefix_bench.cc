@@ -82,7 +82,7 @@ class Bench {
     cache_->Close(plan.request, ++now_);
   }
 
-  // Begins and ends a request that matches `matched` tokens and goes on otherwise.
+  // Begins and ends a request that matches `matched` tokens and continues otherwise.
   void Time(std::uint64_t conversation, Position matched, Position node, Times& times) {
     Keys keys = KeysOf(conversation, matched);
     for (int i = 0; i < kTurn; ++i) keys.push_back(~std::uint64_t{0} - ++unique_);

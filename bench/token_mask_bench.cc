@@ -52,7 +52,7 @@ TokenMask MaskOf(const std::shared_ptr<const TokenTable>& table, const char* sch
   return TokenMask(table, std::make_shared<const Grammar>(GrammarOf(schema)));
 }
 
-// Returns whether the mask behind `text` allows each token that goes on there, and no other.
+// Returns whether the mask behind `text` allows each token that continues there, and no other.
 bool IsRight(const TokenTable& table, TokenMask& mask, const char* schema,
              const std::string& text) {
   GrammarAutomaton automaton(GrammarOf(schema));

@@ -1,7 +1,7 @@
 // Drafters propose the next tokens of a text. An engine evaluates a proposal in one pass and keeps the
 // tokens that it would have sampled anyway: the text is the same with and without a drafter, token by
 // token, for every sampler and seed. Only the time differs (GenerateRequest::drafter). After an error of a
-// drafter, the answer goes on without it.
+// drafter, the answer continues without it.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -44,7 +44,7 @@ class Drafter {
   virtual ~Drafter() = default;
   // Says which of the engine's sequences has the text. Drafters that read the cache need it.
   virtual void SetSequence(SequenceId /*sequence*/) {}
-  // Begins a text, or goes on with the last one if `text` begins with it.
+  // Begins a text, or continues with the last one if `text` begins with it.
   virtual Status Begin(std::span<const std::int32_t> text) = 0;
   // Says that `token` is the next one of the text.
   virtual Status Add(std::int32_t token) = 0;

@@ -1,4 +1,4 @@
-// Remembers which prefixes have a state in a cache, and decides what to reuse, keep and let go.
+// Remembers which prefixes have a state in a cache, and decides what to reuse, keep and evict.
 //
 //   PrefixCache prefixes(states, {.divisible = true});
 //   PrefixPlan plan = *prefixes.Begin({.keys = prompt}, now);
@@ -59,11 +59,11 @@ struct PrefixOptions {
   // matching prefix computes at most as many of the matching tokens again.
   Position recompute_bound = 512;
   // What an exact state costs beside the tokens, in tokens. Without `divisible`, states inside an edge
-  // are let go of in this proportion.
+  // are evicted in this proportion.
   Position state_tokens = 0;
   // FollowedBy finds something. It takes up to 256 bytes for each key, at most 32 MiB.
   bool finds_continuations = false;
-  // Prompt tokens whose reuse is remembered after they were let go of, to learn from.
+  // Prompt tokens whose reuse is remembered after they were evicted, to learn from.
   std::int64_t history_tokens = 64 << 20;
 };
 
@@ -91,7 +91,7 @@ struct PrefixMiss {
 
 // The first position where the prompt and the nearest cached prompt differ.
 struct PrefixDifference {
-  Position position = -1;  // -1: no cached prompt goes on from there
+  Position position = -1;  // -1: no cached prompt continues from there
   PrefixKey cached = 0;
   PrefixKey prompt = 0;
 };
@@ -129,7 +129,7 @@ struct PrefixNodeView {
   Position begin = 0;
   Position end = 0;
   bool has_state = false;  // a state that covers [0, end)
-  std::int32_t live = 0;   // requests that go on from here
+  std::int32_t live = 0;   // requests that continue from here
   bool pinned = false;
   std::int32_t children = 0;  // nodes whose parent it is
 };
@@ -167,7 +167,7 @@ class PrefixCache {
                             std::size_t max, std::vector<PrefixKey>& keys) const = 0;
 
   // Lets go of about `tokens` tokens (at least one state), of what is worth least. Returns the number
-  // of tokens that left the trie, or -1 if all that is left is in use or pinned. A state can be let go
+  // of tokens that left the trie, or -1 if all that is left is in use or pinned. A state can be evicted
   // of without any token, so 0 is progress.
   virtual std::int64_t Evict(std::int64_t tokens) = 0;
 

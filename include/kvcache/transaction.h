@@ -107,7 +107,7 @@ class Transaction {
   //                     for each member. The transaction is isolated, or has ended.
   //   kUnsupported      A recurrent state cannot be computed there, see above.
   //   any other code    The backend failed. The transaction is rolled back.
-  // After the first two the transaction goes on.
+  // After the first two the transaction continues.
   Status Commit(std::span<const Position> tokens);
   Status Commit(std::initializer_list<Position> tokens) {
     return Commit(std::span(tokens.begin(), tokens.size()));

@@ -30,7 +30,7 @@ struct GenerateRequest {
   std::int32_t max_tokens = -1;
   SamplingParams sampling = {};
   std::vector<std::string> stop = {};  // the text ends before the first of these
-  // Lengths of the prompt where its messages end, ascending: later prompts may go on from there.
+  // Lengths of the prompt where its messages end, ascending: later prompts may continue from there.
   std::vector<Position> restore_points = {};
   // Is called with whole UTF-8 characters as they are generated. When it returns false, generation
   // stops and it is not called again.

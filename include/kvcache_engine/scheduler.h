@@ -11,10 +11,10 @@
 // and what it evaluates becomes a prefix for others, also if it is cancelled.
 //
 // If the engine has a store (Engine::UseStore), a request also begins with what the store has. Other
-// requests go on while it is read, and what is evaluated is written behind.
+// requests continue while it is read, and what is evaluated is written behind.
 //
 // If the pool has too few cells, the prefixes that are worth least go first. If there are none left, a
-// request is parked: its tokens are kept as a prefix as long as possible, and it goes on later. A
+// request is parked: its tokens are kept as a prefix as long as possible, and it continues later. A
 // request's logits have the same bits, whatever happened to it.
 //
 // Drafts of requests are verified in the same passes, and count as tokens of a step.
@@ -94,7 +94,7 @@ struct RequestResult {
   double total_ms = 0.0;
 };
 
-// Decides which tokens a text may go on with. It belongs to one request while that lives, and is called on the
+// Decides which tokens a text may continue with. It belongs to one request while that lives, and is called on the
 // engine's thread, in this order for each token.
 class TokenConstraint {
  public:
@@ -115,7 +115,7 @@ struct ScheduledRequest {
   // The token that reaches max_tokens is evaluated too, for a text that continues the answer.
   bool evaluates_last = false;
   std::uint64_t salt = 0;  // requests with other salts share nothing
-  // Lengths of the prompt where its messages end, ascending: later prompts may go on from there.
+  // Lengths of the prompt where its messages end, ascending: later prompts may continue from there.
   std::vector<Position> restore_points{};
   // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
   // up (SchedulerOptions). The text is the same. Only this request has it while it lives. A model with an
@@ -137,7 +137,7 @@ struct ScheduledRequest {
   // Called once, when it gets its first sequence, with what is known then: `parked`, `recomputed` and
   // `restore_ms` may grow.
   std::function<void(const ReuseReport& reuse)> on_started{};
-  // Called with each token. Returns whether to go on.
+  // Called with each token. Returns whether to continue.
   std::function<bool(std::int32_t token)> on_token{};
   // Called with the logits [vocabulary] that each token is drawn from; `length` tokens were evaluated.
   std::function<void(Position length, std::span<const float> logits)> on_logits{};

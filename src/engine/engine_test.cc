@@ -190,7 +190,7 @@ TEST_F(EngineTest, ForkSharesAndGivesTheSameBits) {
   EXPECT_FALSE(second.ForkFrom(first, 21).ok());
 }
 
-TEST_F(EngineTest, TruncateAndGoOnAnotherWay) {
+TEST_F(EngineTest, TruncateAndContinueAnotherWay) {
   const auto engine = Open({.context = 64});
   Session session(*engine, SequenceId{0});
   ASSERT_TRUE(session.Append(SomeTokens(20)).ok());

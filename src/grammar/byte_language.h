@@ -9,7 +9,7 @@
 
 namespace kvcache {
 
-// Knows which strings may go on. States are numbered as they are found and keep their numbers.
+// Knows which strings may continue. States are numbered as they are found and keep their numbers.
 class ByteReader {
  public:
   using State = std::int32_t;
@@ -18,7 +18,7 @@ class ByteReader {
   virtual ~ByteReader() = default;
   // kDead: there is no such string.
   virtual State start() = 0;
-  // Returns kDead if no string goes on so.
+  // Returns kDead if no string continues so.
   virtual State Next(State state, unsigned char byte) = 0;
   // Returns whether a string may end here.
   virtual bool Accepts(State state) = 0;

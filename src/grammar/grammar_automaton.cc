@@ -24,7 +24,7 @@ std::int32_t GrammarAutomaton::PlaceId(const Place& place) {
   return found->second;
 }
 
-// A rule at the end of an alternative goes on where that one's rule does, so lists need no stack.
+// A rule at the end of an alternative continues where that one's rule does, so lists need no stack.
 void GrammarAutomaton::Close(Place place) {
   while (static_cast<std::size_t>(place.index) == SequenceAt(place).size()) {
     if (place.parent == kEnd) {
@@ -124,11 +124,11 @@ bool GrammarAutomaton::IsEnd(State state) {
   const auto at = static_cast<std::size_t>(state);
   if (states_[at].places.empty() || !states_[at].accepts) return states_[at].places.empty();
   if (states_[at].is_end < 0) {
-    bool goes_on = false;
-    for (int byte = 0; byte < 256 && !goes_on; ++byte) {
-      goes_on = Next(state, static_cast<unsigned char>(byte)) != kDead;
+    bool continues = false;
+    for (int byte = 0; byte < 256 && !continues; ++byte) {
+      continues = Next(state, static_cast<unsigned char>(byte)) != kDead;
     }
-    states_[at].is_end = goes_on || full_ ? 0 : 1;
+    states_[at].is_end = continues || full_ ? 0 : 1;
   }
   return states_[at].is_end != 0;
 }

@@ -1,4 +1,4 @@
-// Reads a text byte by byte and knows whether a grammar may go on with it.
+// Reads a text byte by byte and knows whether a grammar may continue with it.
 //
 // A state is the set of all places in the grammar where the text may be. States are numbered as they are
 // found, and each remembers its successors, so a known step is one look-up.
@@ -48,7 +48,7 @@ class GrammarAutomaton {
   static constexpr State kUnknown = -2;
   static constexpr std::int32_t kEnd = -1;
 
-  // A place in front of a symbol, or within one, and the place where its rule goes on.
+  // A place in front of a symbol, or within one, and the place where its rule continues.
   struct Place {
     std::int32_t rule = 0;
     std::int32_t alternative = 0;
@@ -69,7 +69,7 @@ class GrammarAutomaton {
     return SequenceAt(place)[static_cast<std::size_t>(place.index)];
   }
   std::int32_t PlaceId(const Place& place);
-  // Puts a place of `old`, and those where its rules go on, into the places again.
+  // Puts a place of `old`, and those where its rules continue, into the places again.
   std::int32_t MovePlace(const std::vector<Place>& old, std::int32_t place);
   // Adds all places in front of bytes that follow from this one to `found_`.
   void Close(Place place);

@@ -252,8 +252,8 @@ class NumberReader final : public ByteReader {
   static void CountRun(Reading& next, int digit) {
     if (next.known == kDigitsOfDouble) return;
     ++next.known;
-    const bool goes_on = next.run > 0 && digit == (next.nines ? 9 : 0);
-    next.run = goes_on ? next.run + 1 : digit == 0 || digit == 9 ? 1 : 0;
+    const bool continues = next.run > 0 && digit == (next.nines ? 9 : 0);
+    next.run = continues ? next.run + 1 : digit == 0 || digit == 9 ? 1 : 0;
     next.nines = digit == 9;
   }
 
@@ -338,7 +338,7 @@ class NumberReader final : public ByteReader {
     return known->second;
   }
 
-  // Returns the state of a beginning, or kDead if no number goes on so.
+  // Returns the state of a beginning, or kDead if no number continues so.
   State Live(const Reading& read) {
     if (full_) return kDead;
     if (read.phase >= Phase::kE) return ExponentCanEnd(read) ? StateOf(read) : kDead;

@@ -1,4 +1,4 @@
-// Allows only the tokens whose text a grammar goes on with.
+// Allows only the tokens whose text a grammar continues with.
 //
 //   const auto table = TokenTable::Make(pieces, ends);      once for a vocabulary
 //   TokenMask mask(table, grammar);                         for each text

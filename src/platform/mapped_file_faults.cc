@@ -26,7 +26,7 @@ std::array<std::atomic<const MappedRange*>, 64> ranges{};
 
 std::atomic<void (*)()> fatal_hook{nullptr};
 
-// Where the thread goes on after a failed read; null outside RunGuarded.
+// Where the thread continues after a failed read; null outside RunGuarded.
 thread_local sigjmp_buf* guard = nullptr;
 
 void OnBusError(int signal, siginfo_t* info, void* /*context*/) {

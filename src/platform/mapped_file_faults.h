@@ -1,6 +1,6 @@
 // What happens when a mapped file has no bytes for a read: another process cut it short, or its disk failed.
 //
-// Such a read raises SIGBUS. Code that needs no clean-up can be left then, and its caller goes on. Other code
+// Such a read raises SIGBUS. Code that needs no clean-up can be left then, and its caller continues. Other code
 // cannot: the process ends, and says which file it was.
 //
 // Thread safety: free functions, from any number of threads.

@@ -89,7 +89,7 @@ void Continuations::Replaced(std::uint64_t number, const PrefixNode& other) {
 void Continuations::Clear() {
   places_.clear();
   used_ = 0;
-  // Nodes that are there stay known: later keys may go on from them.
+  // Nodes that are there stay known: later keys may continue from them.
   std::erase_if(nodes_, [](const auto& entry) { return entry.second.node == nullptr; });
   max_nodes_ = std::max(max_nodes_, 2 * nodes_.size());
 }

@@ -74,7 +74,7 @@ TEST_P(ContinuationsTest, TheLongestMatchWins) {
   EXPECT_EQ(After(Range(112, 120), 1), Keys{8});
 }
 
-TEST_P(ContinuationsTest, GoesOnAcrossNodes) {
+TEST_P(ContinuationsTest, ContinuesAcrossNodes) {
   Keys edited = Range(100, 150);
   edited.push_back(9);
   Store(Range(100, 200));

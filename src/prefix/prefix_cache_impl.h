@@ -46,9 +46,9 @@ class PrefixCacheImpl final : public PrefixCache {
     Position prompt = 0;
     Position known = 0;          // keys of the prompt that were seen before
     Position extended = 0;       // the greatest length given to Extend, or resumed
-    PrefixNode* node = nullptr;  // protected: the deepest node that the request goes on from
+    PrefixNode* node = nullptr;  // protected: the deepest node that the request continues from
   };
-  // Where a prompt goes on.
+  // Where a prompt continues.
   struct Found {
     PrefixMatch match;
     PrefixNode* node = nullptr;  // whose edge has the key before `resumed`; the root if that is 0

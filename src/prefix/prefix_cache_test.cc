@@ -192,7 +192,7 @@ TEST_F(PrefixCacheTest, PinnedPrefixesStayUntilTheirTime) {
   EXPECT_EQ(Known(Range(0, 100)), 60);
   EXPECT_EQ(Known(Range(1000, 100)), 0);
   now_ += 60;
-  cache_->Close(PrefixRequest{999}, now_);  // the clock goes on
+  cache_->Close(PrefixRequest{999}, now_);  // the clock continues
   EXPECT_EQ(cache_->Evict(1000), 60);
   EXPECT_TRUE(states_.held.empty());
 }

@@ -1,4 +1,4 @@
-// What is let go of, and what is kept on purpose.
+// What is evicted, and what is kept on purpose.
 #include <algorithm>
 #include <utility>
 

@@ -24,7 +24,7 @@ struct PrefixNode {
   Position end = 0;
   std::uint64_t number = 0;                // unique
   PrefixState state = PrefixState::kNone;  // covers [0, end)
-  std::int32_t live = 0;                   // requests that go on from here
+  std::int32_t live = 0;                   // requests that continue from here
   bool restore_point = false;              // the caller's own
   double pinned_until = kNeverPinned;
   std::uint64_t used = 0;  // the number of the last use: how many requests had ended

@@ -117,7 +117,7 @@ void ReturnPolicy::FindLeast(Part part, Min& min) const {
   }
 }
 
-// States at restore points of the caller go last: the next prompt probably goes on from one.
+// States at restore points of the caller go last: the next prompt probably continues from one.
 PrefixNode* ReturnPolicy::Next(std::int64_t tokens) {
   history_.SetHeld(tokens);
   Min min;

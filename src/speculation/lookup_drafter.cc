@@ -25,9 +25,9 @@ std::unique_ptr<Drafter> MakeLookupDrafter() {
 
 Status LookupDrafter::Begin(std::span<const std::int32_t> text) {
   const auto last = std::span<const std::int32_t>(tokens_).subspan(begin_);
-  const bool goes_on =
+  const bool continues =
       last.size() <= text.size() && std::equal(last.begin(), last.end(), text.begin());
-  if (!goes_on) begin_ = tokens_.size();
+  if (!continues) begin_ = tokens_.size();
   if (tokens_.size() > kMaxTokens) {
     tokens_.clear();
     begin_ = 0;

@@ -45,7 +45,7 @@ TEST(LookupDrafter, RemembersEarlierTexts) {
   ASSERT_TRUE(drafter->Begin(Tokens{1, 2, 3, 4, 5}).ok());
   ASSERT_TRUE(drafter->Begin(Tokens{9, 1, 2, 3}).ok());
   EXPECT_EQ(Proposed(*drafter, 2), (Tokens{4, 5}));
-  // A text that goes on is not read twice, and no match crosses the border of two texts.
+  // A text that continues is not read twice, and no match crosses the border of two texts.
   ASSERT_TRUE(drafter->Begin(Tokens{9, 1, 2, 3, 5, 9, 1}).ok());
   EXPECT_EQ(Proposed(*drafter, 2), Tokens{});
   ASSERT_TRUE(drafter->Begin(Tokens{4, 5, 9}).ok());

@@ -161,7 +161,7 @@ class MemoryStoreImpl final : public MemoryStore {
   std::int64_t SetBudget(std::int64_t bytes) override {
     std::unique_lock lock(mutex_);
     budget_bytes_ = std::max<std::int64_t>(0, bytes);
-    MakeRoom(lock, 0);
+    EnsureCapacity(lock, 0);
     return *held_;
   }
   std::int64_t held_bytes() const override { return *held_; }
@@ -201,7 +201,7 @@ class MemoryStoreImpl final : public MemoryStore {
       const std::int64_t counted = HeldBy(payload_bytes);
       if (!HasRoomLocked(payload_bytes) || !CanMakeRoom(counted)) return NoRoom(payload_bytes);
       if (const auto old = objects_.find(id); old != objects_.end()) Erase(old);
-      MakeRoom(lock, counted);
+      EnsureCapacity(lock, counted);
       if (*held_ + counted > budget_bytes_) return NoRoom(payload_bytes);
       content->Count(counted);
     }
@@ -221,7 +221,7 @@ class MemoryStoreImpl final : public MemoryStore {
   }
 
   // Others may use the store while the hook is called. Waits for objects that others evict.
-  void MakeRoom(std::unique_lock<std::mutex>& lock, std::int64_t bytes) {
+  void EnsureCapacity(std::unique_lock<std::mutex>& lock, std::int64_t bytes) {
     while (*held_ - leaving_bytes_ + bytes > budget_bytes_ && !order_.empty()) {
       const auto oldest = objects_.find(order_.front());
       const ObjectId id = oldest->first;

@@ -120,13 +120,13 @@ TEST_F(MemoryStoreTest, ReadersDoNotWaitForAnEviction) {
   store_->SetBudget(300'000);
   ASSERT_TRUE(store_->Put(TestId(1), TestPayload(1, 200'000)).ok());
   ASSERT_TRUE(store_->Put(TestId(2), TestPayload(2, 20'000)).ok());
-  std::promise<void> evicting, goes_on;
+  std::promise<void> evicting, continues;
   std::vector<ObjectId> evicted;
   store_->SetEvictionHook([&](const ObjectId& id, std::span<const std::byte> payload) {
     evicted.push_back(id);
     EXPECT_EQ(payload.size(), 200'000u);
     evicting.set_value();
-    goes_on.get_future().wait();
+    continues.get_future().wait();
   });
   std::thread writer([&] { EXPECT_TRUE(store_->Put(TestId(3), TestPayload(3, 150'000)).ok()); });
   evicting.get_future().wait();
@@ -145,7 +145,7 @@ TEST_F(MemoryStoreTest, ReadersDoNotWaitForAnEviction) {
   });
   std::this_thread::sleep_for(std::chrono::milliseconds(20));
   EXPECT_FALSE(has_removed);
-  goes_on.set_value();
+  continues.set_value();
   for (std::thread* thread : {&writer, &second, &remover}) thread->join();
   store_->SetEvictionHook(nullptr);
   EXPECT_EQ(evicted, std::vector<ObjectId>{TestId(1)});

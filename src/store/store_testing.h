@@ -106,7 +106,7 @@ class FaultyStore final : public Store {
   std::atomic<bool> is_broken{false};
 };
 
-// A clock that goes on when a test says so.
+// A clock that continues when a test says so.
 class ManualClock {
  public:
   using TimePoint = std::chrono::steady_clock::time_point;

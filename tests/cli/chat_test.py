@@ -53,7 +53,7 @@ class Piped(ChatTest):
         out, err = self.run_chat(self.chat, script, "--json", "--temp", "0")
         answers = [json.loads(line) for line in out.splitlines()]
         self.assertEqual(len(answers), 5)
-        # Back on the first branch, the prompt goes on behind all that this branch had evaluated.
+        # Back on the first branch, the prompt continues behind all that this branch had evaluated.
         fourth = answers[3]["reuse"]
         held = answers[1]["prompt_tokens"] + len(answers[1]["tokens"])
         self.assertGreaterEqual(fourth["restored"], held - 1)

@@ -70,7 +70,7 @@ class SnapshotExactness : public ::testing::TestWithParam<ModelCase> {
 
   void Clear(SequenceId sequence) { ASSERT_TRUE(cache().Remove(sequence, 0, kEndOfSequence).ok()); }
 
-  // Restores the sequence and goes on with the true tokens.
+  // Restores the sequence and continues with the true tokens.
   void ExpectRestored(Engine& engine, SequenceId sequence, const Snapshot& snapshot) {
     SCOPED_TRACE("restored to " + std::to_string(snapshot.end()));
     const Status status = engine.cache().snapshots()->Restore(sequence, &snapshot, snapshot.end());

@@ -270,7 +270,7 @@ class Idle(unittest.TestCase):
 
 
 class Killed(unittest.TestCase):
-    """After kill -9 under load, clients that try again go on, and prefixes are found."""
+    """After kill -9 under load, clients that try again continue, and prefixes are found."""
 
     def test(self):
         folder = tempfile.mkdtemp(prefix="kvcache-killed-")

@@ -138,7 +138,7 @@ void CacheDriver::RunBegin(const ScriptStep& step, Status& status, StatusCode& e
   max_tokens_[step.slot] = step.begin;
 }
 
-// A transaction goes on after an invalid commit. An error of the backend rolls it back.
+// A transaction continues after an invalid commit. An error of the backend rolls it back.
 void CacheDriver::RunCommit(const ScriptStep& step, Status& status, StatusCode& expected) {
   std::optional<Transaction>& transaction = transactions_[step.slot];
   if (!transaction.has_value()) return;

@@ -66,7 +66,7 @@ class TensorList {
   // Adds the last norm, and the output matrix if it is not tied.
   void Output(const std::string& norm = "output_norm.weight");
   // Adds a draft head's own tensors: it joins the embedding of a token and the state of the one before it,
-  // and goes on with a layer.
+  // and continues with a layer.
   void DraftHead(const std::string& block);
   void All(AttentionExtras extras);  // the tensors of a whole decoder
 

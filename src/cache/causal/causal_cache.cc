@@ -140,7 +140,7 @@ Status CausalCache::Remove(SequenceId id, Position begin, Position end) {
 
 Status CausalCache::RemoveMiddle(SequenceId id, Position begin, Position end) {
   parts_.captures.Cancel(id);
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->MakeRoomForRemoval(id, end));
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->EnsureCapacityForRemoval(id, end));
   KVCACHE_ASSIGN_OR_RETURN(const MiddleRemoval removal, parts_.cells.RemoveMiddle(id, begin, end));
   pass_.End();
   for (int layer = 0; layer < parts_.storage.layers().size(); ++layer) {

@@ -87,7 +87,7 @@ Status CausalPass::CheckFreeCells(std::int32_t size, std::span<const Eviction> e
       parts_.eviction.plan_fits() && parts_.cells.holds().empty() && !parts_.transactions.any();
   if (free >= size || fits) return Status::Ok();
   std::int32_t available = 0;
-  Status status = parts_.pool->MakeRoom(size, evictions, nullptr, available);
+  Status status = parts_.pool->EnsureCapacity(size, evictions, nullptr, available);
   if (status.code() != StatusCode::kCacheFull) {
     return std::move(status).WithContext("materialising a snapshot for the batch");
   }

@@ -162,15 +162,15 @@ Status SnapshotPool::CheckRemoveMiddle(SequenceId id, Position end) const {
   return cells_->CheckRemoveMiddle(id, end, holds);
 }
 
-Status SnapshotPool::MakeRoomForRemoval(SequenceId id, Position end) {
+Status SnapshotPool::EnsureCapacityForRemoval(SequenceId id, Position end) {
   while (!lazy_.empty() && !cells_->CheckRemoveMiddle(id, end, {}).ok()) {
     KVCACHE_RETURN_IF_ERROR(Materialize(*lazy_.oldest()));
   }
   return Status::Ok();
 }
 
-Status SnapshotPool::MakeRoom(std::int32_t needed, std::span<const Eviction> evictions,
-                              const CausalSnapshot* keep, std::int32_t& available) {
+Status SnapshotPool::EnsureCapacity(std::int32_t needed, std::span<const Eviction> evictions,
+                                    const CausalSnapshot* keep, std::int32_t& available) {
   available = cells_->cells_without_drafts() + cells_->CountFreed(evictions);
   if (available >= needed || lazy_.empty()) {
     return available >= needed ? Status::Ok() : CacheFull("");

@@ -76,8 +76,8 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // Materialises snapshots, the oldest first, until `needed` cells are free once these evictions
   // are done. Never `keep`. Errors: kCacheFull, with the numbers of cells in `available`, before
   // anything is materialised; kOutOfMemory, and the backend's, after some were.
-  Status MakeRoom(std::int32_t needed, std::span<const Eviction> evictions,
-                  const CausalSnapshot* keep, std::int32_t& available);
+  Status EnsureCapacity(std::int32_t needed, std::span<const Eviction> evictions,
+                        const CausalSnapshot* keep, std::int32_t& available);
   // Returns the number of cells that are free once these evictions are done, without the drafts and
   // all snapshots, or less if that is at least `needed`. Errors: kOutOfMemory.
   Result<std::int32_t> CountAvailable(std::int64_t needed,
@@ -89,7 +89,7 @@ class SnapshotPool : public std::enable_shared_from_this<SnapshotPool> {
   // CellTable::CheckRemoveMiddle, as if all snapshots were materialised; and materialises them,
   // the oldest first, until the removal fits. Errors: kOutOfMemory, and the backend's.
   Status CheckRemoveMiddle(SequenceId id, Position end) const;
-  Status MakeRoomForRemoval(SequenceId id, Position end);
+  Status EnsureCapacityForRemoval(SequenceId id, Position end);
   Status Materialize(CausalSnapshot& snapshot);
 
   // Returns kInvalidArgument if a layer of a page has another shape than in the cache or in the first page.

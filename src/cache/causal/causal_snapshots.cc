@@ -119,12 +119,12 @@ Status CausalSnapshots::BeginRestore(SequenceId sequence, const Snapshot* snapsh
   const auto drafts = static_cast<std::int32_t>(parts_.cells.drafts().size());
   std::int32_t available = 0;
   Status status =
-      needed == 0 ? Status::Ok() : parts_.pool->MakeRoom(needed + drafts, {}, own, available);
+      needed == 0 ? Status::Ok() : parts_.pool->EnsureCapacity(needed + drafts, {}, own, available);
   if (status.code() == StatusCode::kCacheFull) {
     pass_.End();
     cache_.Truncate(sequence, restoring_.begin);
     restoring_.reuses = true;
-    status = parts_.pool->MakeRoom(needed, {}, own, available);
+    status = parts_.pool->EnsureCapacity(needed, {}, own, available);
   }
   if (status.ok()) status = parts_.pool->Stage(*own, sequence, target, staged_);
   if (status.ok() && !parts_.cells.Reserve(sequence, staged_.runs.runs().size() + 1)) {

@@ -128,7 +128,7 @@ TEST_F(EncoderCacheTest, ResumingIsPossibleWhateverIsThere) {
 }
 
 // Tokens between two outputs have seen one that was replaced.
-TEST_F(EncoderCacheTest, NothingGoesOnFromWhatSawAReplacedOutput) {
+TEST_F(EncoderCacheTest, NothingContinuesFromWhatSawAReplacedOutput) {
   ASSERT_TRUE(StartForward(*cache_, {{0, 2}}).ok());
   ASSERT_TRUE(Put(10, 3).ok());
   ASSERT_TRUE(StartForward(*cache_, {{0, 7}}).ok());

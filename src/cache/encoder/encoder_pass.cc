@@ -170,7 +170,7 @@ Status EncoderPass::CaptureBeforePut(const Member& member) {
 Status EncoderPass::TakeEntry(Member& member, std::int32_t tokens) {
   EncoderOutput& output = parts_.outputs[Index(member.sequence)];
   KVCACHE_RETURN_IF_ERROR(CaptureBeforePut(member));
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->MakeRoom(output.entry, nullptr));
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->EnsureCapacity(output.entry, nullptr));
   if (output.entry != kNone && output.position < member.position) {
     output.first_gone = std::min(output.first_gone, output.position);
   }

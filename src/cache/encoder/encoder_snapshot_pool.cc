@@ -56,7 +56,7 @@ void EncoderSnapshotPool::Swap(EncoderSnapshot& a, EncoderSnapshot& b) {
   for (EncoderSnapshot*& lazy : lazy_) lazy = lazy == &a ? &b : lazy == &b ? &a : lazy;
 }
 
-Status EncoderSnapshotPool::MakeRoom(std::int32_t own, const EncoderSnapshot* keep) {
+Status EncoderSnapshotPool::EnsureCapacity(std::int32_t own, const EncoderSnapshot* keep) {
   for (std::size_t i = 0; i < lazy_.size();) {
     if (entries_->free_cells() > 0) break;
     if (own != EncoderOutput::kNone && entries_->ref_count(own) == 1) break;

@@ -81,7 +81,7 @@ class EncoderSnapshotPool : public std::enable_shared_from_this<EncoderSnapshotP
   Status Materialize(EncoderSnapshot& snapshot);
   // Materialises snapshots, the oldest first, until an entry is free or `own`, an entry or kNone,
   // has no other user. Never `keep`. Errors: kOutOfMemory, and the backend's.
-  Status MakeRoom(std::int32_t own, const EncoderSnapshot* keep);
+  Status EnsureCapacity(std::int32_t own, const EncoderSnapshot* keep);
   // As in SnapshotPool (causal_snapshot_pool.h), for an output of `tokens` tokens. May throw std::bad_alloc.
   Status Describe(const EncoderSnapshot& snapshot, SnapshotHeader& header) const;
   Status CopyOut(const EncoderSnapshot& snapshot, const SnapshotHeader& header,

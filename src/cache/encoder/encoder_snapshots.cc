@@ -107,7 +107,7 @@ Status EncoderSnapshots::BeginRestore(SequenceId sequence, const Snapshot* snaps
     return Status::Ok();
   }
   const std::int32_t held = parts_.outputs[Index(sequence)].entry;
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->MakeRoom(held, own));
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->EnsureCapacity(held, own));
   if (parts_.entries.free_cells() == 0) {
     pass_.End();
     parts_.Drop(sequence);

@@ -67,10 +67,10 @@ void DraftAcceptance::Move(std::int32_t from, std::int32_t to) {
     return !Overlap(to, move.from, move.length) && !Overlap(from, move.to, move.length);
   });
   if (!apart) calls_.push_back(moves_.size());
-  const bool goes_on = apart && moves_.size() > first &&
-                       moves_.back().from + moves_.back().length == from &&
-                       moves_.back().to + moves_.back().length == to;
-  if (goes_on) {
+  const bool continues = apart && moves_.size() > first &&
+                         moves_.back().from + moves_.back().length == from &&
+                         moves_.back().to + moves_.back().length == to;
+  if (continues) {
     ++moves_.back().length;
   } else {
     moves_.push_back({from, to, 1});

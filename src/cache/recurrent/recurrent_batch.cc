@@ -215,7 +215,7 @@ void RecurrentBatch::Begin() {
 }
 
 // A path is divided where its tokens are not neighbours in the batch, and at its captures. Segments
-// up to a capture write its state, and later ones go on from there.
+// up to a capture write its state, and later ones continue from there.
 const SegmentPlan& RecurrentBatch::PlanAccepted(std::span<const std::int32_t> last,
                                                 std::span<const StateCut> cuts) {
   accepted_.Clear();

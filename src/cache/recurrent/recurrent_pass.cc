@@ -80,7 +80,7 @@ Status RecurrentPass::PlanCaptures(const Batch& batch) {
 }
 
 // Beginning the pass ends the one in progress, and drops the states before the last pass.
-Status RecurrentPass::MakeRoomForPass() {
+Status RecurrentPass::EnsureCapacityForPass() {
   const auto needed =
       static_cast<std::int32_t>(batch_.prepared_sequences().size() + parts_.captures.cuts().size());
   if (parts_.states.free_cells() >= needed) return Status::Ok();
@@ -89,7 +89,8 @@ Status RecurrentPass::MakeRoomForPass() {
     const StatePoint& before = parts_.states.before(id);
     if (before.known()) dropped_.push_back(before.cell);
   }
-  return parts_.pool->MakeRoom(needed, dropped_).WithContext("materialising a recurrent state");
+  return parts_.pool->EnsureCapacity(needed, dropped_)
+      .WithContext("materialising a recurrent state");
 }
 
 Status RecurrentPass::CheckMaxStates() {
@@ -117,7 +118,7 @@ Status RecurrentPass::Prepare(const Batch& batch, ForwardMode mode) {
   KVCACHE_RETURN_IF_ERROR(rounds_.CheckStates(batch_.prepared_sequences()));
   if (!batch.parents.empty()) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(PlanCaptures(batch));
-  return MakeRoomForPass();
+  return EnsureCapacityForPass();
 }
 
 void RecurrentPass::BeginInputs() {

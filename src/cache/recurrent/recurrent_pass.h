@@ -70,7 +70,7 @@ class RecurrentPass {
   Status CheckCuts() const;
   Status PlanCaptures(const Batch& batch);
   Status PlanCaptures(std::span<const std::int32_t> accepted);
-  Status MakeRoomForPass();
+  Status EnsureCapacityForPass();
   void BeginInputs();
   void BeginStates();
   // Makes the states that the pass wrote those of its sequences.

@@ -49,7 +49,7 @@ Status RecurrentPass::ReplayAccepted(std::span<const std::int32_t> last) {
   KVCACHE_RETURN_IF_ERROR(CheckCuts());
   const std::size_t cuts = parts_.captures.cuts().size();
   const std::size_t cells = last.size() + cuts;
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->MakeRoom(static_cast<std::int32_t>(cells), {}));
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->EnsureCapacity(static_cast<std::int32_t>(cells), {}));
   const SegmentPlan& plan = batch_.PlanAccepted(last, parts_.captures.cuts());
   states_.Take(parts_.states, last.size(), cuts);
   return Compute(plan, batch_.tokens());
@@ -110,7 +110,7 @@ Status RecurrentPass::Replay(std::span<const SequenceLength> kept) {
   }
   mode_ = ForwardMode::kCompute;
   const std::size_t count = states_.before().size();
-  KVCACHE_RETURN_IF_ERROR(parts_.pool->MakeRoom(static_cast<std::int32_t>(count), {}));
+  KVCACHE_RETURN_IF_ERROR(parts_.pool->EnsureCapacity(static_cast<std::int32_t>(count), {}));
   states_.Take(parts_.states, count, parts_.captures.cuts().size());
   return count == 0 ? Status::Ok() : Compute(plan, rounds_.inputs_tokens());
 }

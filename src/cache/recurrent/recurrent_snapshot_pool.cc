@@ -158,7 +158,8 @@ std::int32_t RecurrentSnapshotPool::CountFree(std::span<const std::int32_t> drop
 }
 
 // Snapshots that share a cell share its page.
-Status RecurrentSnapshotPool::MakeRoom(std::int32_t needed, std::span<const std::int32_t> dropped) {
+Status RecurrentSnapshotPool::EnsureCapacity(std::int32_t needed,
+                                             std::span<const std::int32_t> dropped) {
   std::int32_t free = CountFree(dropped, false);
   if (free >= needed) return Status::Ok();
   if (CountFree(dropped, true) < needed) {
@@ -183,7 +184,7 @@ Result<std::int32_t> RecurrentSnapshotPool::Stage(const RecurrentSnapshot& snaps
     states_->Keep(snapshot.state_.cell);
     return snapshot.state_.cell;
   }
-  KVCACHE_RETURN_IF_ERROR(MakeRoom(1, {}));
+  KVCACHE_RETURN_IF_ERROR(EnsureCapacity(1, {}));
   const std::int32_t cell = states_->Take(StateStore::kZeros);
   Status status = FillCell(cell, snapshot.page_->bytes());
   if (status.ok()) return cell;

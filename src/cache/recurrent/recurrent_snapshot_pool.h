@@ -107,9 +107,9 @@ class RecurrentSnapshotPool : public std::enable_shared_from_this<RecurrentSnaps
   // Materialises states, the oldest first, until `needed` cells are free once a reference to each of
   // the cells `dropped` is gone. Only states that free a cell are copied. Errors: kCacheFull before
   // anything is copied; kOutOfMemory, and the backend's, after some were.
-  Status MakeRoom(std::int32_t needed, std::span<const std::int32_t> dropped);
+  Status EnsureCapacity(std::int32_t needed, std::span<const std::int32_t> dropped);
   // Returns a cell with the snapshot's state, and with a reference for the caller: the cell that it
-  // shares, or a new one with a copy. Errors: as MakeRoom, and the backend's; nothing changes but
+  // shares, or a new one with a copy. Errors: as EnsureCapacity, and the backend's; nothing changes but
   // other snapshots.
   Result<std::int32_t> Stage(const RecurrentSnapshot& snapshot);
 

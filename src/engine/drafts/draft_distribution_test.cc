@@ -12,7 +12,7 @@
 #include <vector>
 
 #include "kvcache_engine/sampling.h"
-#include "speculation/judge_drafts.h"
+#include "speculation/verify_drafts.h"
 #include "support/chi_square.h"
 
 namespace kvcache::draft_distribution_test {
@@ -86,13 +86,13 @@ class DraftDistribution : public ::testing::Test {
       Tokens text = start_;
       while (text.size() < start_.size() + kLength) {
         const Tokens drafts = proposal.Drafts(text, random);
-        const Verdict verdict = JudgeDrafts(drafts, [&](std::size_t row) -> DrawnToken {
+        const VerifiedDrafts verified = VerifyDrafts(drafts, [&](std::size_t row) -> DrawnToken {
           const std::int32_t draft = row < drafts.size() ? drafts[row] : -1;
           const std::int32_t token = rule(sampler, model_.After(text), text, draft);
           text.push_back(token);
-          return {.token = token, .goes_on = text.size() < start_.size() + kLength};
+          return {.token = token, .continues = text.size() < start_.size() + kLength};
         });
-        accepted += verdict.accepted;
+        accepted += verified.accepted;
       }
       std::size_t outcome = 0;
       for (std::size_t at = start_.size(); at < text.size(); ++at) {

@@ -83,7 +83,7 @@ TEST_P(DraftModelTest, AnswersAreThoseWithoutDrafts) {
   }
 }
 
-// A prompt is read in batches while the answer goes on; a sequence keeps the text that it read last.
+// A prompt is read in batches while the answer continues; a sequence keeps the text that it read last.
 TEST_P(DraftModelTest, ReadsALongPromptInParts) {
   sampling_.temperature = 0.0f;
   StartWithDrafts(1);

@@ -290,7 +290,7 @@ TEST_P(RestoredDraftsTest, StoresOfEnginesWithAndWithoutTheHead) {
   }
 }
 
-// A request that goes on from another one's text, and one in another process that finds it in a store.
+// A request that continues from another one's text, and one in another process that finds it in a store.
 TEST_P(RestoredDraftsTest, InAScheduler) {
   const std::shared_ptr<Store> store = std::move(*MakeMemoryStore());
   const Tokens prompt = SomeTokens(80);

@@ -152,7 +152,7 @@ TEST_P(SpeculationTest, AModelDraftsForItself) {
   }
 }
 
-TEST_P(SpeculationTest, AnAnswerGoesOnWithoutADrafterThatFails) {
+TEST_P(SpeculationTest, AnAnswerContinuesWithoutADrafterThatFails) {
   GenerateRequest request{.prompt = SomeTokens(20), .max_tokens = 24};
   const GenerateResult plain = Run(request);
   Tokens text = request.prompt;

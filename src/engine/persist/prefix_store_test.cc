@@ -144,7 +144,7 @@ TEST_P(PrefixStoreTest, GivesTheBitsOfAColdRun) {
   EXPECT_GE(second.stored, 1200) << "all but a piece";
   ExpectSame(second.logits, cold);
 
-  // A longer prompt goes on from there, and leaves its own end.
+  // A longer prompt continues from there, and leaves its own end.
   std::vector<std::int32_t> longer = tokens;
   for (const std::int32_t token : SomeTokens(150, 9)) longer.push_back(token);
   const std::vector<float> cold_longer = Cold(longer);

@@ -66,8 +66,8 @@ Status ForEachState(Store& store, const PrefixKeys& keys, std::span<const std::i
       const auto prefix = tokens.first(static_cast<std::size_t>(listed.length));
       KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, keys.StateId(chain, prefix));
       if (id.key != listed.key) continue;  // of another prompt
-      KVCACHE_ASSIGN_OR_RETURN(const bool goes_on, function({id, 0, listed.length}));
-      if (!goes_on) return Status::Ok();
+      KVCACHE_ASSIGN_OR_RETURN(const bool continues, function({id, 0, listed.length}));
+      if (!continues) return Status::Ok();
     }
   }
   return first;

@@ -19,7 +19,7 @@
 
 namespace kvcache {
 
-// Is given a state. Returns whether the search goes on.
+// Is given a state. Returns whether the search continues.
 using StateFunction = std::function<Result<bool>(const StoredPiece& state)>;
 
 // Calls `function` with each state of `tokens` of lengths [least, most] that the lists name, the longest

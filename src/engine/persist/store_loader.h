@@ -4,7 +4,7 @@
 //   engine's thread                                    loader's thread
 //   load = loader.Begin({.tokens = …})
 //   … steps of other requests …                        looks for pieces, reads one after the other
-//   while (auto fetched = loader.Take(*load)) …        goes on when there is room
+//   while (auto fetched = loader.Take(*load)) …        continues when there is room
 //   if (loader.IsEnded(*load)) loader.TakeReport(*load)
 //
 // The bytes that wait for the engine's thread are bounded. Loads are served in order of their beginning.

@@ -1,6 +1,6 @@
 // The captures of one request: the lengths of a PrefixPlan, scheduled in a cache, whose snapshots go to
 // the prefix cache once the sequence has passed them. Captures serve later requests: without memory for
-// them the request goes on.
+// them the request continues.
 //
 // Thread safety: that of the cache.
 #pragma once

@@ -39,9 +39,9 @@ class Answer : public std::enable_shared_from_this<Answer> {
       self->Call([&] { self->Read(evaluated); });
     };
     scheduled.on_token = [self](std::int32_t token) {
-      bool goes_on = false;
-      self->Call([&] { goes_on = self->Take(token); });
-      return goes_on;
+      bool continues = false;
+      self->Call([&] { continues = self->Take(token); });
+      return continues;
     };
     if (request_.on_logits) {
       scheduled.on_logits = [self](Position length, std::span<const float> logits) {
@@ -83,7 +83,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
     if (request_.on_prefill) request_.on_prefill(evaluated);
   }
 
-  // Returns whether the text goes on.
+  // Returns whether the text continues.
   bool Take(std::int32_t token) {
     if (first_ == Clock::time_point()) first_ = Clock::now();
     Show(text_.Push(token));

@@ -64,7 +64,7 @@ TEST_F(GenerateTest, RefusesBadRequests) {
   fails({.prompt = SomeTokens(2), .stop = {""}}, "a stop string is empty");
 }
 
-TEST_F(GenerateTest, GoesOnBeyondTheContext) {
+TEST_F(GenerateTest, ContinuesBeyondTheContext) {
   const auto engine = Open({.context = 24});
   GenerateRequest request{.prompt = SomeTokens(10), .max_tokens = 100};
   request.sampling.temperature = 2.0f;
@@ -96,7 +96,7 @@ TEST_F(GenerateTest, InterruptBeforeThePromptAndInText) {
   EXPECT_EQ(result->evaluated, 10) << "the prompt stays; the last token was not evaluated";
 }
 
-// The interrupt of a request that waits for the only sequence ends it at once, and the other one goes on.
+// The interrupt of a request that waits for the only sequence ends it at once, and the other one continues.
 TEST_F(GenerateTest, InterruptWhileARequestWaits) {
   const auto engine = Open({.context = 64});
   const auto scheduler = std::move(*Scheduler::Make(*engine, {}));

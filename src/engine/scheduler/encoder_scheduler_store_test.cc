@@ -217,7 +217,7 @@ TEST_P(EncoderSchedulerStoreTest, NoFaultReachesARequest) {
 }
 
 // A store of half a second per call holds up nobody but the request that asks it.
-TEST_P(EncoderSchedulerStoreTest, OthersGoOnWhileAStoreAnswers) {
+TEST_P(EncoderSchedulerStoreTest, OthersContinueWhileAStoreAnswers) {
   const Tokens text = Text(60);
   Restart();
   Ask(text, 2);

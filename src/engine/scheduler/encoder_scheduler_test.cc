@@ -108,7 +108,7 @@ TEST_F(EncoderSchedulerTest, EachHasTheBitsOfItsTextAlone) {
   }
 }
 
-TEST_F(EncoderSchedulerTest, RequestsGoOnWhileOthersAreRead) {
+TEST_F(EncoderSchedulerTest, RequestsContinueWhileOthersAreRead) {
   Start(0);
   Ask(Text(9, 4), 20);
   ASSERT_TRUE(*scheduler_->Step());

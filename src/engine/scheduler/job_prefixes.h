@@ -61,7 +61,7 @@ class JobPrefixes {
   double Now() const;
 
  private:
-  // The live request that has evaluated the most of a text that another one could go on from.
+  // The live request that has evaluated the most of a text that another one could continue from.
   struct Sharer {
     Job* job = nullptr;   // null: none
     Position tokens = 0;  // of the text

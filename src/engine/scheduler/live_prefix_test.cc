@@ -13,7 +13,7 @@
 namespace kvcache::live_prefix_test {
 namespace {
 
-// Lets a text go on until its limit of tokens.
+// Lets a text continue until its limit of tokens.
 class NeverEnds : public TokenConstraint {
  public:
   explicit NeverEnds(const Engine& engine) : engine_(engine) {}

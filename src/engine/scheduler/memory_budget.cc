@@ -103,7 +103,7 @@ bool MemoryBudget::HasRoom(std::int64_t cells, std::span<const PassRows> rows) {
   const std::int64_t held = HeldBytes();
   const std::int64_t budget = governor_.Budget(held, MemoryGovernor::Clock::now());
   if (budget == MemoryGovernor::kNoLimit) return true;
-  // A pass that needs no more memory goes on above the budget, too.
+  // A pass that needs no more memory continues above the budget, too.
   const std::int64_t growth = Growth(cells, rows);
   return growth == 0 || held + growth <= budget;
 }

@@ -84,7 +84,7 @@ class SchedulerImpl final : public Scheduler {
 
   // ---- Memory (scheduler_memory.cc).
   // Makes room for the pass: lets prefixes go, then parks requests. Returns whether anything is left in it.
-  bool MakeRoom();
+  bool EnsureCapacity();
   // Composes a pass of the only request that has room. Returns false if the request has ended.
   bool ComposeAlone();
   // Begins the only request again, without a prefix and with all memory. Returns false if that does not
@@ -94,7 +94,7 @@ class SchedulerImpl final : public Scheduler {
   void KeepToBudget();
   // Keeps the prefixes that may go to host memory, which no pool bounds, to a few contexts.
   void LimitHostMemory();
-  // Parks the request, or ends it if it cannot go on later.
+  // Parks the request, or ends it if it cannot continue later.
   void ParkOrEnd(std::size_t index);
   // Ends the request's turn without an end: it continues later, from what the prefixes keep.
   void Requeue(std::size_t index);

@@ -51,8 +51,8 @@ void SchedulerImpl::LimitHostMemory() {
 }
 
 // The prefixes that are worth least go first. Then the request that started last gives its sequence up;
-// the oldest one goes on in any case, so that there is always progress.
-bool SchedulerImpl::MakeRoom() {
+// the oldest one continues in any case, so that there is always progress.
+bool SchedulerImpl::EnsureCapacity() {
   while (!pass_.empty()) {
     const std::int64_t needed = std::ssize(pass_.tokens);
     const auto has_room = [&] { return memory_.HasRoom(needed, pass_.rows); };

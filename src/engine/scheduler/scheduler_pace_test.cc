@@ -199,7 +199,7 @@ TEST_P(SchedulerPaceTest, AShortPromptGoesBeforeTheRestOfALongOne) {
 }
 
 // New short prompts in every step do not keep a long one from its end.
-TEST_P(SchedulerPaceTest, ALongPromptGoesOnAmongShortOnes) {
+TEST_P(SchedulerPaceTest, ALongPromptContinuesAmongShortOnes) {
   StartTimed(8);
   Decode(1);
   const Asked& late = Ask(SomeTokens(1500), 1);
@@ -212,7 +212,7 @@ TEST_P(SchedulerPaceTest, ALongPromptGoesOnAmongShortOnes) {
   EXPECT_GT(steps, 20);
   std::size_t done = 0;
   for (const auto& asked : asked_) done += asked->done && asked.get() != &late ? 1 : 0;
-  EXPECT_GT(done, 20U) << "and short ones go on beside it";
+  EXPECT_GT(done, 20U) << "and short ones continue beside it";
 }
 
 // What takes most of the first passes, or of a single one, does not make the others long.

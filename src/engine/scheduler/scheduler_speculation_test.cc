@@ -250,7 +250,7 @@ TEST_P(SchedulerSpeculation, DraftsComeFromEarlierRequestsOfTheSameUser) {
   Tokens next(prompt.begin() + 20, prompt.end());  // not a prefix of the first
   next.insert(next.end(), first.result.tokens.begin(), first.result.tokens.begin() + 20);
   const Tokens whole = WithGreedyAnswer(next, 30);
-  // A text that goes on as the second request will.
+  // A text that continues as the second request will.
   Ask(whole, 1, {.prompt = {}, .salt = 5});
   RunAll();
   const Asked& same = Ask(next, 30, {.prompt = {}, .salt = 5, .draft_tokens = 6});

@@ -43,7 +43,7 @@ void SchedulerImpl::RunStep() {
   if (round_.works()) proposals_.Propose(live_, composer_);
   composer_.Compose(live_, pass_);
   if (pass_.empty()) loads_.Wait(live_);
-  if (!pass_.empty() && MakeRoom()) RunPass();
+  if (!pass_.empty() && EnsureCapacity()) RunPass();
   stats_.max_held_bytes = std::max(stats_.max_held_bytes, memory_.HeldBytes());
   KeepToBudget();
   LimitHostMemory();

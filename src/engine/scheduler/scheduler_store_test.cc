@@ -101,7 +101,7 @@ TEST_P(SchedulerStoreTest, APromptComesBackAfterARestart) {
 }
 
 // What the process has itself is not asked of the store, and the store has what goes beyond.
-TEST_P(SchedulerStoreTest, AStoreGoesOnWhereTheProcessEnds) {
+TEST_P(SchedulerStoreTest, AStoreContinuesWhereTheProcessEnds) {
   const Tokens prompt = SomeTokens(1203);
   Restart();
   Ask(prompt, 0);
@@ -189,7 +189,7 @@ TEST_P(SchedulerStoreTest, NoFaultReachesARequest) {
 }
 
 // A store of half a second per call holds up nobody but the request that asks it.
-TEST_P(SchedulerStoreTest, OthersGoOnWhileAStoreAnswers) {
+TEST_P(SchedulerStoreTest, OthersContinueWhileAStoreAnswers) {
   const Tokens prompt = SomeTokens(300);
   Restart();
   Ask(prompt, 2);

@@ -18,7 +18,7 @@ namespace {
 
 class SchedulerTest : public SchedulerFixture {};
 
-TEST_P(SchedulerTest, ASecondPromptGoesOnWhereTheFirstEnded) {
+TEST_P(SchedulerTest, ASecondPromptContinuesWhereTheFirstEnded) {
   Start(2, 0);
   const Tokens prompt = SomeTokens(150);
   Asked& first = Ask(prompt, 5);
@@ -156,7 +156,7 @@ TEST_P(SchedulerTest, ASchedulerLeavesNothingInItsEngine) {
   EXPECT_EQ(cache.memory()->FreeCells(), Open(engine_->options())->cache().memory()->FreeCells());
 }
 
-TEST_P(SchedulerTest, APromptGoesOnBesideMoreDecodesThanAStepHolds) {
+TEST_P(SchedulerTest, APromptContinuesBesideMoreDecodesThanAStepHolds) {
   Start(3, 0, {.step_tokens = 2});
   Ask({3, 4}, 200);
   Ask({5, 6}, 200);
@@ -242,7 +242,7 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
   EXPECT_GT(drafted, 0);
 }
 
-// A budget that goes down and up between steps: requests are parked and go on, and nothing is above it.
+// A budget that goes down and up between steps: requests are parked and continue, and nothing is above it.
 TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
   engine_ = Open({.threads = 2,
                   .context = kContext,
@@ -295,7 +295,7 @@ TEST_P(SchedulerTest, ABudgetBelowTheBuffersOfPassesIsRefused) {
   EXPECT_TRUE(Scheduler::Make(*engine_, {.budget_bytes = fixed + (1 << 20)}).ok());
 }
 
-// The machine has no memory, always or for a moment: requests go on one by one.
+// The machine has no memory, always or for a moment: requests continue one by one.
 TEST_P(SchedulerTest, NothingFailsWhenTheMachineRunsShort) {
   for (const bool always : {true, false}) {
     StartWith({.threads = 2,

@@ -277,7 +277,7 @@ void StoreLoads::End(Job& job, std::string problem) {
   std::erase_if(captures, [&](Position at) { return at <= job.length; });
   job.captures.Schedule(engine_.cache(), job.sequence, std::move(captures));
   if (!prefixes_.divisible() && job.store.loaded > 0)
-    prefixes_.Keep(job);  // others go on from here
+    prefixes_.Keep(job);  // others continue from here
 }
 
 void StoreLoads::Cancel(Job& job) {

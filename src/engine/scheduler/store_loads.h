@@ -1,4 +1,4 @@
-// What requests restore from the engine's store, beyond the prefixes in memory. Other requests go on meanwhile.
+// What requests restore from the engine's store, beyond the prefixes in memory. Other requests continue meanwhile.
 //
 // Thread safety: the engine's thread.
 // Design: docs/design/store.md.

@@ -140,7 +140,7 @@ class PatternMatcher {
     return !full_;
   }
   // Calls `take` with each place that a state's assertions allow before this class, or at the end. `take` returns
-  // whether to go on.
+  // whether to continue.
   template <typename Take>
   void ForEachPlace(State state, std::int32_t of_class, Take&& take);
   bool Holds(Step step, Before before, std::int32_t of_class) const;

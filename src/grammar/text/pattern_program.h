@@ -13,7 +13,7 @@ namespace kvcache {
 struct PatternProgram {
   enum class Step : std::uint8_t {
     kSet,    // one character of `set`
-    kFork,   // goes on at `next` and at `other`
+    kFork,   // continues at `next` and at `other`
     kBegin,  // the assertions, as PatternKind
     kEnd,
     kBoundary,

@@ -174,7 +174,7 @@ class DiskStore final : public Store {
     for (int attempt = 0; attempt < kMaxCompactions; ++attempt) {
       KVCACHE_ASSIGN_OR_RETURN(const auto environment, file_.InPlace());
       const int error = WriteEvicting(*environment, [&](Changes& changes, std::int64_t& evicted) {
-        return MakeRoom(*environment, changes, MaxPages(*environment), evicted);
+        return EnsureCapacity(*environment, changes, MaxPages(*environment), evicted);
       });
       if (error == kFileMoved) continue;
       if (error != 0) return environment->Error("write", error);
@@ -220,8 +220,8 @@ class DiskStore final : public Store {
   }
 
   // Removes objects until the others and the index have at most `pages`.
-  int MakeRoom(const LmdbEnvironment& environment, Changes& changes, std::int64_t pages,
-               std::int64_t& evicted) {
+  int EnsureCapacity(const LmdbEnvironment& environment, Changes& changes, std::int64_t pages,
+                     std::int64_t& evicted) {
     for (;;) {
       std::int64_t live = 0;
       if (const int error = changes.LivePages(live); error != 0) return error;
@@ -318,7 +318,8 @@ class DiskStore final : public Store {
         if (const int counted = changes.LivePages(live); counted != 0) return counted;
         if (live > max && waits.may_grow) return MDB_MAP_FULL;
         if (const int used = changes.UseAll(touched); used != 0) return used;
-        if (const int made = MakeRoom(environment, changes, max, evicted); made != 0) return made;
+        if (const int made = EnsureCapacity(environment, changes, max, evicted); made != 0)
+          return made;
         return changes.Write(id, envelope, payload);
       });
       if (error != MDB_MAP_FULL) break;
@@ -350,7 +351,8 @@ class DiskStore final : public Store {
     return WriteEvicting(environment, [&](Changes& changes, std::int64_t& evicted) {
       std::int64_t live = 0;
       if (const int error = changes.LivePages(live); error != 0) return error;
-      return MakeRoom(environment, changes, std::max<std::int64_t>(0, live - needed), evicted);
+      return EnsureCapacity(environment, changes, std::max<std::int64_t>(0, live - needed),
+                            evicted);
     });
   }
 

@@ -153,7 +153,7 @@ TEST(DiskStoreCutTest, AtAnyMoment) {
 }
 
 // Another process cuts the file and writes to it: its size says nothing.
-TEST(DiskStoreCutTest, ByAnotherProcessThatGoesOnStoring) {
+TEST(DiskStoreCutTest, ByAnotherProcessThatContinuesStoring) {
   for (const double share : {0.1, 0.4, 0.7}) {
     const TestDirectory directory;
     ChildProcess child([&] {

@@ -193,7 +193,7 @@ TEST_F(DiskStoreDamage, ADiskThatCannotReadAPageCostsOneObject) {
   EXPECT_EQ(store->Stats()->repair, "");
 }
 
-// LMDB finds that it cannot follow the index. Nobody goes on with the old file, and the store says what was lost.
+// LMDB finds that it cannot follow the index. Nobody continues with the old file, and the store says what was lost.
 TEST_F(DiskStoreDamage, AnIndexThatIsDamagedInUseIsDiscardedAndSaysSo) {
   const auto store = Open();
   const std::string bytes = Bytes();

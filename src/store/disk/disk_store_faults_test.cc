@@ -215,7 +215,7 @@ INSTANTIATE_TEST_SUITE_P(
     [](const auto& test) { return test.param.name; });
 
 // Some threads still use the file while one closes it, and others open it again.
-TEST(DiskStoreGivenUpTest, ThreadsGoOnTogether) {
+TEST(DiskStoreGivenUpTest, ThreadsContinueTogether) {
   const TestDirectory directory;
   ManualClock clock;
   const auto store = Open(directory.path(), clock);

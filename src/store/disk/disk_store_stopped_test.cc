@@ -79,7 +79,7 @@ TEST(DiskStoreStoppedTest, NobodyWaitsForAProcessThatIsStopped) {
     const std::string name = "process " + std::to_string(writer.process()) + ", which is stopped,";
     ChildProcess other([&] { return UseBeside(directory.path(), name); });
     ASSERT_EQ(other.WaitFor(kNoHang), 0) << "round " << round;
-    if (round % 2 == 0) {  // it goes on where it was
+    if (round % 2 == 0) {  // it continues where it was
       writer.Continue();
       const int before = *done;
       while (*done < before + 3) std::this_thread::yield();
@@ -128,7 +128,7 @@ TEST(DiskStoreStoppedTest, AnOpeningThatIsStoppedIsAnError) {
   EXPECT_TRUE(Open(directory.path()).ok());
 }
 
-TEST(DiskStoreStoppedTest, ReadingGoesOnBesideAWriterThatIsStopped) {
+TEST(DiskStoreStoppedTest, ReadingContinuesBesideAWriterThatIsStopped) {
   const TestDirectory directory;
   ASSERT_TRUE((*Open(directory.path()))->Put(TestId(1), TestPayload(1, 3000)).ok());
   LockKeeper keeper(directory.path() + "/write-lock");

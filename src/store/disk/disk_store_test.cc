@@ -278,7 +278,7 @@ TEST(DiskStoreTest, SurvivesKills) {
   EXPECT_GT(max, 10);
 }
 
-// Two processes write; each sees what the other has written. One is killed, and the other goes on.
+// Two processes write; each sees what the other has written. One is killed, and the other continues.
 TEST(DiskStoreTest, IsSharedByProcesses) {
   const TestDirectory directory;
   const SharedCount done;

@@ -1,5 +1,5 @@
 // Runs code whose system calls fail as those of a full disk or of a file system without locks do. A filter
-// of seccomp(2) answers the calls of one thread; other threads of the process go on.
+// of seccomp(2) answers the calls of one thread; other threads of the process continue.
 //
 //   WithFailingCalls({{.number = SYS_flock, .error = ENOLCK}}, [&] { store = OpenDiskStore(…); });
 //

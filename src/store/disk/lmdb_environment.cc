@@ -354,7 +354,7 @@ void LmdbEnvironment::CloseAlone() {
   if (env == nullptr) return;
   readers_->Close();
   if (is_left_) {
-    LeaveToTheSystem(env);  // a thread would go on to use its lock in the map
+    LeaveToTheSystem(env);  // a thread would continue to use its lock in the map
   } else {
     (void)RunGuarded([&] { mdb_env_close(env); });
   }

@@ -84,7 +84,7 @@ class LmdbEnvironment {
   // Returns an error of the calls above as a Status that names the file, and who is in the way.
   Status Error(std::string_view doing, int number);
 
-  // Returns whether LMDB goes on with the file.
+  // Returns whether LMDB continues with the file.
   bool IsOpen() const { return fd_ >= 0; }
   // Returns whether the file is open and still has its name.
   bool IsInPlace() const;

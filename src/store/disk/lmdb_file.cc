@@ -77,7 +77,7 @@ bool IsFull(const std::string& directory) {
   return statvfs(directory.c_str(), &info) == 0 && info.f_bavail * info.f_frsize < kMinFree;
 }
 
-// Code that was left in the middle would go on as if a check of LMDB had succeeded, or end the process.
+// Code that was left in the middle would continue as if a check of LMDB had succeeded, or end the process.
 void OnFailedAssertion(MDB_env* /*env*/, const char* /*text*/) {
   LeaveGuarded();
 }

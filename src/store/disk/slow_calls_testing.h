@@ -1,5 +1,5 @@
 // Runs code whose system calls of one kind wait until a function returns: a test does something at a moment that is
-// short otherwise. seccomp(2) tells of the calls of one thread; other threads of the process go on.
+// short otherwise. seccomp(2) tells of the calls of one thread; other threads of the process continue.
 //
 // Thread safety: any number of threads at once.
 #pragma once

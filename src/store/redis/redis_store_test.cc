@@ -234,7 +234,7 @@ TEST(RedisStoreTest, AFullServerRefusesAndIsUsedAgain) {
   const Status full = store->Put(TestId(2), TestPayload(2, 4'000'000));
   EXPECT_EQ(full.code(), StatusCode::kCacheFull);
   EXPECT_NE(full.message().find("OOM"), std::string::npos) << full.message();
-  EXPECT_EQ(*ReadObject(*store, TestId(1)), TestPayload(1, 5000)) << "reads go on";
+  EXPECT_EQ(*ReadObject(*store, TestId(1)), TestPayload(1, 5000)) << "reads continue";
   ASSERT_EQ(server.Say({"CONFIG", "SET", "maxmemory", "0"}), "OK");
   EXPECT_TRUE(store->Put(TestId(2), TestPayload(2, 4'000'000)).ok());
 }

@@ -1,7 +1,7 @@
 // Writes objects to a store in a thread of its own, so that nobody waits for a disk.
 //
 // The bytes that wait are bounded. An error, or an exception inside a store, is remembered, and the
-// thread goes on with the next object.
+// thread continues with the next object.
 //
 // Thread safety: all calls from any number of threads.
 #pragma once

@@ -145,7 +145,7 @@ TEST(WriteBehindTest, WritesAnObjectOnce) {
   if (!do_wait) GTEST_SKIP() << "the system does not say what a thread waits for";
 }
 
-TEST(WriteBehindTest, GoesOnAfterErrorsAndExceptions) {
+TEST(WriteBehindTest, ContinuesAfterErrorsAndExceptions) {
   OddStore store;
   WriteBehind writer(store, 1 << 20);
   EXPECT_EQ(writer.TakeProblem(), "");

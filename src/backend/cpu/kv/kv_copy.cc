@@ -160,7 +160,7 @@ void CopyMoves(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
   }
   // Threads take K and V by turns, and the last heads first: then two threads rarely meet in a page of
   // memory that the system has not provided yet, and the system's zeros are still in the cache of the
-  // processor where the copy goes on.
+  // processor where the copy continues.
   const bool values = !from.shape.v_in_k;
   pool.ParallelFor(values ? 2 * heads : heads, [&](std::int64_t task, int) {
     const bool keys = !values || task % 2 == 0;

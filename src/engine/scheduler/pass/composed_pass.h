@@ -29,7 +29,7 @@ struct PassRows {
   std::size_t logits_row = 0;  // of its first row with logits; set by PassRunner
   // Set by DraftRound, for a request with drafts.
   Position kept = 0;      // tokens of it that stay in the sequence
-  bool continues = true;  // the text goes on after what was drawn
+  bool continues = true;  // the text continues after what was drawn
 };
 
 struct ComposedPass {

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/request/check_logits.h"
-#include "speculation/judge_drafts.h"
+#include "speculation/verify_drafts.h"
 
 namespace kvcache {
 namespace {
@@ -16,23 +16,23 @@ void VerifyRows(PassRows& of, const PassRunner& runner, JobSampler& sampler, con
   Job& job = *of.job;
   JobDrafts& drafts = *job.drafts;
   of.kept = 0;
-  const Verdict verdict = JudgeDrafts(drafts.proposed, [&](std::size_t row) -> DrawnToken {
+  const VerifiedDrafts verified = VerifyDrafts(drafts.proposed, [&](std::size_t row) -> DrawnToken {
     const std::span<const float> logits = runner.Logits(of, row);
     Status finite = CheckLogits(engine, logits, job.length + of.kept + 1);
     if (!finite.ok()) {
       job.can_keep = false;
       job.result.stop = StopReason::kInterrupted;
       job.result.status = std::move(finite);
-      return {.goes_on = false};
+      return {.continues = false};
     }
     ++of.kept;
     return sampler.Sample(job, job.length + of.kept, logits);
   });
-  of.continues = verdict.goes_on;
+  of.continues = verified.continues;
   const auto drafted = static_cast<int>(drafts.proposed.size());
   SpeculationReport& report = job.result.speculation;
   report.drafted += drafted;
-  report.accepted += verdict.accepted;
+  report.accepted += verified.accepted;
   ++report.rounds;
   const int right = std::max<Position>(of.kept - 1, 0);
   drafts.drafter->rates().Count(drafted, right);

@@ -11,28 +11,28 @@ DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> 
   RequestResult& result = job.result;
   if (job.request.on_logits &&
       !CallOfRequest(job, [&] { job.request.on_logits(length, logits); })) {
-    return {.goes_on = false};
+    return {.continues = false};
   }
   result.stop = StopReason::kLength;
   const auto is_full = [&] {
     return job.request.max_tokens >= 0 &&
            result.tokens.size() >= static_cast<std::size_t>(job.request.max_tokens);
   };
-  if (is_full()) return {.goes_on = false};
+  if (is_full()) return {.continues = false};
   DrawnToken drawn;
   CallOfRequest(job, [&] { drawn.token = Draw(job, logits); });
-  drawn.goes_on = result.stop == StopReason::kLength;
-  if (!drawn.goes_on) return drawn;
+  drawn.continues = result.stop == StopReason::kLength;
+  if (!drawn.continues) return drawn;
   if (job.request.on_token) {
-    bool goes_on = false;
-    CallOfRequest(job, [&] { goes_on = job.request.on_token(job.tokens.back()); });
-    if (!goes_on) {
+    bool continues = false;
+    CallOfRequest(job, [&] { continues = job.request.on_token(job.tokens.back()); });
+    if (!continues) {
       result.stop = StopReason::kInterrupted;
-      drawn.goes_on = false;
+      drawn.continues = false;
       return drawn;
     }
   }
-  drawn.goes_on = !is_full() || job.is_complete();
+  drawn.continues = !is_full() || job.is_complete();
   return drawn;
 }
 
@@ -67,7 +67,7 @@ std::int32_t JobSampler::DrawAllowed(Job& job, std::span<const float> logits) {
   }
   job.result.stop = StopReason::kInterrupted;
   job.result.status = {StatusCode::kUnsupported,
-                       "no token of the vocabulary goes on with a text that is allowed"};
+                       "no token of the vocabulary continues with a text that is allowed"};
   return -1;
 }
 

@@ -1,4 +1,4 @@
-// Draws the next token of a request, and says whether its text goes on.
+// Draws the next token of a request, and says whether its text continues.
 //
 // Thread safety: the engine's thread.
 #pragma once
@@ -9,7 +9,7 @@
 #include <vector>
 
 #include "engine/scheduler/job.h"
-#include "speculation/judge_drafts.h"
+#include "speculation/verify_drafts.h"
 
 namespace kvcache {
 
@@ -20,7 +20,7 @@ class JobSampler {
       : engine_(engine), clock_(clock), sum_(sum) {}
 
   // Draws a token from the logits [vocabulary] after `length` tokens, and adds it to the request's. If the text does
-  // not go on, the request's result says why.
+  // not continue, the request's result says why.
   DrawnToken Sample(Job& job, Position length, std::span<const float> logits);
 
  private:

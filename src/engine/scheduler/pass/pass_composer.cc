@@ -78,7 +78,7 @@ Position PassComposer::AddDecodes(ComposedPass& pass) const {
   return static_cast<Position>(left);
 }
 
-// The prompt with the fewest tokens left goes first. So that a long one goes on however many short ones come, the one
+// The prompt with the fewest tokens left goes first. So that a long one continues however many short ones come, the one
 // that arrived first begins each fourth pass.
 void PassComposer::OrderPrompts(ComposedPass& pass) {
   prompts_.clear();

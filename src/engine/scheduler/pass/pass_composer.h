@@ -20,7 +20,7 @@ class PassComposer {
   // generate take. `engine` must outlive it. Throws std::bad_alloc.
   PassComposer(const Engine& engine, int max_tokens, double step_seconds);
 
-  // Replaces `pass` by the next one of these requests, without a token if none can go on. Allocates nothing.
+  // Replaces `pass` by the next one of these requests, without a token if none can continue. Allocates nothing.
   void Compose(std::span<const JobPtr> live, ComposedPass& pass);
   // Learns from a pass that took `seconds` and had this work of prompts.
   void CountPass(const ComposedPass& pass, const PrefillWork& work, double seconds);

@@ -63,7 +63,7 @@ bool PassResults::DrawNext(const PassRows& of) {
   const bool prompt_ends = std::exchange(job.in_prompt, false);
   if (prompt_ends) SaveOutput(engine_, job);
   if (prompt_ends || prefixes_.IsKeepDue(job)) prefixes_.Keep(job);
-  return sampler_.Sample(job, job.length, logits).goes_on;
+  return sampler_.Sample(job, job.length, logits).continues;
 }
 
 }  // namespace kvcache

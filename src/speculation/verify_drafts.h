@@ -13,32 +13,32 @@
 
 namespace kvcache {
 
-// What a draw says: a token, and whether the text goes on after it.
+// What a draw says: a token, and whether the text continues after it.
 struct DrawnToken {
   std::int32_t token = -1;
-  bool goes_on = true;
+  bool continues = true;
 };
 
-struct Verdict {
+struct VerifiedDrafts {
   // Tokens: from the row of the text's last token, and of the drafts before the last one drawn.
   int drawn = 0;
   int accepted = 0;  // drafts that were drawn; an end of the text counts, and its row stays unused
-  bool goes_on = true;
+  bool continues = true;
 };
 
 // Calls draw(index) for the row of the text's last token (0), and then for those of accepted drafts. Stops
 // at a draw that is no draft or ends the text.
 template <class F>
-Verdict JudgeDrafts(std::span<const std::int32_t> drafts, F&& draw) {
-  Verdict verdict;
+VerifiedDrafts VerifyDrafts(std::span<const std::int32_t> drafts, F&& draw) {
+  VerifiedDrafts verified;
   while (true) {
-    const auto row = static_cast<std::size_t>(verdict.drawn);
+    const auto row = static_cast<std::size_t>(verified.drawn);
     const DrawnToken drawn = draw(row);
-    ++verdict.drawn;
-    verdict.goes_on = drawn.goes_on;
-    if (row == drafts.size() || drafts[row] != drawn.token) return verdict;
-    ++verdict.accepted;
-    if (!drawn.goes_on) return verdict;
+    ++verified.drawn;
+    verified.continues = drawn.continues;
+    if (row == drafts.size() || drafts[row] != drawn.token) return verified;
+    ++verified.accepted;
+    if (!drawn.continues) return verified;
   }
 }
 
