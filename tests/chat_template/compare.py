@@ -9,6 +9,7 @@ something is not supported.
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -23,7 +24,7 @@ HERE = pathlib.Path(__file__).resolve().parent
 TEMPLATES = {path.stem: path.read_text(encoding="utf-8")
              for path in sorted((HERE / "templates").glob("*.jinja"))}
 RENDER = ""
-RANDOM_TEMPLATES = 400
+RANDOM_TEMPLATES = 400 if os.environ.get("KVCACHE_SLOW_TESTS") else 160
 # Functions and methods cannot be printed; in Jinja their text is an address in memory.
 NOT_SUPPORTED = ("is not supported", "cannot be printed")
 
