@@ -97,11 +97,17 @@ def main():
                          f"must have it once; update MUTATIONS: {text!r}")
             path.write_text(original.replace(text, replacement), encoding="utf-8")
             mutated = dict(objects)
-            for number_of_user, user in enumerate(HEADER_USERS.get(file, [file])):
-                mutated[folder / user] = compile_one(folder, folder / user,
-                                                     f"mutated{number_of_user}")
+            try:
+                for number_of_user, user in enumerate(HEADER_USERS.get(file, [file])):
+                    mutated[folder / user] = compile_one(folder, folder / user,
+                                                         f"mutated{number_of_user}")
+            except SystemExit as failure:
+                print(f"{number:3} INVALID   {name}: {failure}", flush=True)
+                survived += 1
+                continue
+            finally:
+                path.write_text(original, encoding="utf-8")
             output = test(folder, mutated.values(), arguments.steps, *(kind or ["Full"]))
-            path.write_text(original, encoding="utf-8")
             survived += output is None
             print(f"{number:3} {'SURVIVED' if output is None else 'found   '}  {name}: "
                   f"{summary(output) if output else ''}", flush=True)

@@ -232,7 +232,7 @@ MUTATIONS = [
     ("an incomplete pass keeps its cells", "src/cache/recurrent/pass_states.cc",
      "for (const std::int32_t cell : after_) states.Drop(cell);", "", "Recurrent"),
     ("write into the state that is read", "src/cache/recurrent/recurrent_views.cc",
-     "store.Write(index, after, flat)", "store.Write(index, pass_.states().before(), flat)",
+     "store.Write(index, after, flat)", "store.Write(index, pass.states().before(), flat)",
      "Recurrent"),
     ("a truncation without PrepareRestore", "src/cache/recurrent/recurrent_cache.cc",
      "parts_.prepared[Index(sequence)] == begin) {\n"
