@@ -7,9 +7,9 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "dialect/answer_parser.h"
 #include "server/api/errors.h"
 #include "server/models/text_service.h"
-#include "server/output/answer_parser.h"
 
 namespace kvcache::server {
 

@@ -76,13 +76,18 @@ struct Delivery {
     for (AnswerPart& part : parts) {
       if (all->stream) {
         out += shape->Delta(part);
-      } else if (part.kind == AnswerPart::Kind::kCall) {
+      } else if (part.kind == AnswerPart::Kind::kCallEnd) {
         answer.calls.push_back(std::move(part.call));
       } else {
-        (part.kind == AnswerPart::Kind::kText ? answer.text : answer.reasoning) += part.text;
+        AddWords(part);
       }
     }
     if (!out.empty()) all->reply->Write(std::move(out));
+  }
+
+  void AddWords(const AnswerPart& part) {
+    if (part.kind == AnswerPart::Kind::kText) answer.text += part.text;
+    if (part.kind == AnswerPart::Kind::kReasoning) answer.reasoning += part.text;
   }
 
   // Texts of prompts and answers stay out of logs.

@@ -32,10 +32,12 @@ class Shape final : public AnswerShape {
   }
 
   std::string Delta(const AnswerPart& part) override {
+    using Kind = AnswerPart::Kind;
+    if (part.kind == Kind::kCallBegin || part.kind == Kind::kCallArguments) return {};
     std::string out;
     if (!open_ || part.kind != kind_) out = CloseBlock();
     kind_ = part.kind;
-    if (kind_ == AnswerPart::Kind::kCall) return out + CallBlock(part.call);
+    if (kind_ == Kind::kCallEnd) return out + CallBlock(part.call);
     const bool text = kind_ == AnswerPart::Kind::kText;
     if (!open_) out += OpenBlock(text ? TextBlock("") : ThinkingBlock("", ""));
     return out + BlockDelta(text ? Json{{"type", "text_delta"}, {"text", part.text}}
@@ -407,7 +409,7 @@ void AddRestorePoints(TextRequest& request) {
 
 // Reads the prompt and what shall be kept of it. Errors are answered.
 Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields) {
-  const OfferedTools offered = ReadOfferedTools(body, fields, context.service.calls());
+  const OfferedTools offered = ReadOfferedTools(body, fields, context.service.dialect());
   const Tools& tools = offered.tools;
   ChatInput extra;
   ReadThinking(fields, extra);
@@ -425,7 +427,6 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
     KVCACHE_ASSIGN_OR_RETURN(request.form, FormOf(tools, form));
     KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context, input, request.prompt, marks));
     AddRestorePoints(request);
-    request.prompt.answer.tools = offered.callable;
     return request;
   };
   auto request = read();

@@ -30,7 +30,9 @@ class Shape final : public AnswerShape {
     switch (part.kind) {
       case AnswerPart::Kind::kText: return Dump(Line({.text = part.text}, false)) + "\n";
       case AnswerPart::Kind::kReasoning: return Dump(Line({.reasoning = part.text}, false)) + "\n";
-      case AnswerPart::Kind::kCall: return Dump(Line({.calls = {part.call}}, false)) + "\n";
+      case AnswerPart::Kind::kCallBegin:
+      case AnswerPart::Kind::kCallArguments: return {};
+      case AnswerPart::Kind::kCallEnd: return Dump(Line({.calls = {part.call}}, false)) + "\n";
     }
     return {};
   }
@@ -113,7 +115,7 @@ void RefuseUnsupported(Fields& fields) {
 
 void Chat(const RouteContext& context, const Json& body) {
   Fields fields(body);
-  const Tools tools = ReadOllamaTools(fields, context.service.calls());
+  const Tools tools = ReadOllamaTools(fields, context.service.dialect());
   ChatInput input;
   input.tools = tools.list;
   ReadThink(fields, context.service.reasons(), input);

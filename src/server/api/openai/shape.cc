@@ -28,7 +28,9 @@ class Shape final : public AnswerShape {
       case AnswerPart::Kind::kText: return ChoiceEvent(Choice({{"content", part.text}}, nullptr));
       case AnswerPart::Kind::kReasoning:
         return ChoiceEvent(Choice({{"reasoning_content", part.text}}, nullptr));
-      case AnswerPart::Kind::kCall: return CallDeltas(part.call);
+      case AnswerPart::Kind::kCallBegin:
+      case AnswerPart::Kind::kCallArguments: return {};
+      case AnswerPart::Kind::kCallEnd: return CallDeltas(part.call);
     }
     return {};
   }

@@ -23,8 +23,10 @@ class Shape final : public AnswerShape {
   }
 
   std::string Delta(const AnswerPart& part) override {
+    using Kind = AnswerPart::Kind;
+    if (part.kind == Kind::kCallBegin || part.kind == Kind::kCallArguments) return {};
     std::string out;
-    if (part.kind == AnswerPart::Kind::kCall) {
+    if (part.kind == Kind::kCallEnd) {
       out = CloseItem("completed");
       return out + CallItem({{"type", "function_call"},
                              {"id", NewId("fc_")},
@@ -56,7 +58,7 @@ class Shape final : public AnswerShape {
       (void)Delta({.kind = AnswerPart::Kind::kText, .text = answer.text});
     }
     for (const ToolCall& call : answer.calls) {
-      (void)Delta({.kind = AnswerPart::Kind::kCall, .call = call});
+      (void)Delta({.kind = AnswerPart::Kind::kCallEnd, .call = call});
     }
     if (output_.empty() && !open_) (void)OpenMessage();
     (void)CloseItem(result.stop == StopReason::kLength ? "incomplete" : "completed");
