@@ -3,6 +3,7 @@ of transformers, and its tojson, raise_exception, strftime_now, loop controls an
 
 import copy
 import datetime
+import functools
 import json
 
 import jinja2
@@ -51,9 +52,15 @@ def environment():
 ENVIRONMENT = environment()
 
 
+@functools.lru_cache(maxsize=64)
+def parsed(source):
+    """Returns the template. Jinja takes longer to parse one than to render it."""
+    return ENVIRONMENT.from_string(source)
+
+
 def render(case):
     """Returns the text of a case (see render_main.cc). Raises the errors of Jinja."""
-    template = ENVIRONMENT.from_string(case["template"])
+    template = parsed(case["template"])
     # Some of Jinja's filters change their input lists before they fail.
     variables = {**copy.deepcopy(case.get("variables", {})),
                  "messages": case.get("messages", []), "tools": case.get("tools"),

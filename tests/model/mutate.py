@@ -83,8 +83,10 @@ def main():
             shutil.copytree(ROOT / part, folder / part)
         (folder / "out").mkdir()
         objects = {p: compile_one(folder, p) for p in sources(folder)}
-        if test(folder, objects.values(), arguments.steps, "*") is not None:
-            sys.exit("the model test fails without any mutation")
+        for kind in sorted({(*kinds, "Full")[0] for _, _, _, _, *kinds in MUTATIONS}):
+            output = test(folder, objects.values(), arguments.steps, kind)
+            if output is not None:
+                sys.exit(f"the model test of {kind} fails without any mutation:\n{output[-3000:]}")
         for number, (name, file, text, replacement, *kind) in enumerate(MUTATIONS, start=1):
             if arguments.only not in name or number < arguments.first:
                 continue

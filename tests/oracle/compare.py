@@ -63,6 +63,7 @@ PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 25
 MIN_ENTROPY = 1.0  # nats; below this the model is too certain for agreement to show anything
 MIN_CLEAR = GREEDY // 4  # greedy steps whose margin exceeds the noise
 MODELS_TO_DECIDE = 4  # if experts make one model's median too uncertain
+FEW_TYPES = ("f32", "q4_k_m")  # of the first shapes, without KVCACHE_SLOW_TESTS
 CASE_STRIDE = 20  # has no divisor in common with the number of cases: turns meet all shapes and types
 SKIPPED = 77  # the exit status that ctest takes for "skipped"
 HERE = pathlib.Path(__file__).resolve().parent
@@ -272,19 +273,27 @@ def parse_arguments():
     parser.add_argument("--seed", type=int, default=1)
     variants = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=[*variants, "all"], default=variants[:1])
-    parser.add_argument("--slow", action="store_true",
-                        help="unless KVCACHE_SLOW_TESTS is set, run one case of each variant")
+    parser.add_argument("--few", choices=["variant", "each"],
+                        help="unless KVCACHE_SLOW_TESTS is set, run three cases of each variant,"
+                        " or one of each type")
     parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in ALL_SHAPES])
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     return parser.parse_args()
 
 
 def shapes_and_types(args, variant):
-    """Returns the shapes and types to run; for --slow without KVCACHE_SLOW_TESTS only one, in which variants take turns."""
-    if args.slow and "KVCACHE_SLOW_TESTS" not in os.environ:
-        return [CASES[VARIANTS.index(variant) * CASE_STRIDE % len(CASES)]]
-    return [(shape, weight_type) for shape, weight_type in CASES
-            if shape.name in args.shapes and weight_type in args.types]
+    """Returns the shapes and types to run. For --few without KVCACHE_SLOW_TESTS these are few."""
+    cases = [(shape, weight_type) for shape, weight_type in CASES
+             if shape.name in args.shapes and weight_type in args.types]
+    if not args.few or "KVCACHE_SLOW_TESTS" in os.environ:
+        return cases
+    if args.few == "each":
+        of_type = [[case for case in cases if case[1] == name] for name in args.types]
+        return [found[turn % len(found)] for turn, found in enumerate(of_type) if found]
+    # A float type, a mixture, and what variants take in turns.
+    few = [next(case for case in cases if case[1] == name) for name in FEW_TYPES]
+    turn = cases[VARIANTS.index(variant) * CASE_STRIDE % len(cases)]
+    return few if turn in few else [*few, turn]
 
 
 def check(args):

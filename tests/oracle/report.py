@@ -47,8 +47,8 @@ HEAD = """
 The tests run random-weight models of each architecture and setting (`tools/make_model`): {shapes}
 shapes of each for every weight type, {tokens} tokens, of which llama.cpp chose the last 200, with K
 and V in F32. `tests/oracle/compare.py` defines the measurements and bounds. The figures come from the
-tests oracle.logits and oracle.matrix (`./dev report`). `./dev test` runs two shapes of three types of
-each setting (oracle.architectures).
+tests oracle.logits and oracle.architectures with `--slow` (`./dev report`). Without it, `./dev test` runs
+one shape of each type of the first architecture, and three cases of each other setting.
 
 Each row has the largest value of its shapes. KL is the mean over positions in nats, of our logits or
 of llama.cpp's against a float64 pass over the same (dequantised) weights. For experts in block types
