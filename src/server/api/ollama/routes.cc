@@ -32,7 +32,8 @@ class Shape final : public AnswerShape {
       case AnswerPart::Kind::kReasoning: return Dump(Line({.reasoning = part.text}, false)) + "\n";
       case AnswerPart::Kind::kCallBegin:
       case AnswerPart::Kind::kCallArguments: return {};
-      case AnswerPart::Kind::kCallEnd: return Dump(Line({.calls = {part.call}}, false)) + "\n";
+      case AnswerPart::Kind::kCallEnd:
+        return Dump(Line({.calls = {{.call = part.call}}}, false)) + "\n";
     }
     return {};
   }
@@ -58,9 +59,9 @@ class Shape final : public AnswerShape {
     if (kind_ == Kind::kText) line["response"] = answer.text;
     Json& message = kind_ == Kind::kChat ? line["message"] : line;
     if (!answer.reasoning.empty()) message["thinking"] = answer.reasoning;
-    for (const ToolCall& call : answer.calls) {
+    for (const auto& [call, written] : answer.calls) {
       message["tool_calls"].push_back(
-          {{"id", NewId("call_")},
+          {{"id", CallId(call, "call_")},
            {"function",
             {{"index", calls_++}, {"name", call.name}, {"arguments", call.arguments}}}});
     }
