@@ -128,7 +128,7 @@ void CheckMarks(const ChatTemplate& parsed, std::string_view source, ChatInput i
   input.messages = Marked(input.messages);
   input.tools = Marked(input.tools);
   input.variables = Marked(input.variables);
-  const auto text = parsed.Render(input, kWork);
+  const auto text = parsed.Render(input, {.work = kWork, .seconds = 0.0});
   if (!text.ok()) return;
   for (std::size_t at = 0; (at = text->text.find(kSentinel, at)) != text->text.npos; ++at) {
     for (std::size_t i = 0; i < kSentinel.size(); ++i) Check(IsForeign(*text, at + i));

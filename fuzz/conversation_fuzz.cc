@@ -46,7 +46,7 @@ void FuzzConversation(std::string_view text) {
   Check(again.messages == input.messages && again.tools == input.tools &&
         again.variables == input.variables);
   Check(ConversationText(again) == written);
-  const auto shown = ShowAll().Render(input, 1 << 20);
+  const auto shown = ShowAll().Render(input, {.work = 1 << 20, .seconds = 0.0});
   Check(shown.ok() || !shown.status().message().empty());
 }
 
@@ -62,7 +62,7 @@ void FuzzVariable(std::string_view text) {
   if (!value.ok()) return CheckRefused(value.status());
   ChatInput input;
   input.variables["x"] = *value;
-  const auto shown = ShowAll().Render(input, 1 << 20);
+  const auto shown = ShowAll().Render(input, {.work = 1 << 20, .seconds = 0.0});
   Check(shown.ok() || !shown.status().message().empty());
 }
 

@@ -35,9 +35,9 @@ void CheckFields(const Fields& fields) {
 void FuzzRequest(const Json& body) {
   for (const auto read :
        {ReadOpenAiTools, ReadResponsesTools, ReadAnthropicTools, ReadOllamaTools}) {
-    for (const CallSyntax calls : {CallSyntax::kNone, CallSyntax::kTags}) {
+    for (const char* name : {"plain", "hermes"}) {
       Fields fields(body);
-      const Tools tools = read(fields, calls);
+      const Tools tools = read(fields, std::make_shared<const Dialect>(*FindDialect(name)));
       CheckFields(fields);
       if (fields.ok()) (void)FormOf(tools, nullptr);
     }

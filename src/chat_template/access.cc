@@ -9,33 +9,31 @@
 namespace kvcache::jinja {
 namespace {
 
-Value NoAttribute(const Value& object, std::string_view name) {
-  return Value::Missing(StrCat(object.KindName(), " has no attribute ", Quoted(name)));
-}
-
 // Returns an attribute of the variable `loop`; an undefined value if it has none of this name.
-Value LoopAttribute(const Value& object, std::string_view name) {
-  const Loop& loop = object.loop();
-  const auto index = static_cast<std::int64_t>(loop.index);
-  const auto length = static_cast<std::int64_t>(loop.items.size());
+Result<Value> LoopAttribute(const Value& object, const MarkedText& text, Environment& env) {
+  const std::string_view name = text.bytes();
+  Loop& loop = object.loop();
+  const std::int64_t index = loop.index0();
   if (name == "index") return Value(index + 1);
   if (name == "index0") return Value(index);
-  if (name == "revindex") return Value(length - index);
-  if (name == "revindex0") return Value(length - index - 1);
   if (name == "first") return Value::Bool(index == 0);
-  if (name == "last") return Value::Bool(index + 1 == length);
-  if (name == "length") return Value(length);
-  if (name == "depth") return Value(std::int64_t{loop.depth});
-  if (name == "depth0") return Value(std::int64_t{loop.depth} - 1);
+  if (name == "depth") return Value(std::int64_t{1});
+  if (name == "depth0") return Value(std::int64_t{0});
   if (name == "previtem") {
-    return index > 0 ? loop.items[loop.index - 1]
+    return index > 0 ? loop.previous()
                      : Value::Missing("loop.previtem is undefined in the first iteration");
   }
-  if (name == "nextitem") {
-    return index + 1 < length ? loop.items[loop.index + 1]
-                              : Value::Missing("loop.nextitem is undefined in the last iteration");
+  if (name == "last" || name == "nextitem") {
+    KVCACHE_ASSIGN_OR_RETURN(const std::optional<Value> next, loop.Peek(env));
+    if (name == "last") return Value::Bool(!next);
+    return next ? *next : Value::Missing("loop.nextitem is undefined in the last iteration");
   }
-  return NoAttribute(object, name);
+  if (name != "length" && name != "revindex" && name != "revindex0") {
+    return Value::MissingIn(object, text);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t length, loop.Length(env));
+  if (name == "length") return Value(length);
+  return Value(name == "revindex" ? length - index : length - index - 1);
 }
 
 // Returns whether Python has this attribute, but templates may not use it or have no use for it.
@@ -46,10 +44,9 @@ bool IsUnsupportedPythonAttribute(const Value& object, std::string_view name) {
   if (name.starts_with("__")) return true;
   switch (object.kind()) {
     case Value::Kind::kText:
-      return in({"casefold", "center",    "encode",       "expandtabs", "format",      "format_map",
-                 "isascii",  "isdecimal", "isidentifier", "isnumeric",  "isprintable", "istitle",
-                 "ljust",    "maketrans", "partition",    "rindex",     "rjust",       "rpartition",
-                 "swapcase", "translate", "zfill"});
+      return in({"casefold", "center", "encode", "expandtabs", "format_map", "isascii", "isdecimal",
+                 "isidentifier", "isnumeric", "isprintable", "istitle", "ljust", "maketrans",
+                 "rindex", "rjust", "swapcase", "translate", "zfill"});
     case Value::Kind::kList:
       return in(
           {"append", "clear", "copy", "extend", "insert", "pop", "remove", "reverse", "sort"});
@@ -74,22 +71,28 @@ Result<Value> Method(const Value& object, std::string_view name, Environment& en
 }
 
 // Returns a method, or an attribute of a loop or namespace; undefined if there is none.
-Result<Value> BuiltinAttribute(const Value& object, std::string_view name, Environment& env) {
+Result<Value> BuiltinAttribute(const Value& object, const MarkedText& text, Environment& env) {
+  const std::string_view name = text.bytes();
   if (HasMethod(object, name)) return Method(object, name, env);
   if (IsUnsupportedPythonAttribute(object, name)) {
     return Unsupported(
         StrCat("attribute ", Quoted(name), " of ", object.KindName(), " is not supported"));
   }
-  if (object.is(Value::Kind::kLoop)) return LoopAttribute(object, name);
+  if (object.is(Value::Kind::kLoop)) return LoopAttribute(object, text, env);
   if (object.is(Value::Kind::kNamespace)) {
     const Value* value = object.ns().Find(name);
     if (value != nullptr) return *value;
   }
-  return NoAttribute(object, name);
+  if (object.IsList() && object.list().is_group) {
+    if (name == "grouper") return object.items()[0];
+    if (name == "list") return object.items()[1];
+  }
+  return Value::MissingIn(object, text);
 }
 
 Result<Value> TextItem(const MarkedText& text, std::int64_t index, Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(text.size() + Budget::kItem));
+  KVCACHE_RETURN_IF_ERROR(env.budget.Fits(text.size() * sizeof(std::size_t)));
   const std::vector<std::size_t> at = CharacterOffsets(text.bytes());
   const auto count = static_cast<std::int64_t>(at.size()) - 1;
   if (index < 0) index += count;
@@ -149,6 +152,7 @@ std::vector<std::size_t> SelectedIndices(const Range& range) {
 Result<Value> SliceText(const MarkedText& text, const Value& begin, const Value& end,
                         const Value& step, Environment& env) {
   KVCACHE_RETURN_IF_ERROR(env.budget.Spend(2 * text.size()));
+  KVCACHE_RETURN_IF_ERROR(env.budget.Fits(text.size() * sizeof(std::size_t)));
   const std::vector<std::size_t> at = CharacterOffsets(text.bytes());
   KVCACHE_ASSIGN_OR_RETURN(
       const Range range, SliceIndices(begin, end, step, static_cast<std::int64_t>(at.size()) - 1));
@@ -164,26 +168,27 @@ Result<Value> SliceText(const MarkedText& text, const Value& begin, const Value&
 
 }  // namespace
 
-Result<Value> GetAttribute(const Value& object, std::string_view name, Environment& env) {
+Result<Value> GetAttribute(const Value& object, const MarkedText& name, Environment& env) {
   if (object.IsUndefined()) return InvalidArgument(object.why());
   KVCACHE_ASSIGN_OR_RETURN(Value own, BuiltinAttribute(object, name, env));
   if (!own.IsUndefined() || !object.IsDict()) return own;
-  const Value* item = object.dict().Find(name);
+  const Value* item = object.dict().Find(name.bytes());
   return item != nullptr ? *item : own;
 }
 
 Result<Value> GetItem(const Value& object, const Value& key, Environment& env) {
   if (object.IsUndefined()) return InvalidArgument(object.why());
   if (object.IsDict()) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, env.budget));
-    const Value* item = object.dict().FindKey(hashed);
-    if (item != nullptr) return *item;
+    const auto item = object.dict().FindKey(key, env.budget);
+    const bool is_no_key = item.status().code() == StatusCode::kInvalidArgument;
+    if (!item.ok() && !is_no_key) return item.status();
+    if (item.ok() && *item != nullptr) return **item;
   }
   if (key.IsInteger()) {
     if (object.IsList()) return ListItem(object.items(), key.integer());
     if (object.IsText()) return TextItem(object.text(), key.integer(), env);
   }
-  if (key.IsText()) return BuiltinAttribute(object, key.bytes(), env);
+  if (key.IsText()) return BuiltinAttribute(object, key.text(), env);
   return Value::Missing(StrCat(object.KindName(), " has no item for this key, ", key.KindName()));
 }
 
@@ -202,9 +207,14 @@ Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end
   KVCACHE_ASSIGN_OR_RETURN(
       const Range range,
       SliceIndices(begin, end, step, static_cast<std::int64_t>(object.items().size())));
-  KVCACHE_RETURN_IF_ERROR(env.budget.Spend(object.items().size() * Budget::kStep));
+  const std::vector<Value>& from = object.items();
   std::vector<Value> items;
-  for (const std::size_t i : SelectedIndices(range)) items.push_back(object.items()[i]);
+  if (range.step == 1) {
+    const auto last = std::max(range.begin, range.end);
+    items.assign(from.begin() + range.begin, from.begin() + last);
+  } else {
+    for (const std::size_t i : SelectedIndices(range)) items.push_back(from[i]);
+  }
   return MakeList(std::move(items), env.budget, object.list().kind);
 }
 

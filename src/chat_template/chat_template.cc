@@ -16,6 +16,10 @@ using nlohmann::ordered_json;
 // Units of work per byte of input. Templates process contents many times.
 constexpr std::uint64_t kWorkPerByte = 256;
 
+// The memory of a rendering. Templates hold a conversation and its prompt a few times.
+constexpr std::uint64_t kMemory = std::uint64_t{1} << 27;
+constexpr std::uint64_t kMemoryPerByte = 64;
+
 std::tm LocalTime() {
   const std::time_t now = std::time(nullptr);
   std::tm local{};
@@ -92,20 +96,22 @@ Result<ChatTemplate> ChatTemplate::Parse(std::string_view source) {
   return ChatTemplate(std::make_unique<const jinja::ParsedTemplate>(std::move(parsed)));
 }
 
-Result<ChatText> ChatTemplate::Render(const ChatInput& input, std::uint64_t work) const {
+Result<ChatText> ChatTemplate::Render(const ChatInput& input, const RenderLimits& limits) const {
   KVCACHE_RETURN_IF_ERROR(CheckInput(input));
   // Converting the input is not charged to the template.
   constexpr std::uint64_t kInputLimit = std::uint64_t{1} << 33;
-  jinja::Budget for_input(kInputLimit);
+  jinja::Budget for_input({.units = kInputLimit, .memory_bytes = kInputLimit});
   KVCACHE_ASSIGN_OR_RETURN(Variables variables, MakeVariables(input, for_input));
-  const std::uint64_t limit = work + for_input.spent() / 64 * kWorkPerByte;
+  const std::uint64_t input_size = for_input.spent() / 64;
   jinja::Environment env{
-      .budget = jinja::Budget(limit),
+      .budget = jinja::Budget({.units = limits.work + input_size * kWorkPerByte,
+                               .seconds = limits.seconds,
+                               .memory_bytes = kMemory + input_size * kMemoryPerByte}),
       .now = input.now ? *input.now : LocalTime(),
   };
-  jinja::Interpreter interpreter(parsed_->body, std::move(variables), std::move(env));
+  jinja::Interpreter interpreter(*parsed_, std::move(variables), std::move(env));
   KVCACHE_ASSIGN_OR_RETURN(const jinja::MarkedText text, interpreter.Run());
-  return ChatText{text.bytes(), text.Foreign()};
+  return ChatText{std::string(text.bytes()), text.Foreign()};
 }
 
 const std::vector<std::string>& ChatTemplate::literals() const {

@@ -62,9 +62,15 @@ struct ChatText {
   std::vector<TextRange> foreign;  // in order, none empty, none adjacent
 };
 
-// The work limit of a rendering, in units, in addition to some units for each byte of its input.
-// A byte of produced text costs one unit, a step eight. The default takes about a second.
-inline constexpr std::uint64_t kDefaultTemplateWork = std::uint64_t{1} << 26;
+// The limits of a rendering. A byte of produced text costs one unit of work, a step eight.
+struct RenderLimits {
+  // The work that every rendering may do, in addition to some units for each byte of its input:
+  // about a second.
+  std::uint64_t work = std::uint64_t{1} << 26;
+  // After that work, a rendering continues until this time has passed. No honest prompt takes so
+  // long: 1,000 rounds of tools take two seconds in the slowest of the published templates.
+  double seconds = 30.0;
+};
 
 class ChatTemplate {
  public:
@@ -78,7 +84,8 @@ class ChatTemplate {
 
   // Errors: kInvalidArgument: malformed messages, an error that the template raises
   // (raise_exception) or causes; kUnsupported: an unsupported construct, or a bound exceeded.
-  Result<ChatText> Render(const ChatInput& input, std::uint64_t work = kDefaultTemplateWork) const;
+  Result<ChatText> Render(const ChatInput& input, const RenderLimits& limits) const;
+  Result<ChatText> Render(const ChatInput& input) const { return Render(input, RenderLimits()); }
 
   // Returns whether the template reads a variable. A template that does not read "tools" ignores
   // tools.

@@ -39,10 +39,10 @@ std::string Rendered(std::string_view source, const ChatInput& input = OneMessag
   return text.ok() ? text->text : text.status().message();
 }
 
-StatusCode CodeOf(std::string_view source, std::uint64_t work = kDefaultTemplateWork) {
+StatusCode CodeOf(std::string_view source, const RenderLimits& limits = {}) {
   const auto parsed = ChatTemplate::Parse(source);
   if (!parsed.ok()) return parsed.status().code();
-  return parsed->Render(OneMessage("hi"), work).status().code();
+  return parsed->Render(OneMessage("hi"), limits).status().code();
 }
 
 // tests/chat_template compares the whole language with Jinja. These tests cover the rest.
@@ -135,7 +135,7 @@ TEST(ChatTemplate, HostileTemplatesAreStopped) {
       nested,
   };
   for (const std::string& source : sources) {
-    const StatusCode code = CodeOf(source, 1 << 22);
+    const StatusCode code = CodeOf(source, {.work = 1 << 22, .seconds = 0.1});
     EXPECT_TRUE(code == StatusCode::kUnsupported || code == StatusCode::kCorrupt ||
                 code == StatusCode::kInvalidArgument)
         << source.substr(0, 60) << " " << StatusCodeName(code);

@@ -43,14 +43,8 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression) {
 }
 
 Result<Value> Interpreter::Name(const Expression& expression) {
-  for (const Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
-    const auto found = scope->variables.find(expression.name);
-    if (found != scope->variables.end()) return found->second;
-  }
-  if (HasFunction(expression.name)) {
-    Callable function;
-    function.name = expression.name;
-    return Value(std::make_shared<const Callable>(std::move(function)));
+  for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
+    if (const Value* found = scope->Find(expression.symbol)) return *found;
   }
   return Value::Missing(StrCat(Quoted(expression.name), " is undefined"));
 }
@@ -72,7 +66,7 @@ Result<Value> Interpreter::DictLiteral(const Expression& expression) {
     KVCACHE_ASSIGN_OR_RETURN(Value key, Evaluate(*expression.parts[i]));
     KVCACHE_ASSIGN_OR_RETURN(Value value, Evaluate(*expression.parts[i + 1]));
     KVCACHE_RETURN_IF_ERROR(
-        At(expression.place, AddItem(dict, std::move(key), std::move(value), env_.budget)));
+        At(expression.place, dict.Set(std::move(key), std::move(value), env_.budget)));
   }
   return MakeDict(std::move(dict));
 }
@@ -80,7 +74,7 @@ Result<Value> Interpreter::DictLiteral(const Expression& expression) {
 Result<Value> Interpreter::Member(const Expression& expression) {
   KVCACHE_ASSIGN_OR_RETURN(const Value object, Evaluate(*expression.parts[0]));
   if (expression.kind == ExpressionKind::kAttribute) {
-    return At(expression.place, GetAttribute(object, expression.name, env_));
+    return At(expression.place, GetAttribute(object, expression.value.text(), env_));
   }
   KVCACHE_ASSIGN_OR_RETURN(const Value key, Evaluate(*expression.parts[1]));
   return At(expression.place, GetItem(object, key, env_));
@@ -111,8 +105,7 @@ Result<Arguments> Interpreter::EvaluateArguments(const Expression& call) {
   }
   if (call.rest) {
     KVCACHE_ASSIGN_OR_RETURN(const Value rest, Evaluate(*call.rest));
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items,
-                             At(call.place, Iterate(rest, env_.budget)));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, At(call.place, Iterate(rest, env_)));
     arguments.positional.insert(arguments.positional.end(), items.begin(), items.end());
   }
   if (call.named_rest) {
@@ -182,9 +175,9 @@ Result<Value> Interpreter::Concat(const Expression& expression) {
     KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*part));
     KVCACHE_ASSIGN_OR_RETURN(const MarkedText more,
                              At(expression.place, TextOf(value, env_.budget)));
-    text.Append(more);
+    KVCACHE_RETURN_IF_ERROR(At(expression.place, text.Extend(more, env_.budget)));
   }
-  return At(expression.place, MakeText(std::move(text), env_.budget));
+  return Value(std::move(text));
 }
 
 Result<Value> Interpreter::Unary(const Expression& expression) {
@@ -212,10 +205,10 @@ Result<bool> Interpreter::CompareTwo(const std::string& name, const Value& a, co
   if (name == "==") return Equal(a, b, budget);
   if (name == "<") return Less(a, b, budget);
   if (name == ">") return Less(b, a, budget);
-  if (name == "in") return Contains(b, a, budget);
+  if (name == "in") return Contains(b, a, env_);
   if (name == "!=" || name == "not in") {
     KVCACHE_ASSIGN_OR_RETURN(const bool is,
-                             name == "!=" ? Equal(a, b, budget) : Contains(b, a, budget));
+                             name == "!=" ? Equal(a, b, budget) : Contains(b, a, env_));
     return !is;
   }
   KVCACHE_ASSIGN_OR_RETURN(const bool strictly,

@@ -7,25 +7,35 @@
 
 namespace kvcache::jinja {
 
-Interpreter::Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
-                         Environment env)
-    : env_(std::move(env)), body_(body), scope_(std::make_shared<Scope>()) {
-  for (auto& variable : variables) {
-    scope_->variables[std::move(variable.first)] = std::move(variable.second);
+Interpreter::Interpreter(const ParsedTemplate& parsed,
+                         std::vector<std::pair<std::string, Value>> variables, Environment env)
+    : env_(std::move(env)), parsed_(parsed), scope_(std::make_shared<Scope>()) {
+  const auto& symbols = parsed.symbols.numbers();
+  for (const auto& [name, symbol] : symbols) {
+    if (!HasFunction(name)) continue;
+    Callable function;
+    function.name = name;
+    scope_->Set(symbol, Value(std::make_shared<const Callable>(std::move(function))));
+  }
+  for (auto& [name, value] : variables) {
+    const auto symbol = symbols.find(name);
+    if (symbol != symbols.end()) scope_->Set(symbol->second, std::move(value));
   }
 }
 
 // Macros own scopes that own macros, and namespaces may own themselves. Clearing them here breaks
-// the cycles. Nothing recurses, because captured_ and namespaces still own all of them.
+// the cycles. Nothing recurses, because the lists of the living own all of them.
 Interpreter::~Interpreter() {
-  for (const auto& scope : captured_) scope->variables.clear();
-  for (const auto& space : env_.namespaces) space->attributes.clear();
+  const auto scopes = captured_.Living();
+  const auto namespaces = env_.namespaces.Living();
+  for (const auto& scope : scopes) scope->variables.clear();
+  for (const auto& space : namespaces) space->attributes.clear();
 }
 
 Result<MarkedText> Interpreter::Run() {
   MarkedText text;
   out_ = &text;
-  KVCACHE_RETURN_IF_ERROR(Execute(body_).status());
+  KVCACHE_RETURN_IF_ERROR(Execute(parsed_.body).status());
   return text;
 }
 
@@ -73,7 +83,7 @@ Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
     case StatementKind::kSetBlock: status = SetBlock(statement); break;
     case StatementKind::kMacro: {
       KVCACHE_ASSIGN_OR_RETURN(Value macro, MakeMacro(statement));
-      scope_->variables[statement.name] = std::move(macro);
+      scope_->Set(statement.symbol, std::move(macro));
       break;
     }
     case StatementKind::kCall: status = CallBlock(statement); break;
@@ -91,9 +101,9 @@ Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
 }
 
 Status Interpreter::Emit(const MarkedText& text, Place place) {
-  KVCACHE_RETURN_IF_ERROR(At(place, env_.budget.Spend(text.Footprint())));
+  KVCACHE_RETURN_IF_ERROR(At(place, env_.budget.Spend(text.size())));
   out_->Append(text);
-  return Status::Ok();
+  return At(place, out_->Hold(env_.budget));
 }
 
 Status Interpreter::Print(const Statement& statement) {
@@ -113,48 +123,75 @@ Result<Interpreter::Flow> Interpreter::If(const Statement& statement) {
   return Flow::kNext;
 }
 
-// Returns the items of a loop that satisfy its condition.
-Result<std::vector<Value>> Interpreter::LoopItems(const Statement& statement) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items,
-                           At(statement.place, Iterate(value, env_.budget)));
-  if (!statement.condition) return items;
-  std::vector<Value> kept;
-  for (Value& item : items) {
-    const NestedScope nested(scope_, scope_);
-    KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, item));
-    KVCACHE_ASSIGN_OR_RETURN(const Value holds, Evaluate(*statement.condition));
-    if (holds.IsTruthy()) kept.push_back(std::move(item));
+// Evaluates the condition in the scope where the loop began, when the next item is asked for.
+class Interpreter::FilteredItems final : public Generator {
+ public:
+  FilteredItems(Interpreter& interpreter, const Statement& statement,
+                std::shared_ptr<Generator> source)
+      : Generator(source->nesting() + 1),
+        interpreter_(interpreter),
+        statement_(statement),
+        scope_(interpreter.scope_),
+        source_(std::move(source)) {}
+
+  Result<std::optional<Value>> Next(Environment& env) override {
+    for (;;) {
+      KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
+      KVCACHE_ASSIGN_OR_RETURN(std::optional<Value> item, source_->Next(env));
+      if (!item) return item;
+      const NestedScope nested(interpreter_.scope_, scope_);
+      KVCACHE_RETURN_IF_ERROR(interpreter_.Assign(*statement_.target, *item));
+      KVCACHE_ASSIGN_OR_RETURN(const Value holds, interpreter_.Evaluate(*statement_.condition));
+      if (holds.IsTruthy()) return item;
+    }
   }
-  return kept;
+
+ private:
+  Interpreter& interpreter_;
+  const Statement& statement_;
+  const std::shared_ptr<Scope> scope_;
+  const std::shared_ptr<Generator> source_;
+};
+
+Result<std::shared_ptr<Loop>> Interpreter::MakeLoop(const Statement& statement) {
+  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
+  KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Generator> items,
+                           At(statement.place, ItemsOf(value, env_.budget)));
+  std::int64_t length = -1;
+  if (statement.condition) {
+    items = std::make_shared<FilteredItems>(*this, statement, std::move(items));
+  } else if (!value.is(Value::Kind::kGenerator)) {
+    KVCACHE_ASSIGN_OR_RETURN(length, LengthOf(value, env_));
+  }
+  auto loop = std::make_shared<Loop>(std::move(items), length);
+  if (loop->nesting() > kMaxNesting) return TooDeep(statement.place);
+  return loop;
 }
 
 Result<Interpreter::Flow> Interpreter::For(const Statement& statement) {
-  auto loop = std::make_shared<Loop>();
-  KVCACHE_ASSIGN_OR_RETURN(loop->items, LoopItems(statement));
-  if (loop->items.empty()) {
-    const NestedScope nested(scope_, scope_);
-    return Execute(statement.otherwise);
-  }
-  KVCACHE_RETURN_IF_ERROR(
-      At(statement.place, env_.budget.Spend(loop->items.size() * Budget::kItem)));
-  for (const Value& item : loop->items) loop->nesting = std::max(loop->nesting, 1 + item.Nesting());
-  if (loop->nesting > kMaxNesting) return TooDeep(statement.place);
-  for (; loop->index < loop->items.size(); ++loop->index) {
-    const NestedScope nested(scope_, scope_);
-    KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(Budget::kItem)));
-    scope_->variables["loop"] = Value(std::shared_ptr<const Loop>(loop));
-    KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, loop->items[loop->index]));
+  KVCACHE_ASSIGN_OR_RETURN(const std::shared_ptr<Loop> loop, MakeLoop(statement));
+  const std::shared_ptr<Scope> outer = scope_;
+  const NestedScope nested(scope_, outer);
+  for (bool is_first = true;; is_first = false) {
+    KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(Budget::kStep)));
+    KVCACHE_ASSIGN_OR_RETURN(const bool more, At(statement.place, loop->Advance(env_)));
+    // Each iteration has a scope of its own, but only macros can tell.
+    if (scope_.use_count() > 1) {
+      scope_ = std::make_shared<Scope>();
+      scope_->parent = outer;
+    }
+    scope_->variables.clear();
+    if (!more) return is_first ? Execute(statement.otherwise) : Result<Flow>(Flow::kNext);
+    scope_->variables.emplace_back(Symbols::kLoop, Value(loop));
+    KVCACHE_RETURN_IF_ERROR(Assign(*statement.target, loop->current()));
     KVCACHE_ASSIGN_OR_RETURN(const Flow flow, Execute(statement.body));
-    if (flow == Flow::kBreak) break;
+    if (flow == Flow::kBreak) return Flow::kNext;
   }
-  return Flow::kNext;
 }
 
 Status Interpreter::Assign(const Expression& target, Value value) {
   if (target.kind == ExpressionKind::kName) {
-    KVCACHE_RETURN_IF_ERROR(At(target.place, env_.budget.Spend(Budget::kItem)));
-    scope_->variables[target.name] = std::move(value);
+    scope_->Set(target.symbol, std::move(value));
     return Status::Ok();
   }
   if (target.kind == ExpressionKind::kAttribute) {
@@ -163,16 +200,9 @@ Status Interpreter::Assign(const Expression& target, Value value) {
       return At(target.place, InvalidArgument(StrCat("cannot set an attribute of ",
                                                      space.KindName(), "; must be a namespace")));
     }
-    KVCACHE_RETURN_IF_ERROR(At(target.place, env_.budget.Spend(2 * Budget::kItem)));
-    if (Value* known = space.ns().Find(target.name)) {
-      *known = std::move(value);
-    } else {
-      space.ns().attributes.emplace_back(target.name, std::move(value));
-    }
-    return Status::Ok();
+    return At(target.place, space.ns().Set(target.name, std::move(value), env_.budget));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items,
-                           At(target.place, Iterate(value, env_.budget)));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, At(target.place, Iterate(value, env_)));
   if (items.size() != target.parts.size()) {
     return At(target.place, InvalidArgument(StrCat("cannot assign ", items.size(), " values to ",
                                                    target.parts.size(), " names")));
@@ -200,7 +230,8 @@ Result<MarkedText> Interpreter::Capture(const Body& body) {
 
 Status Interpreter::SetBlock(const Statement& statement) {
   KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
-  Value value(std::move(text));
+  KVCACHE_ASSIGN_OR_RETURN(Value value,
+                           At(statement.place, MakeText(std::move(text), env_.budget)));
   if (statement.expression) {
     KVCACHE_ASSIGN_OR_RETURN(value, Filter(*statement.expression, &value));
   }
@@ -217,8 +248,10 @@ Status Interpreter::FilterBlock(const Statement& statement) {
 }
 
 Result<Value> Interpreter::MakeMacro(const Statement& statement) {
+  constexpr std::size_t kScopeBytes = 512;
   KVCACHE_RETURN_IF_ERROR(At(statement.place, env_.budget.Spend(8 * Budget::kItem)));
-  if (captured_.empty() || captured_.back() != scope_) captured_.push_back(scope_);
+  KVCACHE_RETURN_IF_ERROR(At(statement.place, scope_->charge.Hold(kScopeBytes, env_.budget)));
+  captured_.Add(scope_);
   Callable macro;
   macro.kind = Callable::Kind::kMacro;
   macro.name = statement.name;
@@ -261,7 +294,7 @@ Result<Value> Interpreter::CallMacro(const Callable& macro, Arguments arguments)
   const NestedScope nested(scope_, macro.scope);
   KVCACHE_RETURN_IF_ERROR(BindMacro(statement, arguments, *scope_));
   KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Capture(statement.body));
-  return Value(std::move(text));
+  return MakeText(std::move(text), env_.budget);
 }
 
 namespace {
@@ -285,32 +318,33 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
   const std::size_t count = macro.parameters.size();
   for (std::size_t i = 0; i < count; ++i) {
     const Parameter& parameter = macro.parameters[i];
-    Value& value = scope.variables[parameter.name];
     if (i < arguments.positional.size()) {
-      value = arguments.positional[i];
+      scope.Set(parameter.symbol, arguments.positional[i]);
       continue;
     }
     bool found = false;
-    value = TakeNamed(arguments, parameter.name, &found);
-    if (found) continue;
-    value = Value::Missing(StrCat("parameter ", Quoted(parameter.name), " is not given"));
-    if (parameter.otherwise) {
-      KVCACHE_ASSIGN_OR_RETURN(Value otherwise, Evaluate(*parameter.otherwise));
-      scope.variables[parameter.name] = std::move(otherwise);
+    Value value = TakeNamed(arguments, parameter.name, &found);
+    if (!found) {
+      value = Value::Missing(StrCat("parameter ", Quoted(parameter.name), " is not given"));
     }
+    scope.Set(parameter.symbol, std::move(value));
+    if (found || !parameter.otherwise) continue;
+    KVCACHE_ASSIGN_OR_RETURN(Value otherwise, Evaluate(*parameter.otherwise));
+    scope.Set(parameter.symbol, std::move(otherwise));
   }
   if (macro.uses_caller) {
     bool found = false;
     Value caller = TakeNamed(arguments, "caller", &found);
-    scope.variables["caller"] =
-        found ? std::move(caller) : Value::Missing("caller is undefined outside of a call block");
+    scope.Set(
+        Symbols::kCaller,
+        found ? std::move(caller) : Value::Missing("caller is undefined outside of a call block"));
   }
   if (macro.uses_kwargs) {
     Dict named;
     for (auto& [name, value] : arguments.named) {
-      KVCACHE_RETURN_IF_ERROR(AddItem(named, Value(name), value, env_.budget));
+      KVCACHE_RETURN_IF_ERROR(named.Set(Value(name), value, env_.budget));
     }
-    scope.variables["kwargs"] = MakeDict(std::move(named));
+    scope.Set(Symbols::kKwargs, MakeDict(std::move(named)));
   } else if (!arguments.named.empty()) {
     return InvalidArgument(StrCat("macro '", macro.name, "' has no parameter ",
                                   Quoted(arguments.named.front().first.bytes())));
@@ -321,7 +355,7 @@ Status Interpreter::BindMacro(const Statement& macro, Arguments& arguments, Scop
         arguments.positional.begin() + static_cast<std::ptrdiff_t>(std::min(count, given));
     KVCACHE_ASSIGN_OR_RETURN(
         Value rest, MakeList({begin, arguments.positional.end()}, env_.budget, ListKind::kTuple));
-    scope.variables["varargs"] = std::move(rest);
+    scope.Set(Symbols::kVarargs, std::move(rest));
   } else if (given > count) {
     return InvalidArgument(StrCat("the call of macro '", macro.name, "' has ", given,
                                   " arguments; at most ", count, " are allowed"));

@@ -8,25 +8,41 @@
 
 #include <memory>
 #include <string>
-#include <unordered_map>
 #include <vector>
 
 #include "chat_template/builtins/builtins.h"
-#include "chat_template/syntax/syntax.h"
+#include "chat_template/syntax/parser.h"
 
 namespace kvcache::jinja {
 
 inline constexpr int kMaxEvaluationDepth = 500;
 
+// Variables by symbol. Scopes have few of them, so a search reads them in order.
 struct Scope {
-  std::unordered_map<std::string, Value> variables;
+  std::vector<std::pair<int, Value>> variables;
   std::shared_ptr<Scope> parent;
+  MemoryCharge charge;
+
+  // Returns nullptr if there is none.
+  Value* Find(int symbol) {
+    for (auto& [known, value] : variables) {
+      if (known == symbol) return &value;
+    }
+    return nullptr;
+  }
+  void Set(int symbol, Value value) {
+    if (Value* known = Find(symbol)) {
+      *known = std::move(value);
+    } else {
+      variables.emplace_back(symbol, std::move(value));
+    }
+  }
 };
 
 class Interpreter {
  public:
-  // `body` must outlive the interpreter. `variables` are names and values.
-  Interpreter(const Body& body, std::vector<std::pair<std::string, Value>> variables,
+  // `parsed` must outlive the interpreter. `variables` are names and values.
+  Interpreter(const ParsedTemplate& parsed, std::vector<std::pair<std::string, Value>> variables,
               Environment env);
   ~Interpreter();
   Interpreter(const Interpreter&) = delete;
@@ -45,7 +61,7 @@ class Interpreter {
   Status Print(const Statement& statement);
   Result<Flow> If(const Statement& statement);
   Result<Flow> For(const Statement& statement);
-  Result<std::vector<Value>> LoopItems(const Statement& statement);
+  Result<std::shared_ptr<Loop>> MakeLoop(const Statement& statement);
   Status Set(const Statement& statement);
   Status SetBlock(const Statement& statement);
   Status CallBlock(const Statement& statement);
@@ -56,6 +72,7 @@ class Interpreter {
   // Runs `body` in its own scope and returns its text.
   Result<MarkedText> Capture(const Body& body);
   Status Emit(const MarkedText& text, Place place);
+  class FilteredItems;  // the items of a loop with a condition
 
   // ---- Expressions (evaluate.cc) ----
   Result<Value> Evaluate(const Expression& expression);
@@ -81,9 +98,9 @@ class Interpreter {
   Status BindMacro(const Statement& macro, Arguments& arguments, Scope& scope);
 
   Environment env_;
-  const Body& body_;
+  const ParsedTemplate& parsed_;
   std::shared_ptr<Scope> scope_;
-  std::vector<std::shared_ptr<Scope>> captured_;  // by macros; these scopes may form cycles
+  CyclicObjects<Scope> captured_;  // by macros; these scopes may form cycles
   MarkedText* out_ = nullptr;
   int depth_ = 0;
 };

@@ -77,9 +77,8 @@ Result<Value> Repeat(const Value& value, std::int64_t times, Budget& budget) {
   const auto count = static_cast<std::uint64_t>(std::max<std::int64_t>(times, 0));
   const std::uint64_t one =
       value.IsText() ? value.text().Footprint() : value.items().size() * Budget::kItem;
-  if (one != 0 && count > (std::uint64_t{1} << 40) / one) {
-    KVCACHE_RETURN_IF_ERROR(budget.Spend(~std::uint64_t{0}));
-  }
+  const bool is_huge = one != 0 && count > (std::uint64_t{1} << 40) / one;
+  KVCACHE_RETURN_IF_ERROR(budget.Fits(is_huge ? ~std::uint64_t{0} : one * count));
   KVCACHE_RETURN_IF_ERROR(budget.Spend(one * count));
   if (one == 0) return value;
   if (value.IsText()) {
@@ -96,10 +95,9 @@ Result<Value> Repeat(const Value& value, std::int64_t times, Budget& budget) {
 
 Result<Value> Add(const Value& a, const Value& b, Budget& budget) {
   if (a.IsText()) {
-    KVCACHE_RETURN_IF_ERROR(budget.Spend(a.text().Footprint() + b.text().Footprint()));
     MarkedText text = a.text();
-    text.Append(b.text());
-    return MakeText(std::move(text), budget);
+    KVCACHE_RETURN_IF_ERROR(text.Extend(b.text(), budget));
+    return Value(std::move(text));
   }
   std::vector<Value> items = a.items();
   items.insert(items.end(), b.items().begin(), b.items().end());

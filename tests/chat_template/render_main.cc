@@ -2,13 +2,16 @@
 //
 //   in   {"template": "...", "messages": [...], "tools": [...], "add_generation_prompt": true,
 //         "variables": {...}, "bos": "<s>", "eos": "</s>", "now": [year, month, …, as in tm]}
-//   out  {"text": "...", "foreign": [[begin, end], …]}   ranges are in bytes
+//   out  {"text": "...", "foreign": [[begin, end], …],   ranges are in bytes
+//        "seconds": 0.01}   the time of the rendering, without parsing
 //        {"error": "..."}
 
+#include <chrono>
 #include <cstdio>
 #include <iostream>
 #include <string>
 
+#include "base/seconds_since.h"
 #include "chat_template/chat_template.h"
 
 namespace kvcache {
@@ -16,7 +19,8 @@ namespace {
 
 using nlohmann::ordered_json;
 
-Result<ChatText> Render(const ordered_json& test) {
+// Sets `seconds` to the time that the rendering takes, without parsing the template.
+Result<ChatText> Render(const ordered_json& test, double& seconds) {
   KVCACHE_ASSIGN_OR_RETURN(const ChatTemplate parsed,
                            ChatTemplate::Parse(test.at("template").get<std::string>()));
   ChatInput input;
@@ -37,19 +41,23 @@ Result<ChatText> Render(const ordered_json& test) {
   now.tm_wday = 5;
   now.tm_yday = 207;
   input.now = now;
-  return parsed.Render(input);
+  const auto begin = std::chrono::steady_clock::now();
+  auto rendered = parsed.Render(input);
+  seconds = SecondsSince(begin);
+  return rendered;
 }
 
 ordered_json Answer(const std::string& line) {
   const ordered_json test = ordered_json::parse(line);
-  const auto rendered = Render(test);
+  double seconds = 0.0;
+  const auto rendered = Render(test, seconds);
   if (!rendered.ok()) {
     return {{"error", rendered.status().message()},
             {"code", StatusCodeName(rendered.status().code())}};
   }
   ordered_json foreign = ordered_json::array();
   for (const TextRange& range : rendered->foreign) foreign.push_back({range.begin, range.end});
-  return {{"text", rendered->text}, {"foreign", foreign}};
+  return {{"text", rendered->text}, {"foreign", foreign}, {"seconds", seconds}};
 }
 
 }  // namespace

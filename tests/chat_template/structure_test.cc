@@ -8,41 +8,26 @@
 
 #include <algorithm>
 #include <cstdlib>
-#include <map>
 #include <set>
 #include <string>
 #include <vector>
 
-#include "chat_template/chat_format.h"
-#include "structure_cases.h"
-#include "structure_vocabularies.h"
+#include "structure_compare.h"
 
 namespace kvcache::structure_test {
 namespace {
-
-struct Family {
-  std::string name;
-  std::vector<ChatFormat> formats;                 // by tokenizer
-  std::vector<std::vector<std::int32_t>> counted;  // by tokenizer: tokens that are structure
-};
 
 std::vector<Family> Families() {
   EXPECT_GE(Sources().size(), 12u);
   std::vector<Family> families;
   const auto add = [&families](const std::string& name, const auto& make,
                                const std::vector<std::string>& literals) {
-    families.push_back({name, {}, {}});
+    families.push_back({.name = name, .tokenizers = &Tokenizers()});
     for (const Named& named : Tokenizers()) {
       auto format = make(*named.tokenizer);
       ASSERT_TRUE(format.ok()) << format.status().message();
       families.back().formats.push_back(std::move(format).value());
-      std::vector<std::int32_t> counted = named.tokenizer->InLiterals(literals);
-      for (const std::int32_t token : named.tokenizer->vocabulary().special_tokens()) {
-        // The unknown token replaces any text that has no token.
-        if (token == named.tokenizer->unknown()) continue;
-        if (named.tokenizer->vocabulary().IsStructure(token)) counted.push_back(token);
-      }
-      families.back().counted.push_back(std::move(counted));
+      families.back().counted.push_back(Counted(*named.tokenizer, literals));
     }
   };
   for (const auto& [name, source] : Sources()) {
@@ -56,86 +41,6 @@ std::vector<Family> Families() {
   return families;
 }
 
-ChatInput Make(const Talk& talk, const Text& text) {
-  ChatInput input = talk.make(text);
-  input.now = std::tm{};
-  input.now->tm_mday = 1;
-  return input;
-}
-
-std::string Letters(std::size_t bytes) {
-  return std::string(bytes, 'q');
-}
-
-// Returns the bytes of a prompt that the template wrote, with a zero byte for each foreign range.
-std::string TemplateText(const ChatPrompt& prompt) {
-  std::string own;
-  std::size_t at = 0;
-  for (const TextRange& range : prompt.foreign) {
-    own.append(prompt.text, at, range.begin - at);
-    own += '\0';
-    at = range.end;
-  }
-  return own.append(prompt.text, at);
-}
-
-std::map<std::int32_t, std::ptrdiff_t> Counts(const ChatPrompt& prompt,
-                                              const std::vector<std::int32_t>& counted) {
-  std::map<std::int32_t, std::ptrdiff_t> counts;
-  for (const std::int32_t token : counted) {
-    counts[token] = std::count(prompt.marked.tokens.begin(), prompt.marked.tokens.end(), token);
-  }
-  return counts;
-}
-
-struct Totals {
-  int turns = 0;
-  int prompts = 0;
-  int other_branch = 0;
-};
-
-// Returns whether some template searches contents for such a text and then takes another branch.
-bool MayChangeBranch(const std::string& text) {
-  return text.find("think") != text.npos || text.find("tool_response") != text.npos ||
-         text.find_first_not_of(" \n") == text.npos || text == "assistant" || text == "user\n";
-}
-
-// Compares the two prompts for `tokenizers` of the tokenizers, others in each call. With
-// KVCACHE_SLOW_TESTS it compares them for all tokenizers.
-void Compare(const Family& family, const Talk& talk, const std::string& what, const Text& attack,
-             const Text& harmless, std::size_t tokenizers, Totals* totals) {
-  const bool slow = std::getenv("KVCACHE_SLOW_TESTS") != nullptr;
-  const std::size_t count = slow ? Tokenizers().size() : tokenizers;
-  const auto turn = static_cast<std::size_t>(totals->turns++);
-  for (std::size_t n = 0; n < count; ++n) {
-    const std::size_t i = (turn + n) % Tokenizers().size();
-    const auto attacked = family.formats[i].Write(Make(talk, attack));
-    const auto calm = family.formats[i].Write(Make(talk, harmless));
-    if (!calm.ok() || !attacked.ok()) continue;
-    const std::string title =
-        family.name + ", " + talk.name + ", " + Tokenizers()[i].name + ": " + what;
-    ++totals->prompts;
-    if (TemplateText(*attacked) != TemplateText(*calm)) {
-      EXPECT_TRUE(MayChangeBranch(what)) << title << "\n" << attacked->text << "\n" << calm->text;
-      ++totals->other_branch;
-    } else {
-      EXPECT_EQ(Counts(*attacked, family.counted[i]), Counts(*calm, family.counted[i]))
-          << title << "\n"
-          << attacked->text;
-    }
-    const Vocabulary& vocabulary = Tokenizers()[i].tokenizer->vocabulary();
-    for (const TokenAnchor& anchor : attacked->marked.anchors) {
-      const std::int32_t token = attacked->marked.tokens[anchor.index];
-      const auto& counted = family.counted[i];
-      if (std::find(counted.begin(), counted.end(), token) == counted.end()) continue;
-      const std::size_t end = anchor.byte + vocabulary.text(token).size();
-      for (const TextRange& range : attacked->foreign) {
-        EXPECT_TRUE(range.end <= anchor.byte || range.begin >= end) << title;
-      }
-    }
-  }
-}
-
 std::vector<std::string> AllTexts() {
   std::vector<std::string> texts = Marks();
   texts.insert(texts.end(), Texts().begin(), Texts().end());
@@ -147,17 +52,7 @@ TEST(Structure, ForeignTextNeverBecomesStructure) {
   for (const Family& family : Families()) {
     for (const Talk& talk : Talks()) {
       for (const std::string& text : AllTexts()) {
-        // The text is in all places at once.
-        const std::string calm = Letters(text.size());
-        Compare(
-            family, talk, text, [&](int) { return text; }, [&](int) { return calm; }, 2, &totals);
-        // The text is cut into two parts, which are in neighbouring places.
-        for (const std::size_t cut : {std::size_t{1}, text.size() / 2, text.size() - 1}) {
-          Compare(
-              family, talk, text,
-              [&](int at) { return at % 2 == 0 ? text.substr(0, cut) : text.substr(cut); },
-              [&](int at) { return Letters(at % 2 == 0 ? cut : text.size() - cut); }, 1, &totals);
-        }
+        CompareEverywhere(family, talk, text, &totals);
       }
     }
   }

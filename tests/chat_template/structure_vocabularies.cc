@@ -110,9 +110,9 @@ class Builder {
     }
   }
 
-  std::unique_ptr<Tokenizer> Make(std::int32_t mark_type) {
+  std::unique_ptr<Tokenizer> Make(const std::vector<std::string>& marks, std::int32_t mark_type) {
     Add("<unk>", 2);
-    for (const std::string& mark : Marks()) Add(mark, mark_type);
+    for (const std::string& mark : marks) Add(mark, mark_type);
     for (const std::string& text : Texts()) Add(text, kUserDefined);
     if (data_.model == "gpt2") {
       for (int c = 0; c < 256; ++c) Add(SpellBytes(std::string(1, static_cast<char>(c))), kNormal);
@@ -124,7 +124,7 @@ class Builder {
       Add("▁", kNormal, -2);
       for (char c = '!'; c <= '~'; ++c) Add(std::string(1, c), kNormal, -2);
     }
-    for (const std::string& mark : Marks()) AddMerges(mark);
+    for (const std::string& mark : marks) AddMerges(mark);
     for (const std::string& text : Texts()) {
       if (text.find_first_of(" \n") == std::string::npos) AddMerges(text);
     }
@@ -149,17 +149,19 @@ class Builder {
 
 }  // namespace
 
-const std::vector<Named>& Tokenizers() {
-  static const std::vector<Named> all = [] {
-    std::vector<Named> made;
-    for (const char* kind : {"llama", "gpt2", "t5", "gemma4"}) {
-      for (const std::int32_t type : {kControl, kUserDefined}) {
-        made.push_back({std::string(kind) + (type == kControl ? ", control" : ", user-defined"),
-                        Builder(kind).Make(type)});
-      }
+std::vector<Named> TokenizersOf(const std::vector<std::string>& marks) {
+  std::vector<Named> made;
+  for (const char* kind : {"llama", "gpt2", "t5", "gemma4"}) {
+    for (const std::int32_t type : {kControl, kUserDefined}) {
+      made.push_back({std::string(kind) + (type == kControl ? ", control" : ", user-defined"),
+                      Builder(kind).Make(marks, type)});
     }
-    return made;
-  }();
+  }
+  return made;
+}
+
+const std::vector<Named>& Tokenizers() {
+  static const std::vector<Named> all = TokenizersOf(Marks());
   return all;
 }
 

@@ -24,5 +24,7 @@ struct Named {
 };
 
 const std::vector<Named>& Tokenizers();
+// Returns the same for other marks. <s> and </s> must be among them.
+std::vector<Named> TokenizersOf(const std::vector<std::string>& marks);
 
 }  // namespace kvcache

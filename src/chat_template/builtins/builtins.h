@@ -5,26 +5,19 @@
 // Thread safety: free functions; an Environment belongs to one rendering.
 #pragma once
 
-#include <ctime>
-#include <memory>
 #include <string_view>
 #include <vector>
 
 #include "base/errors.h"
 #include "chat_template/value/budget.h"
 #include "chat_template/value/callable.h"
+#include "chat_template/value/environment.h"
+#include "chat_template/value/generator.h"
 #include "chat_template/value/python_text.h"
 #include "chat_template/value/value.h"
 #include "kvcache/status.h"
 
 namespace kvcache::jinja {
-
-struct Environment {
-  Budget budget;
-  std::tm now;
-  int depth = 0;                                            // nesting of filters that apply filters
-  std::vector<std::shared_ptr<Namespace>> namespaces = {};  // all namespaces; they may form cycles
-};
 
 // Returns Python's str(), which {{ value }} prints: nothing for undefined, "None" for none.
 Result<MarkedText> TextOf(const Value& value, Budget& budget);
@@ -43,7 +36,7 @@ Result<MarkedText> JsonOf(const Value& value, const JsonStyle& style, Budget& bu
 
 // Return object.name and object[key]: a method, an attribute or an item; undefined if there is
 // none. Errors: the object is undefined; an attribute that is not supported.
-Result<Value> GetAttribute(const Value& object, std::string_view name, Environment& env);
+Result<Value> GetAttribute(const Value& object, const MarkedText& name, Environment& env);
 Result<Value> GetItem(const Value& object, const Value& key, Environment& env);
 // Returns object[begin:end:step]. Bounds that are undefined or none count as omitted.
 Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end, const Value& step,
@@ -53,6 +46,8 @@ Result<Value> GetSlice(const Value& object, const Value& begin, const Value& end
 Result<Value> Operate(std::string_view name, const Value& a, const Value& b, Budget& budget);
 // Returns Python's format % values.
 Result<Value> FormatPercent(const MarkedText& format, const Value& values, Budget& budget);
+// Returns Python's format.format(…).
+Result<Value> FormatBraces(const MarkedText& format, const Arguments& arguments, Environment& env);
 
 // Returns whether `self` has this method.
 bool HasMethod(const Value& self, std::string_view name);
@@ -77,7 +72,7 @@ Result<MarkedText> TextOr(const Value* value, std::string_view otherwise, std::s
 bool BoolOr(const Value* value, bool otherwise);
 
 // Returns the number of characters, items or keys; 0 for undefined. Errors: other kinds.
-Result<std::int64_t> LengthOf(const Value& value, Budget& budget);
+Result<std::int64_t> LengthOf(const Value& value, Environment& env);
 
 // Returns pieces of a text as a list of texts. `by` is the origin of the argument that determines
 // the cuts (MarkedText::CutOut).

@@ -2,6 +2,7 @@
 
 #include "base/parse_number.h"
 #include "base/strings.h"
+#include "chat_template/value/python_text.h"
 
 namespace kvcache::jinja {
 namespace {
@@ -9,7 +10,8 @@ namespace {
 constexpr int kMaxFilterDepth = 50;  // map(map(…)): filters that apply filters
 
 const Filter* FindFilter(std::string_view name) {
-  for (const auto filters : {TextFilters(), NumberFilters(), ListFilters(), PickFilters()}) {
+  for (const auto filters :
+       {TextFilters(), NumberFilters(), ListFilters(), GroupFilters(), PickFilters()}) {
     for (const Filter& filter : filters) {
       if (filter.name == name) return &filter;
     }
@@ -38,6 +40,25 @@ Result<Value> AttributeOf(const Value& item, const Value* attribute, Environment
     if (dot == std::string_view::npos) return value;
     rest.remove_prefix(dot + 1);
   }
+}
+
+Result<std::vector<Value>> Keys(const std::vector<Value>& items, const Value* attribute,
+                                bool case_sensitive, Environment& env) {
+  std::vector<Value> keys;
+  for (const Value& item : items) {
+    KVCACHE_ASSIGN_OR_RETURN(Value key, AttributeOf(item, attribute, env));
+    if (key.IsText() && !case_sensitive) {
+      KVCACHE_RETURN_IF_ERROR(env.budget.Spend(4 * key.text().size()));
+      key = Value(MapCase(key.text(), Case::kLower));
+    }
+    keys.push_back(std::move(key));
+  }
+  return keys;
+}
+
+Result<Value> OneByOne(std::vector<Value> items, Budget& budget) {
+  KVCACHE_ASSIGN_OR_RETURN(const Value list, MakeList(std::move(items), budget));
+  return Value(GeneratorOf(list.shared_list()));
 }
 
 Result<Value> ApplyFilter(std::string_view name, const Value& input, const Arguments& arguments,

@@ -26,10 +26,18 @@ struct Filter {
 std::span<const Filter> TextFilters();
 std::span<const Filter> NumberFilters();
 std::span<const Filter> ListFilters();
-std::span<const Filter> PickFilters();  // map, select, reject and their variants
+std::span<const Filter> GroupFilters();  // groupby, batch, slice
+std::span<const Filter> PickFilters();   // map, select, reject and their variants
 
 // Returns an attribute of `item`, named by a path ("a.b.0") or an index; the item itself if
 // `attribute` is null or none.
 Result<Value> AttributeOf(const Value& item, const Value* attribute, Environment& env);
+
+// Returns the sort keys of the items: an attribute of each, in lower case unless `case_sensitive`.
+Result<std::vector<Value>> Keys(const std::vector<Value>& items, const Value* attribute,
+                                bool case_sensitive, Environment& env);
+
+// Returns a generator of the items.
+Result<Value> OneByOne(std::vector<Value> items, Budget& budget);
 
 }  // namespace kvcache::jinja

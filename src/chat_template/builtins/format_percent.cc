@@ -30,7 +30,7 @@ class PercentFormatter {
       : format_(format), values_(values), budget_(budget) {}
 
   Result<Value> Run() {
-    const std::string& bytes = format_.bytes();
+    const std::string_view bytes = format_.bytes();
     while (at_ < bytes.size()) {
       const std::size_t percent = std::min(bytes.find('%', at_), bytes.size());
       out_.Append(format_, at_, percent);
@@ -76,7 +76,7 @@ class PercentFormatter {
     if (Peek() == '(') {
       const std::size_t end = format_.bytes().find(')', at_);
       if (end == std::string::npos) return InvalidArgument("'%(' has no closing ')'");
-      directive.key = format_.bytes().substr(at_ + 1, end - at_ - 1);
+      directive.key = std::string(format_.bytes().substr(at_ + 1, end - at_ - 1));
       directive.has_key = true;
       at_ = end + 1;
     }
@@ -132,7 +132,7 @@ class PercentFormatter {
       out_.Append(text);
     }
     if (directive.left) out_.Append(blanks, directive.origin);
-    return Status::Ok();
+    return out_.Hold(budget_);
   }
 
   Result<MarkedText> FormatValue(const Directive& directive, const Value& value) {

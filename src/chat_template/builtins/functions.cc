@@ -15,9 +15,11 @@ Result<Value> MakeRange(const Arguments& arguments, Environment& env) {
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t step, IntegerOr(given[2], 1, "step"));
   if (step == 0) return InvalidArgument("argument 'step' is 0; must be another integer");
   std::vector<Value> numbers;
+  MemoryCharge charge;
   while (step > 0 ? begin < end : begin > end) {
-    KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kItem));
+    KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
     numbers.emplace_back(begin);
+    KVCACHE_RETURN_IF_ERROR(charge.Hold(numbers.size() * sizeof(Value), env.budget));
     if (__builtin_add_overflow(begin, step, &begin)) break;
   }
   return MakeList(std::move(numbers), env.budget);
@@ -34,21 +36,21 @@ Result<Dict> Gather(const Arguments& arguments, Environment& env) {
   for (const Value& source : arguments.positional) {
     if (source.IsDict()) {
       for (const auto& [key, value] : source.dict().items()) {
-        KVCACHE_RETURN_IF_ERROR(AddItem(dict, key, value, env.budget));
+        KVCACHE_RETURN_IF_ERROR(dict.Set(key, value, env.budget));
       }
       continue;
     }
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pairs, Iterate(source, env.budget));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pairs, Iterate(source, env));
     for (const Value& pair : pairs) {
       if (!pair.IsList() || pair.items().size() != 2) {
         return InvalidArgument(
             StrCat("an item is ", pair.KindName(), "; must be a pair of a key and a value"));
       }
-      KVCACHE_RETURN_IF_ERROR(AddItem(dict, pair.items()[0], pair.items()[1], env.budget));
+      KVCACHE_RETURN_IF_ERROR(dict.Set(pair.items()[0], pair.items()[1], env.budget));
     }
   }
   for (const auto& [name, value] : arguments.named) {
-    KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value(name), value, env.budget));
+    KVCACHE_RETURN_IF_ERROR(dict.Set(Value(name), value, env.budget));
   }
   return dict;
 }
@@ -67,9 +69,9 @@ Result<Value> MakeNamespace(const Arguments& arguments, Environment& env) {
       return InvalidArgument(
           StrCat("a namespace attribute is ", key.KindName(), "; must be a string"));
     }
-    space->attributes.emplace_back(key.bytes(), value);
+    KVCACHE_RETURN_IF_ERROR(space->Set(key.bytes(), value, env.budget));
   }
-  env.namespaces.push_back(space);
+  env.namespaces.Add(space);
   return Value(std::move(space));
 }
 
@@ -88,7 +90,7 @@ Result<Value> StrftimeNow(const Arguments& arguments, Environment& env) {
   }
   char text[64 * 1024];
   // A character at the end distinguishes an empty result from one that did not fit.
-  const std::string terminated = format.bytes() + "|";
+  const std::string terminated = StrCat(format.bytes(), "|");
   const std::size_t size = std::strftime(text, sizeof(text), terminated.c_str(), &env.now);
   if (size == 0) return InvalidArgument("the formatted time has more than 64 KiB");
   const Origin origin = format.OriginOf(0, format.size());

@@ -13,56 +13,59 @@ using Call = const FilterCall&;
 
 Result<Value> AsList(Call call) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.env));
   return MakeList(std::move(items), call.budget());
 }
 
 Result<Value> First(Call call) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  return items.empty() ? Value::Missing("'first' is undefined for an empty sequence")
-                       : items.front();
+  KVCACHE_ASSIGN_OR_RETURN(const auto items, ItemsOf(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(std::optional<Value> item, items->Next(call.env));
+  if (!item) return Value::Missing("'first' is undefined for an empty sequence");
+  return *std::move(item);
 }
 
 Result<Value> Last(Call call) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  return items.empty() ? Value::Missing("'last' is undefined for an empty sequence") : items.back();
+  if (call.input.is(Value::Kind::kGenerator)) {
+    return InvalidArgument("the input of 'last' is a generator; must be a sequence");
+  }
+  const Value missing = Value::Missing("'last' is undefined for an empty sequence");
+  if (call.input.IsList()) {
+    return call.input.items().empty() ? missing : call.input.items().back();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.env));
+  return items.empty() ? missing : items.back();
 }
 
 Result<Value> Reverse(Call call) {
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.env));
   std::reverse(items.begin(), items.end());
-  if (!call.input.IsText()) return MakeList(std::move(items), call.budget());
-  KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Join(items, MarkedText(), call.budget()));
-  return MakeText(std::move(text), call.budget());
+  if (call.input.IsText()) {
+    KVCACHE_ASSIGN_OR_RETURN(MarkedText text, Join(items, MarkedText(), call.budget()));
+    return MakeText(std::move(text), call.budget());
+  }
+  const bool is_list = call.input.is(Value::Kind::kGenerator);  // as in Jinja
+  return is_list ? MakeList(std::move(items), call.budget())
+                 : OneByOne(std::move(items), call.budget());
 }
 
-Result<Value> Items(Call call) {
-  if (call.input.IsUndefined()) return MakeList({}, call.budget());
+// Returns the pairs of a dict as tuples.
+Result<std::vector<Value>> Pairs(Call call, std::string_view filter) {
+  std::vector<Value> pairs;
+  if (call.input.IsUndefined() && filter == "items") return pairs;
   if (!call.input.IsDict()) {
     return InvalidArgument(
-        StrCat("the input of 'items' is ", call.input.KindName(), "; must be a dict"));
+        StrCat("the input of '", filter, "' is ", call.input.KindName(), "; must be a dict"));
   }
-  std::vector<Value> pairs;
   for (const auto& [key, value] : call.input.dict().items()) {
     KVCACHE_ASSIGN_OR_RETURN(Value pair, MakeList({key, value}, call.budget(), ListKind::kTuple));
     pairs.push_back(std::move(pair));
   }
-  return MakeList(std::move(pairs), call.budget());
+  return pairs;
 }
 
-// Returns the sort keys of the items: an attribute of each, in lower case unless `case_sensitive`.
-Result<std::vector<Value>> Keys(const std::vector<Value>& items, const Value* attribute,
-                                bool case_sensitive, Environment& env) {
-  std::vector<Value> keys;
-  for (const Value& item : items) {
-    KVCACHE_ASSIGN_OR_RETURN(Value key, AttributeOf(item, attribute, env));
-    if (key.IsText() && !case_sensitive) {
-      KVCACHE_RETURN_IF_ERROR(env.budget.Spend(4 * key.text().size()));
-      key = Value(MapCase(key.text(), Case::kLower));
-    }
-    keys.push_back(std::move(key));
-  }
-  return keys;
+Result<Value> Items(Call call) {
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> pairs, Pairs(call, "items"));
+  return OneByOne(std::move(pairs), call.budget());
 }
 
 std::vector<Value> InOrder(const std::vector<Value>& items, const std::vector<std::size_t>& order) {
@@ -103,7 +106,7 @@ Result<std::vector<Value>> SortKeys(const std::vector<Value>& items, const Value
 Result<Value> Sort(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given,
                            Bind(call.arguments, {"reverse", "case_sensitive", "attribute"}));
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.env));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
                            SortKeys(items, given[2], BoolOr(given[1], false), call.env));
   return Sorted(items, keys, BoolOr(given[0], false), call.budget());
@@ -117,20 +120,16 @@ Result<Value> SortDict(Call call) {
     return InvalidArgument(
         StrCat("argument 'by' is ", Quoted(by.bytes()), "; must be 'key' or 'value'"));
   }
-  if (!call.input.IsDict()) {
-    return InvalidArgument(
-        StrCat("the input of 'dictsort' is ", call.input.KindName(), "; must be a dict"));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(const Value pairs, Items(call));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pairs, Pairs(call, "dictsort"));
   const Value index(std::int64_t{by.bytes() == "key" ? 0 : 1});
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
-                           Keys(pairs.items(), &index, BoolOr(given[0], false), call.env));
-  return Sorted(pairs.items(), keys, BoolOr(given[2], false), call.budget());
+                           Keys(pairs, &index, BoolOr(given[0], false), call.env));
+  return Sorted(pairs, keys, BoolOr(given[2], false), call.budget());
 }
 
 Result<Value> Extreme(Call call, bool largest) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"case_sensitive", "attribute"}));
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.env));
   if (items.empty()) return Value::Missing("'min' and 'max' are undefined for an empty sequence");
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
                            Keys(items, given[1], BoolOr(given[0], false), call.env));
@@ -145,17 +144,17 @@ Result<Value> Extreme(Call call, bool largest) {
 
 Result<Value> Unique(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"case_sensitive", "attribute"}));
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.env));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> keys,
                            Keys(items, given[1], BoolOr(given[0], false), call.env));
   Dict seen;
   std::vector<Value> unique;
   for (std::size_t i = 0; i < items.size(); ++i) {
     const std::size_t before = seen.size();
-    KVCACHE_RETURN_IF_ERROR(AddItem(seen, keys[i], Value::None(), call.budget()));
+    KVCACHE_RETURN_IF_ERROR(seen.Set(keys[i], Value::None(), call.budget()));
     if (seen.size() > before) unique.push_back(items[i]);
   }
-  return MakeList(std::move(unique), call.budget());
+  return OneByOne(std::move(unique), call.budget());
 }
 
 constexpr Filter kFilters[] = {

@@ -24,8 +24,9 @@ Result<Value> Strip(const MethodCall& call, Sides sides) {
 Result<Value> Split(const MethodCall& call, From from) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sep", "maxsplit"}));
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t max_cuts, IntegerOr(given[1], -1, "maxsplit"));
-  const std::string& bytes = call.text().bytes();
+  const std::string_view bytes = call.text().bytes();
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(2 * bytes.size()));
+  KVCACHE_RETURN_IF_ERROR(call.budget().Fits(bytes.size() * sizeof(TextRange)));
   if (given[0] == nullptr || given[0]->IsNone()) {
     return ListOf(call.text(), SplitAtSpace(bytes, max_cuts, from), call.budget());
   }
@@ -81,14 +82,37 @@ Result<Value> ReplaceAll(const MethodCall& call) {
 Result<Value> FindSubstring(const MethodCall& call, From from, bool required) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sub"}, 1));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText part, TextOr(given[0], "", "sub"));
-  const std::string& bytes = call.text().bytes();
+  const std::string_view bytes = call.text().bytes();
   KVCACHE_RETURN_IF_ERROR(call.budget().Spend(
-      bytes.size() * (from == From::kRight ? 1 + part.size() / 4 : std::size_t{1})));
+      bytes.size() / 4 * (from == From::kRight ? 1 + part.size() / 4 : std::size_t{1})));
   const std::size_t at =
       from == From::kLeft ? FindText(bytes, part.bytes(), 0) : bytes.rfind(part.bytes());
   if (at == std::string::npos && required) return InvalidArgument("the substring is not found");
   if (at == std::string::npos) return Value(std::int64_t{-1});
-  return Value(static_cast<std::int64_t>(CountCharacters(std::string_view(bytes).substr(0, at))));
+  return Value(static_cast<std::int64_t>(CountCharacters(bytes.substr(0, at))));
+}
+
+// partition and rpartition: the text before the separator, the separator, the text after it.
+Result<Value> Partition(const MethodCall& call, From from) {
+  KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"sep"}, 1));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText separator, TextOr(given[0], "", "sep"));
+  if (separator.empty()) return InvalidArgument("argument 'sep' is empty; must be a separator");
+  const MarkedText& text = call.text();
+  const bool left = from == From::kLeft;
+  KVCACHE_RETURN_IF_ERROR(
+      call.budget().Spend(text.size() * (left ? std::size_t{1} : 1 + separator.size() / 4)));
+  const std::size_t found =
+      left ? FindText(text.bytes(), separator.bytes(), 0) : text.bytes().rfind(separator.bytes());
+  const bool none = found == std::string_view::npos;
+  const std::size_t at = none ? (left ? text.size() : 0) : found;
+  const std::size_t after = none ? at : at + separator.size();
+  const Origin by = separator.OriginOfAll();
+  KVCACHE_ASSIGN_OR_RETURN(Value before, MakeText(text.CutOut(0, at, by), call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(Value rest,
+                           MakeText(text.CutOut(after, text.size(), by), call.budget()));
+  Value middle = none ? Value::Literal("") : Value(separator);
+  return MakeList({std::move(before), std::move(middle), std::move(rest)}, call.budget(),
+                  ListKind::kTuple);
 }
 
 Result<Value> CountSubstring(const MethodCall& call) {
@@ -110,7 +134,7 @@ Result<Value> Lines(const MethodCall& call) {
 
 Result<Value> JoinTexts(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"iterable"}, 1));
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(*given[0], call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(*given[0], call.env));
   for (const Value& item : items) {
     if (!item.IsText()) {
       return InvalidArgument(StrCat("an item is ", item.KindName(), "; must be a string"));
@@ -126,8 +150,7 @@ Result<Value> ChangeCase(const MethodCall& call, Case to) {
 
 Result<Value> GetWithDefault(const MethodCall& call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"key", "default"}, 1));
-  KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(*given[0], call.budget()));
-  const Value* item = call.self.dict().FindKey(hashed);
+  KVCACHE_ASSIGN_OR_RETURN(const Value* item, call.self.dict().FindKey(*given[0], call.budget()));
   if (item != nullptr) return *item;
   return given[1] == nullptr ? Value::None() : *given[1];
 }
@@ -164,7 +187,8 @@ Result<Value> CountItems(const MethodCall& call, bool index) {
 Result<Value> Cycle(const MethodCall& call) {
   const std::vector<Value>& values = call.arguments.positional;
   if (values.empty()) return InvalidArgument("'cycle' has no arguments; must have at least 1");
-  return values[call.self.loop().index % values.size()];
+  const auto index = static_cast<std::size_t>(call.self.loop().index0());
+  return values[index % values.size()];
 }
 
 struct Method {
@@ -194,6 +218,10 @@ const Method kMethods[] = {
     {kText, "rfind", [](Call call) { return FindSubstring(call, From::kRight, false); }},
     {kText, "index", [](Call call) { return FindSubstring(call, From::kLeft, true); }},
     {kText, "count", CountSubstring},
+    {kText, "partition", [](Call call) { return Partition(call, From::kLeft); }},
+    {kText, "rpartition", [](Call call) { return Partition(call, From::kRight); }},
+    {kText, "format",
+     [](Call call) { return FormatBraces(call.text(), call.arguments, call.env); }},
     {kText, "join", JoinTexts},
     {kText, "upper", [](Call call) { return ChangeCase(call, Case::kUpper); }},
     {kText, "lower", [](Call call) { return ChangeCase(call, Case::kLower); }},

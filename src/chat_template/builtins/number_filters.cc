@@ -112,7 +112,7 @@ Result<Value> Round(Call call) {
 
 Result<Value> Length(Call call) {
   KVCACHE_RETURN_IF_ERROR(Bind(call.arguments, {}).status());
-  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t length, LengthOf(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::int64_t length, LengthOf(call.input, call.env));
   return Value(length);
 }
 
@@ -126,7 +126,7 @@ Result<Value> Default(Call call) {
 
 Result<Value> Sum(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"attribute", "start"}));
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.env));
   Value sum = given[1] == nullptr ? Value(std::int64_t{0}) : *given[1];
   if (sum.IsText()) return InvalidArgument("argument 'start' is a string; use 'join' for strings");
   for (const Value& item : items) {

@@ -1,5 +1,7 @@
-// map, select, reject, selectattr, rejectattr and attr: filters and tests on each item. They
-// return lists instead of Jinja's generators, which templates convert to lists anyway.
+// map, select, reject, selectattr, rejectattr and attr: filters and tests on each item, when it is
+// asked for.
+#include <algorithm>
+
 #include "base/strings.h"
 #include "chat_template/builtins/filters.h"
 
@@ -16,73 +18,112 @@ Arguments Rest(const Arguments& arguments, std::size_t count) {
   return rest;
 }
 
-// map(attribute="a.b", default=…)
-Result<Value> MapAttribute(Call call, const std::vector<Value>& items) {
-  KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"attribute", "default"}));
-  std::vector<Value> mapped;
-  for (const Value& item : items) {
-    KVCACHE_ASSIGN_OR_RETURN(Value value, AttributeOf(item, given[0], call.env));
-    if (value.IsUndefined() && given[1] != nullptr) value = *given[1];
-    mapped.push_back(std::move(value));
-  }
-  return MakeList(std::move(mapped), call.budget());
+// Returns the items of `call.input`. Jinja tests the input's truth first, so 0 is not an error.
+Result<std::shared_ptr<Generator>> Source(Call call) {
+  return ItemsOf(call.input.IsTruthy() ? call.input : Value(), call.budget());
 }
 
-// Returns whether the result is empty. Jinja tests the input's truth first, so 0 is not an error.
-bool IsFalsy(Call call) {
-  return !call.input.IsTruthy();
+Result<Value> MakeGenerator(std::shared_ptr<Generator> generator, Budget& budget) {
+  KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * Budget::kItem));
+  if (generator->nesting() > kMaxNesting) {
+    return InvalidArgument(StrCat("values are nested deeper than ", kMaxNesting, " levels"));
+  }
+  return Value(std::move(generator));
 }
+
+int NestingOf(const Generator& source, const Arguments& arguments) {
+  int nesting = source.nesting();
+  for (const Value& value : arguments.positional) nesting = std::max(nesting, value.Nesting());
+  for (const auto& [name, value] : arguments.named) nesting = std::max(nesting, value.Nesting());
+  return 1 + nesting;
+}
+
+// map("filter", …), or map(attribute="a.b", default=…).
+class Mapped final : public Generator {
+ public:
+  Mapped(std::shared_ptr<Generator> source, Arguments arguments)
+      : Generator(NestingOf(*source, arguments)),
+        source_(std::move(source)),
+        arguments_(std::move(arguments)) {}
+
+  Result<std::optional<Value>> Next(Environment& env) override {
+    KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
+    KVCACHE_ASSIGN_OR_RETURN(const std::optional<Value> item, source_->Next(env));
+    if (!item) return std::optional<Value>();
+    KVCACHE_ASSIGN_OR_RETURN(Value value, Map(*item, env));
+    return std::optional<Value>(std::move(value));
+  }
+
+ private:
+  Result<Value> Map(const Value& item, Environment& env) const {
+    if (!arguments_.positional.empty()) {
+      KVCACHE_ASSIGN_OR_RETURN(const MarkedText name,
+                               TextOr(arguments_.positional.data(), "", "name"));
+      return ApplyFilter(name.bytes(), item, Rest(arguments_, 1), env);
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(arguments_, {"attribute", "default"}));
+    KVCACHE_ASSIGN_OR_RETURN(Value value, AttributeOf(item, given[0], env));
+    return value.IsUndefined() && given[1] != nullptr ? *given[1] : value;
+  }
+
+  const std::shared_ptr<Generator> source_;
+  const Arguments arguments_;
+};
 
 Result<Value> Map(Call call) {
-  if (IsFalsy(call)) return MakeList({}, call.budget());
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  if (call.arguments.positional.empty()) {
-    if (call.arguments.named.empty()) {
-      return InvalidArgument("'map' has no arguments; must have a filter or an attribute");
-    }
-    return MapAttribute(call, items);
+  KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Generator> source, Source(call));
+  if (call.arguments.positional.empty() && call.arguments.named.empty()) {
+    return InvalidArgument("'map' has no arguments; must have a filter or an attribute");
   }
-  KVCACHE_ASSIGN_OR_RETURN(const MarkedText name,
-                           TextOr(call.arguments.positional.data(), "", "name"));
-  const Arguments rest = Rest(call.arguments, 1);
-  KVCACHE_RETURN_IF_ERROR(call.budget().Spend(rest.positional.size() * Budget::kItem));
-  std::vector<Value> mapped;
-  for (const Value& item : items) {
-    KVCACHE_ASSIGN_OR_RETURN(Value value, ApplyFilter(name.bytes(), item, rest, call.env));
-    mapped.push_back(std::move(value));
-  }
-  return MakeList(std::move(mapped), call.budget());
+  return MakeGenerator(std::make_shared<Mapped>(std::move(source), call.arguments), call.budget());
 }
 
 enum class Keep : std::uint8_t { kPassing, kFailing };
 enum class Subject : std::uint8_t { kItem, kAttribute };
 
-// Returns the items whose value passes the test that the arguments name, or, without a test, is
-// true.
-Result<Value> Pick(Call call, Subject subject, Keep keep) {
-  if (IsFalsy(call)) return MakeList({}, call.budget());
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> items, Iterate(call.input, call.budget()));
-  const std::vector<Value>& given = call.arguments.positional;
-  const std::size_t skipped = subject == Subject::kAttribute ? 1 : 0;
-  if (given.size() < skipped) return InvalidArgument("the attribute's name is missing");
-  const Value* attribute = skipped == 1 ? given.data() : nullptr;
-  const bool has_test = given.size() > skipped;
-  MarkedText name;
-  Arguments rest;
-  if (has_test) {
-    KVCACHE_ASSIGN_OR_RETURN(name, TextOr(&given[skipped], "", "name"));
-    rest = Rest(call.arguments, skipped + 1);
-  }
-  std::vector<Value> picked;
-  for (const Value& item : items) {
-    KVCACHE_ASSIGN_OR_RETURN(const Value value, AttributeOf(item, attribute, call.env));
-    bool passes = value.IsTruthy();
-    if (has_test) {
-      KVCACHE_ASSIGN_OR_RETURN(passes, ApplyTest(name.bytes(), value, rest, call.env));
+// The items whose value passes the test that the arguments name, or, without a test, is true.
+class Picked final : public Generator {
+ public:
+  Picked(std::shared_ptr<Generator> source, Arguments arguments, Subject subject, Keep keep)
+      : Generator(NestingOf(*source, arguments)),
+        source_(std::move(source)),
+        arguments_(std::move(arguments)),
+        skipped_(subject == Subject::kAttribute ? 1 : 0),
+        keep_(keep) {}
+
+  Result<std::optional<Value>> Next(Environment& env) override {
+    for (;;) {
+      KVCACHE_RETURN_IF_ERROR(env.budget.Spend(Budget::kStep));
+      KVCACHE_ASSIGN_OR_RETURN(std::optional<Value> item, source_->Next(env));
+      if (!item) return item;
+      KVCACHE_ASSIGN_OR_RETURN(const bool passes, Passes(*item, env));
+      if (passes == (keep_ == Keep::kPassing)) return item;
     }
-    if (passes == (keep == Keep::kPassing)) picked.push_back(item);
   }
-  return MakeList(std::move(picked), call.budget());
+
+ private:
+  Result<bool> Passes(const Value& item, Environment& env) const {
+    const std::vector<Value>& given = arguments_.positional;
+    const Value* attribute = skipped_ == 1 ? given.data() : nullptr;
+    KVCACHE_ASSIGN_OR_RETURN(const Value value, AttributeOf(item, attribute, env));
+    if (given.size() <= skipped_) return value.IsTruthy();
+    KVCACHE_ASSIGN_OR_RETURN(const MarkedText name, TextOr(&given[skipped_], "", "name"));
+    return ApplyTest(name.bytes(), value, Rest(arguments_, skipped_ + 1), env);
+  }
+
+  const std::shared_ptr<Generator> source_;
+  const Arguments arguments_;
+  const std::size_t skipped_;  // arguments before the test
+  const Keep keep_;
+};
+
+Result<Value> Pick(Call call, Subject subject, Keep keep) {
+  KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Generator> source, Source(call));
+  if (subject == Subject::kAttribute && call.arguments.positional.empty()) {
+    return InvalidArgument("the attribute's name is missing");
+  }
+  return MakeGenerator(std::make_shared<Picked>(std::move(source), call.arguments, subject, keep),
+                       call.budget());
 }
 
 Result<Value> Attr(Call call) {
@@ -91,7 +132,7 @@ Result<Value> Attr(Call call) {
   if (call.input.IsDict() && !HasMethod(call.input, name.bytes())) {
     return Value::Missing(StrCat("a dict has no attribute ", Quoted(name.bytes())));
   }
-  return GetAttribute(call.input, name.bytes(), call.env);
+  return GetAttribute(call.input, name, call.env);
 }
 
 constexpr Filter kFilters[] = {

@@ -33,21 +33,22 @@ bool BoolOr(const Value* value, bool otherwise) {
   return value == nullptr ? otherwise : value->IsTruthy();
 }
 
-Result<std::int64_t> LengthOf(const Value& value, Budget& budget) {
+Result<std::int64_t> LengthOf(const Value& value, Environment& env) {
   switch (value.kind()) {
     case Value::Kind::kUndefined: return 0;
     case Value::Kind::kText:
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(value.text().size() / 4));
+      KVCACHE_RETURN_IF_ERROR(env.budget.Spend(value.text().size() / 4));
       return static_cast<std::int64_t>(CountCharacters(value.bytes()));
     case Value::Kind::kList: return static_cast<std::int64_t>(value.items().size());
     case Value::Kind::kDict: return static_cast<std::int64_t>(value.dict().size());
-    case Value::Kind::kLoop: return static_cast<std::int64_t>(value.loop().items.size());
+    case Value::Kind::kLoop: return value.loop().Length(env);
     default: return InvalidArgument(StrCat(value.KindName(), " has no length"));
   }
 }
 
 Result<Value> ListOf(const MarkedText& text, const std::vector<TextRange>& pieces, Budget& budget,
                      Origin by) {
+  KVCACHE_RETURN_IF_ERROR(budget.Fits(pieces.size() * sizeof(Value)));
   std::vector<Value> items;
   items.reserve(pieces.size());
   for (const TextRange& piece : pieces) {
@@ -62,7 +63,7 @@ Result<Value> StripText(const MarkedText& text, Sides sides, const Arguments& ar
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(arguments, {"chars"}));
   const bool spaces = given[0] == nullptr || given[0]->IsNone();
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText set, TextOr(spaces ? nullptr : given[0], "", "chars"));
-  KVCACHE_RETURN_IF_ERROR(budget.Spend(text.size() * (1 + set.size())));
+  KVCACHE_RETURN_IF_ERROR(budget.Spend(text.size() / 16 * (1 + set.size()) + set.size()));
   const TextRange left =
       StripRange(text.bytes(), sides, spaces ? StripSet::kSpace : StripSet::kGiven, set.bytes());
   return MakeText(text.CutOut(left.begin, left.end, set.OriginOfAll()), budget);
@@ -97,8 +98,9 @@ MarkedText Interleave(const MarkedText& text, const MarkedText& to, std::int64_t
 Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const MarkedText& to,
                            std::int64_t max_count, Budget& budget) {
   if (from.empty()) {
-    KVCACHE_RETURN_IF_ERROR(
-        budget.Spend((text.size() + 1) * (to.Footprint() + 2) + text.Footprint()));
+    const std::uint64_t size = (text.size() + 1) * (to.Footprint() + 2) + text.Footprint();
+    KVCACHE_RETURN_IF_ERROR(budget.Fits(size));
+    KVCACHE_RETURN_IF_ERROR(budget.Spend(size));
     return Interleave(text, to, max_count);
   }
   const Origin by = from.OriginOfAll();
@@ -110,6 +112,7 @@ Result<MarkedText> Replace(const MarkedText& text, const MarkedText& from, const
     KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * (at - begin) + to.Footprint() + 1));
     out.AppendCut(text, begin, at, by);
     out.Append(to);
+    KVCACHE_RETURN_IF_ERROR(out.Hold(budget));
     begin = at + from.size();
   }
   KVCACHE_RETURN_IF_ERROR(budget.Spend(2 * (text.size() - begin)));
@@ -125,6 +128,7 @@ Result<MarkedText> Join(const std::vector<Value>& items, const MarkedText& separ
     if (i > 0) out.Append(separator);
     KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(items[i], budget));
     out.Append(text);
+    KVCACHE_RETURN_IF_ERROR(out.Hold(budget));
   }
   return out;
 }

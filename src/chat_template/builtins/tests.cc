@@ -11,12 +11,14 @@ namespace {
 struct TestCall {
   const Value& value;
   const Value* other;  // the argument; null for tests without one
-  Budget& budget;
+  Environment& env;
+
+  Budget& budget() const { return env.budget; }
 };
 using Call = const TestCall&;
 
 Result<bool> Divides(Call call) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value rest, Operate("%", call.value, *call.other, call.budget));
+  KVCACHE_ASSIGN_OR_RETURN(const Value rest, Operate("%", call.value, *call.other, call.budget()));
   return rest.IsNumber() && rest.number() == 0.0;
 }
 
@@ -26,11 +28,11 @@ Result<bool> Same(Call call) {
   if (a.kind() != b.kind()) return false;
   if (a.IsList()) return &a.list() == &b.list();
   if (a.IsDict()) return &a.dict() == &b.dict();
-  return Equal(a, b, call.budget);
+  return Equal(a, b, call.budget());
 }
 
 Result<bool> IsCase(Call call, LetterCase expected) {
-  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.value, call.budget));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, TextOf(call.value, call.budget()));
   return IsAll(expected, text.bytes());
 }
 
@@ -48,16 +50,16 @@ bool IsBool(const Value& value, bool truth) {
 }
 
 Result<bool> IsEqual(Call call) {
-  return Equal(call.value, *call.other, call.budget);
+  return Equal(call.value, *call.other, call.budget());
 }
 Result<bool> IsUnequal(Call call) {
   return Not(IsEqual(call));
 }
 Result<bool> IsLess(Call call) {
-  return Less(call.value, *call.other, call.budget);
+  return Less(call.value, *call.other, call.budget());
 }
 Result<bool> IsMore(Call call) {
-  return Less(*call.other, call.value, call.budget);
+  return Less(*call.other, call.value, call.budget());
 }
 // Not the negation of IsMore: NaN is neither less, equal nor more, and kinds without order fail.
 Result<bool> IsAtMost(Call call) {
@@ -83,7 +85,10 @@ const ValueTest kValueTests[] = {
     {"none", [](const Value& value) { return value.IsNone(); }},
     {"string", [](const Value& value) { return value.IsText(); }},
     {"mapping", [](const Value& value) { return value.IsDict(); }},
-    {"iterable", [](const Value& value) { return HasItems(value) || value.is(Kind::kLoop); }},
+    {"iterable",
+     [](const Value& value) {
+       return HasItems(value) || value.is(Kind::kLoop) || value.is(Kind::kGenerator);
+     }},
     {"sequence", HasItems},
     {"number", [](const Value& value) { return value.IsNumber(); }},
     {"integer", [](const Value& value) { return value.is(Kind::kInt); }},
@@ -106,7 +111,7 @@ struct Test {
 
 Result<bool> IsEven(Call call) {
   const Value two(std::int64_t{2});
-  return Divides({call.value, &two, call.budget});
+  return Divides({call.value, &two, call.env});
 }
 
 const Test kTests[] = {
@@ -115,7 +120,7 @@ const Test kTests[] = {
     {"divisibleby", Takes::kOne, Divides},
     {"upper", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kUpper); }},
     {"lower", Takes::kNothing, [](Call call) { return IsCase(call, LetterCase::kLower); }},
-    {"in", Takes::kOne, [](Call call) { return Contains(*call.other, call.value, call.budget); }},
+    {"in", Takes::kOne, [](Call call) { return Contains(*call.other, call.value, call.env); }},
     {"sameas", Takes::kOne, Same},
     {"equalto", Takes::kOne, IsEqual},
     {"eq", Takes::kOne, IsEqual},
@@ -154,7 +159,7 @@ Result<bool> ApplyTest(std::string_view name, const Value& input, const Argument
     if (test.name != name) continue;
     const std::size_t count = test.takes == Takes::kOne ? 1 : 0;
     KVCACHE_RETURN_IF_ERROR(check_count(count));
-    return test.run({input, count == 1 ? arguments.positional.data() : nullptr, env.budget});
+    return test.run({input, count == 1 ? arguments.positional.data() : nullptr, env});
   }
   return NotSupported("test", name);
 }

@@ -38,7 +38,7 @@ Result<Value> ReplaceAll(Call call) {
 
 Result<Value> JoinItems(Call call) {
   KVCACHE_ASSIGN_OR_RETURN(const auto given, Bind(call.arguments, {"d", "attribute"}));
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.budget()));
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<Value> items, Iterate(call.input, call.env));
   for (Value& item : items) {
     KVCACHE_ASSIGN_OR_RETURN(item, AttributeOf(item, given[1], call.env));
   }
@@ -76,7 +76,7 @@ Result<Value> ToJson(Call call) {
     }
   }
   if (given[2] != nullptr && !given[2]->IsNone()) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pair, Iterate(*given[2], call.budget()));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<Value> pair, Iterate(*given[2], call.env));
     if (pair.size() != 2) {
       return InvalidArgument(
           StrCat("argument 'separators' has ", pair.size(), " items; must have 2"));
@@ -101,6 +101,7 @@ Result<Value> Indent(Call call) {
   }
   MarkedText ended = text;  // as in Jinja, so that a newline at the end counts
   ended.Append("\n", Origin::kTemplate);
+  KVCACHE_RETURN_IF_ERROR(call.budget().Fits(text.size() * sizeof(TextRange)));
   MarkedText out;
   bool first = true;
   std::size_t last = 0;  // the end of the line before, without its line break
@@ -112,6 +113,7 @@ Result<Value> Indent(Call call) {
         first ? BoolOr(given[1], false) : BoolOr(given[2], false) || line.begin < line.end;
     if (indents) out.Append(by);
     out.Append(ended, line.begin, line.end);
+    KVCACHE_RETURN_IF_ERROR(out.Hold(call.budget()));
     first = false;
   }
   return TextResult(call, std::move(out));
@@ -125,7 +127,7 @@ Result<Value> Format(Call call) {
   if (!call.arguments.named.empty()) {
     Dict dict;
     for (const auto& [name, value] : call.arguments.named) {
-      KVCACHE_RETURN_IF_ERROR(AddItem(dict, Value(name), value, call.budget()));
+      KVCACHE_RETURN_IF_ERROR(dict.Set(Value(name), value, call.budget()));
     }
     return FormatPercent(format, MakeDict(std::move(dict)), call.budget());
   }

@@ -26,11 +26,12 @@ class Repr {
 
   Status Add(const Value& value, MarkedText& out) {
     KVCACHE_RETURN_IF_ERROR(budget_.Spend(Budget::kStep));
+    KVCACHE_RETURN_IF_ERROR(out.Hold(budget_));
     switch (value.kind()) {
       case Value::Kind::kUndefined: return Plain("Undefined", out);
       case Value::Kind::kNone: return Plain("None", out);
       case Value::Kind::kText:
-        KVCACHE_RETURN_IF_ERROR(budget_.Spend(2 * value.text().Footprint()));
+        KVCACHE_RETURN_IF_ERROR(budget_.Spend(2 * value.text().size()));
         out.Append(QuotedText(value.text()));
         return Status::Ok();
       case Value::Kind::kList: return Items(value.list(), out);
@@ -38,6 +39,7 @@ class Repr {
       case Value::Kind::kNamespace:
       case Value::Kind::kCallable:
       case Value::Kind::kLoop:
+      case Value::Kind::kGenerator:
         return InvalidArgument(StrCat(value.KindName(), " cannot be printed"));
       default: return Plain(NumberText(value), out);
     }
@@ -83,6 +85,7 @@ class Json {
 
   Status Add(const Value& value, MarkedText& out, int level) {
     KVCACHE_RETURN_IF_ERROR(budget_.Spend(Budget::kStep));
+    KVCACHE_RETURN_IF_ERROR(out.Hold(budget_));
     switch (value.kind()) {
       case Value::Kind::kNone: return Plain("null", out);
       case Value::Kind::kBool: return Plain(value.boolean() ? "true" : "false", out);
@@ -137,14 +140,23 @@ class Json {
   }
 
   Status Quote(const MarkedText& text, MarkedText& out) {
-    KVCACHE_RETURN_IF_ERROR(budget_.Spend(2 * text.Footprint() + 2));
+    KVCACHE_RETURN_IF_ERROR(budget_.Spend(2 * text.size() + 2));
     AddForeign("\"", out);
+    std::size_t plain = 0;  // the begin of the characters that need no escape
     for (std::size_t at = 0; at < text.size();) {
+      const auto byte = static_cast<unsigned char>(text.bytes()[at]);
+      if (byte >= 0x20 && byte != '"' && byte != '\\' && (byte < 0x80 || !style_.ascii)) {
+        ++at;
+        continue;
+      }
       const std::size_t next = at + CharacterBytes(text.bytes(), at);
+      out.Append(text, plain, at);
+      plain = next;
       const std::uint32_t c = CodePoint(text.bytes(), at);
       if (!Escape(c, text.OriginOf(at, next), style_.ascii, out)) out.Append(text, at, next);
       at = next;
     }
+    out.Append(text, plain, text.size());
     AddForeign("\"", out);
     return Status::Ok();
   }
@@ -221,9 +233,7 @@ Result<MarkedText> TextOf(const Value& value, Budget& budget) {
   switch (value.kind()) {
     case Value::Kind::kUndefined: return MarkedText();
     case Value::Kind::kNone: return MarkedText("None", Origin::kTemplate);
-    case Value::Kind::kText:
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(value.text().Footprint()));
-      return value.text();
+    case Value::Kind::kText: return value.text();
     case Value::Kind::kList:
     case Value::Kind::kDict: {
       MarkedText out;
@@ -232,7 +242,9 @@ Result<MarkedText> TextOf(const Value& value, Budget& budget) {
     }
     case Value::Kind::kNamespace:
     case Value::Kind::kCallable:
-    case Value::Kind::kLoop: return InvalidArgument(StrCat(value.KindName(), " cannot be printed"));
+    case Value::Kind::kLoop:
+    case Value::Kind::kGenerator:
+      return InvalidArgument(StrCat(value.KindName(), " cannot be printed"));
     default: return MarkedText(NumberText(value), Origin::kTemplate);
   }
 }

@@ -17,9 +17,10 @@ namespace kvcache::jinja {
 
 class ExpressionParser {
  public:
-  // Adds each name that is read to `names`. Both arguments must outlive the parser.
-  ExpressionParser(TokenStream& tokens, std::set<std::string, std::less<>>& names)
-      : tokens_(tokens), names_(names) {}
+  // Adds each name that is read to `names`, and each variable to `symbols`. The arguments must
+  // outlive the parser.
+  ExpressionParser(TokenStream& tokens, std::set<std::string, std::less<>>& names, Symbols& symbols)
+      : tokens_(tokens), names_(names), symbols_(symbols) {}
 
   using Parsed = Result<ExpressionPtr>;
 
@@ -78,6 +79,7 @@ class ExpressionParser {
 
   TokenStream& tokens_;
   std::set<std::string, std::less<>>& names_;
+  Symbols& symbols_;
   int depth_ = 0;  // levels of recursion
 };
 

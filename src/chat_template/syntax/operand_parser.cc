@@ -48,7 +48,10 @@ ExpressionParser::Parsed ExpressionParser::Name(std::string name, Place place) {
   if (name == "false" || name == "False") return Constant(place, Value::Bool(false));
   if (name == "none" || name == "None") return Constant(place, Value::None());
   names_.insert(name);
-  return Make(Kind::kName, place, {}, std::move(name));
+  const int symbol = symbols_.Of(name);
+  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr node, Make(Kind::kName, place, {}, std::move(name)));
+  node->symbol = symbol;
+  return node;
 }
 
 ExpressionParser::Parsed ExpressionParser::Integer() {
@@ -136,7 +139,11 @@ ExpressionParser::Parsed ExpressionParser::Dot(ExpressionPtr operand) {
     return MakeOf(Kind::kItem, place, std::move(operand), std::move(index));
   }
   KVCACHE_ASSIGN_OR_RETURN(std::string name, tokens_.ExpectName());
-  return MakeOf(Kind::kAttribute, place, std::move(operand), nullptr, std::move(name));
+  Value value = Value::Literal(name);
+  KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr node, MakeOf(Kind::kAttribute, place, std::move(operand),
+                                                      nullptr, std::move(name)));
+  node->value = std::move(value);
+  return node;
 }
 
 // Parses [index] or [begin:end:step]; each bound may be missing.

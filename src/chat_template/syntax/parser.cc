@@ -14,7 +14,7 @@ namespace {
 class Parser {
  public:
   explicit Parser(std::vector<Token> tokens)
-      : tokens_(std::move(tokens)), expressions_(tokens_, parsed_.names) {}
+      : tokens_(std::move(tokens)), expressions_(tokens_, parsed_.names, parsed_.symbols) {}
 
   Result<ParsedTemplate> Run() {
     KVCACHE_ASSIGN_OR_RETURN(parsed_.body, ParseBody({}));
@@ -177,6 +177,7 @@ class Parser {
       Parameter parameter;
       const Place place = tokens_.current().place;
       KVCACHE_ASSIGN_OR_RETURN(parameter.name, tokens_.ExpectName());
+      parameter.symbol = parsed_.symbols.Of(parameter.name);
       if (tokens_.SkipOperator("=")) {
         KVCACHE_ASSIGN_OR_RETURN(parameter.otherwise, expressions_.Expression());
       } else if (!statement.parameters.empty() && statement.parameters.back().otherwise) {
@@ -208,6 +209,7 @@ class Parser {
   Status Macro(Statement& statement) {
     statement.kind = StatementKind::kMacro;
     KVCACHE_ASSIGN_OR_RETURN(statement.name, tokens_.ExpectName());
+    statement.symbol = parsed_.symbols.Of(statement.name);
     KVCACHE_RETURN_IF_ERROR(Parameters(statement));
     KVCACHE_RETURN_IF_ERROR(tokens_.ExpectTagEnd());
     return MacroBody(statement, "endmacro");
@@ -243,6 +245,7 @@ class Parser {
       target->kind = ExpressionKind::kName;
       target->place = place;
       target->name = name;
+      target->symbol = parsed_.symbols.Of(name);
       KVCACHE_RETURN_IF_ERROR(tokens_.ExpectOperator("="));
       KVCACHE_ASSIGN_OR_RETURN(ExpressionPtr value, expressions_.Expression());
       statement.assignments.emplace_back(std::move(target), std::move(value));

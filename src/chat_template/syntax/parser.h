@@ -23,6 +23,7 @@ inline constexpr std::size_t kMaxSourceBytes = std::size_t{1} << 20;
 struct ParsedTemplate {
   Body body;
   std::set<std::string, std::less<>> names;  // the variables that the template reads
+  Symbols symbols;                           // all variables
   std::vector<std::string> literals;         // the texts that it may write (literals.h)
 };
 

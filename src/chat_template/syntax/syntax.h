@@ -7,8 +7,10 @@
 #pragma once
 
 #include <cstdint>
+#include <map>
 #include <memory>
 #include <string>
+#include <string_view>
 #include <utility>
 #include <vector>
 
@@ -17,16 +19,39 @@
 
 namespace kvcache::jinja {
 
+// Numbers of the names of variables. The first ones are those that the interpreter sets itself.
+class Symbols {
+ public:
+  enum Known : int { kLoop, kCaller, kVarargs, kKwargs };
+
+  Symbols() {
+    for (const char* known : {"loop", "caller", "varargs", "kwargs"}) Of(known);
+  }
+
+  int Of(std::string_view name) {
+    const auto found = numbers_.find(name);
+    if (found != numbers_.end()) return found->second;
+    const int number = static_cast<int>(numbers_.size());
+    numbers_.emplace(name, number);
+    return number;
+  }
+
+  const std::map<std::string, int, std::less<>>& numbers() const { return numbers_; }
+
+ private:
+  std::map<std::string, int, std::less<>> numbers_;
+};
+
 struct Expression;
 using ExpressionPtr = std::unique_ptr<Expression>;
 
 enum class ExpressionKind : std::uint8_t {
   kConstant,     // value
-  kName,         // name
+  kName,         // name, symbol
   kList,         // parts
   kTuple,        // parts
   kDict,         // parts: key, value, key, value, …
-  kAttribute,    // parts[0].name
+  kAttribute,    // parts[0].name; value is the name, too
   kItem,         // parts[0][parts[1]]
   kSlice,        // parts[0][parts[1]:parts[2]:parts[3]]; the bounds may be null
   kCall,         // parts[0](parts[1…], named, *rest, **named_rest)
@@ -47,6 +72,7 @@ struct Expression {
   Place place;
   int depth = 1;  // levels of this tree
   std::string name;
+  int symbol = 0;
   Value value;
   std::vector<ExpressionPtr> parts;
   std::vector<std::string> names;                            // kCompare
@@ -81,6 +107,7 @@ struct Branch {
 
 struct Parameter {
   std::string name;
+  int symbol = 0;
   ExpressionPtr otherwise;  // null: none
 };
 
@@ -88,6 +115,7 @@ struct Statement {
   StatementKind kind = StatementKind::kData;
   Place place;
   std::string name;
+  int symbol = 0;  // kMacro: of the name
   Value value;
   ExpressionPtr target;  // kName, kAttribute (of a namespace) or kTuple
   ExpressionPtr expression;

@@ -1,4 +1,4 @@
-// The callables of a template, the arguments of a call, and the variable `loop`.
+// The callables of a template, and the arguments of a call.
 //
 // Thread safety: as value.h.
 #pragma once
@@ -28,14 +28,6 @@ struct Callable {
   std::shared_ptr<Scope> scope;
   Value caller;  // undefined, or the macro that {% call %} passes
   int nesting = 0;
-};
-
-// The variable `loop`. Its index changes while the loop runs.
-struct Loop {
-  std::vector<Value> items;
-  std::size_t index = 0;
-  int depth = 1;
-  int nesting = 1;
 };
 
 // The arguments of a call. Names carry origins, too: those of `f(**tool)` are foreign, and `kwargs`

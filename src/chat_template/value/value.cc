@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/value/callable.h"
+#include "chat_template/value/generator.h"
 #include "chat_template/value/python_text.h"
 
 // GCC 12 sees uninitialized members in a std::variant that is moved.
@@ -22,17 +23,36 @@ Status ValueTooDeep() {
   return Unsupported(StrCat("lists and dicts are nested deeper than ", kMaxNesting, " levels"));
 }
 
+std::string_view KindNameOf(Value::Kind kind) {
+  switch (kind) {
+    case Value::Kind::kUndefined: return "an undefined value";
+    case Value::Kind::kNone: return "none";
+    case Value::Kind::kBool: return "a boolean";
+    case Value::Kind::kInt: return "an integer";
+    case Value::Kind::kFloat: return "a float";
+    case Value::Kind::kText: return "a string";
+    case Value::Kind::kList: return "a list";
+    case Value::Kind::kDict: return "a dict";
+    case Value::Kind::kNamespace: return "a namespace";
+    case Value::Kind::kCallable: return "a function";
+    case Value::Kind::kLoop: return "a loop";
+    case Value::Kind::kGenerator: return "a generator";
+  }
+  return "a value";
+}
+
 }  // namespace
 
 Value::Value(Undefined undefined) : data_(std::move(undefined)) {}
 Value::Value(std::int64_t number) : data_(number) {}
 Value::Value(double number) : data_(number) {}
-Value::Value(MarkedText text) : data_(std::make_shared<const MarkedText>(std::move(text))) {}
+Value::Value(MarkedText text) : data_(std::move(text)) {}
 Value::Value(std::shared_ptr<const List> list) : data_(std::move(list)) {}
 Value::Value(std::shared_ptr<const Dict> dict) : data_(std::move(dict)) {}
 Value::Value(std::shared_ptr<Namespace> space) : data_(std::move(space)) {}
 Value::Value(std::shared_ptr<const Callable> callable) : data_(std::move(callable)) {}
-Value::Value(std::shared_ptr<const Loop> loop) : data_(std::move(loop)) {}
+Value::Value(std::shared_ptr<Loop> loop) : data_(std::move(loop)) {}
+Value::Value(std::shared_ptr<Generator> generator) : data_(std::move(generator)) {}
 Value::Value(Data data) : data_(std::move(data)) {}
 Value::Value(const Value& other) = default;
 Value::Value(Value&& other) noexcept = default;
@@ -60,8 +80,11 @@ const std::vector<Value>& Value::items() const {
 }
 
 std::string Value::why() const {
-  const auto& why = std::get<Undefined>(data_).why;
-  return why ? *why : "the value is undefined";
+  const Undefined& undefined = std::get<Undefined>(data_);
+  if (undefined.of != Kind::kUndefined) {
+    return StrCat(KindNameOf(undefined.of), " has no attribute ", Quoted(undefined.text.bytes()));
+  }
+  return undefined.text.empty() ? "the value is undefined" : std::string(undefined.text.bytes());
 }
 
 bool Value::IsTruthy() const {
@@ -76,7 +99,8 @@ bool Value::IsTruthy() const {
     case Kind::kDict: return dict().size() != 0;
     case Kind::kNamespace:
     case Kind::kCallable:
-    case Kind::kLoop: return true;
+    case Kind::kLoop:
+    case Kind::kGenerator: return true;
   }
   return false;
 }
@@ -86,45 +110,15 @@ int Value::Nesting() const {
     case Kind::kList: return list().nesting;
     case Kind::kDict: return dict().nesting();
     case Kind::kCallable: return callable().nesting;
-    case Kind::kLoop: return loop().nesting;
+    case Kind::kLoop: return loop().nesting();
+    case Kind::kGenerator: return generator().nesting();
     default: return 0;
   }
 }
 
 std::string_view Value::KindName() const {
-  switch (kind()) {
-    case Kind::kUndefined: return "an undefined value";
-    case Kind::kNone: return "none";
-    case Kind::kBool: return "a boolean";
-    case Kind::kInt: return "an integer";
-    case Kind::kFloat: return "a float";
-    case Kind::kText: return "a string";
-    case Kind::kList: return list().kind == ListKind::kList ? "a list" : "a tuple";
-    case Kind::kDict: return "a dict";
-    case Kind::kNamespace: return "a namespace";
-    case Kind::kCallable: return "a function";
-    case Kind::kLoop: return "a loop";
-  }
-  return "a value";
-}
-
-const Value* Dict::FindKey(const std::string& hashed) const {
-  const auto found = index_.find(hashed);
-  return found == index_.end() ? nullptr : &items_[found->second].second;
-}
-
-const Value* Dict::Find(std::string_view key) const {
-  return FindKey(StrCat('s', key));
-}
-
-void Dict::Set(Value key, const std::string& hashed, Value value) {
-  nesting_ = std::max(nesting_, 1 + std::max(key.Nesting(), value.Nesting()));
-  const auto [place, is_new] = index_.emplace(hashed, items_.size());
-  if (is_new) {
-    items_.emplace_back(std::move(key), std::move(value));
-  } else {
-    items_[place->second].second = std::move(value);
-  }
+  if (IsList() && list().kind == ListKind::kTuple) return "a tuple";
+  return KindNameOf(kind());
 }
 
 Value* Namespace::Find(std::string_view name) {
@@ -134,20 +128,25 @@ Value* Namespace::Find(std::string_view name) {
   return nullptr;
 }
 
-Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind) {
-  KVCACHE_RETURN_IF_ERROR(budget.Spend((1 + items.size()) * Budget::kItem));
-  int nesting = 1;
-  for (const Value& item : items) nesting = std::max(nesting, 1 + item.Nesting());
-  if (nesting > kMaxNesting) return ValueTooDeep();
-  return Value(std::make_shared<const List>(List{std::move(items), kind, nesting}));
+Status Namespace::Set(std::string_view name, Value value, Budget& budget) {
+  if (Value* known = Find(name)) {
+    *known = std::move(value);
+    return Status::Ok();
+  }
+  attributes.emplace_back(name, std::move(value));
+  return charge.Hold((2 + attributes.size()) * sizeof(attributes[0]), budget);
 }
 
-Status AddItem(Dict& dict, Value key, Value value, Budget& budget) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, budget));
-  KVCACHE_RETURN_IF_ERROR(budget.Spend(3 * Budget::kItem + hashed.size()));
-  if (std::max(key.Nesting(), value.Nesting()) >= kMaxNesting) return ValueTooDeep();
-  dict.Set(std::move(key), hashed, std::move(value));
-  return Status::Ok();
+Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind) {
+  KVCACHE_RETURN_IF_ERROR(budget.Spend((1 + items.size()) * Budget::kItem / 4));
+  auto list = std::make_shared<List>();
+  for (const Value& item : items) list->nesting = std::max(list->nesting, 1 + item.Nesting());
+  if (list->nesting > kMaxNesting) return ValueTooDeep();
+  list->items = std::move(items);
+  list->kind = kind;
+  KVCACHE_RETURN_IF_ERROR(
+      list->charge.Hold(sizeof(List) + list->items.size() * sizeof(Value), budget));
+  return Value(std::shared_ptr<const List>(std::move(list)));
 }
 
 Value MakeDict(Dict dict) {
@@ -155,13 +154,16 @@ Value MakeDict(Dict dict) {
 }
 
 Result<Value> MakeText(MarkedText text, Budget& budget) {
-  KVCACHE_RETURN_IF_ERROR(budget.Spend(Budget::kItem + text.Footprint()));
+  KVCACHE_RETURN_IF_ERROR(budget.Spend(Budget::kItem + text.size()));
+  KVCACHE_RETURN_IF_ERROR(text.Hold(budget));
   return Value(std::move(text));
 }
 
 Result<std::string> HashKey(const Value& key, Budget& budget) {
   KVCACHE_RETURN_IF_ERROR(budget.Spend(Budget::kStep));
   switch (key.kind()) {
+    // A key that no dict of a template has.
+    case Value::Kind::kUndefined: return std::string("u");
     case Value::Kind::kNone: return std::string("n");
     case Value::Kind::kText:
       KVCACHE_RETURN_IF_ERROR(budget.Spend(key.bytes().size()));
@@ -186,30 +188,6 @@ Result<std::string> HashKey(const Value& key, Budget& budget) {
     default: break;
   }
   return InvalidArgument(StrCat(key.KindName(), " cannot be a dict key"));
-}
-
-Result<std::vector<Value>> Iterate(const Value& value, Budget& budget) {
-  std::vector<Value> items;
-  switch (value.kind()) {
-    case Value::Kind::kUndefined: return items;
-    case Value::Kind::kList:
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(value.items().size() * Budget::kStep));
-      return value.items();
-    case Value::Kind::kDict:
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(value.dict().size() * Budget::kStep));
-      for (const Dict::Item& item : value.dict().items()) items.push_back(item.first);
-      return items;
-    case Value::Kind::kText:
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(value.bytes().size() * 2 * Budget::kItem));
-      for (std::size_t at = 0; at < value.bytes().size();) {
-        const std::size_t next = at + CharacterBytes(value.bytes(), at);
-        items.emplace_back(value.text().Substring(at, next));
-        at = next;
-      }
-      return items;
-    default: break;
-  }
-  return InvalidArgument(StrCat(value.KindName(), " is not iterable"));
 }
 
 }  // namespace kvcache::jinja

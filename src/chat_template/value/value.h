@@ -1,8 +1,8 @@
 // The values of a chat template: Python's, as far as templates can use them.
 //
-// Values are immutable except for namespaces, so lists and dicts form no cycles, and their nesting
-// is known when they are made (kMaxNesting). Texts carry an origin per byte (marked_text.h);
-// equality and order compare the bytes only.
+// Values are immutable except for namespaces and generators, so lists and dicts form no cycles, and
+// their nesting is known when they are made (kMaxNesting). Texts carry an origin per byte
+// (marked_text.h); equality and order compare the bytes only.
 //
 // Thread safety: copies share their contents; one thread at a time per rendering.
 #pragma once
@@ -27,15 +27,13 @@ struct List;
 class Dict;
 struct Namespace;
 struct Callable;
-struct Loop;
+struct Environment;
+class Generator;
+class Loop;
 
 inline constexpr int kMaxNesting = 100;  // of lists and dicts; deeper JSON is an error
 
-// The value of an undefined name. It prints as nothing; other uses are an error with the message
-// `why`.
-struct Undefined {
-  std::shared_ptr<const std::string> why;
-};
+class Value;
 
 class Value {
  public:
@@ -52,10 +50,10 @@ class Value {
     kNamespace,
     kCallable,
     kLoop,
+    kGenerator,
   };
 
   Value() : Value(Undefined{}) {}
-  explicit Value(Undefined undefined);
   explicit Value(std::int64_t number);
   explicit Value(double number);
   explicit Value(MarkedText text);
@@ -63,7 +61,8 @@ class Value {
   explicit Value(std::shared_ptr<const Dict> dict);
   explicit Value(std::shared_ptr<Namespace> space);
   explicit Value(std::shared_ptr<const Callable> callable);
-  explicit Value(std::shared_ptr<const Loop> loop);
+  explicit Value(std::shared_ptr<Loop> loop);
+  explicit Value(std::shared_ptr<Generator> generator);
   // Not inline: a variant's members are long, and every source of the interpreter uses them.
   Value(const Value& other);
   Value(Value&& other) noexcept;
@@ -75,10 +74,16 @@ class Value {
   static Value Bool(bool value);
   // Returns a text that the template wrote.
   static Value Literal(std::string_view bytes) {
-    return Value(MarkedText(bytes, Origin::kTemplate));
+    return Value(MarkedText::Constant(bytes, Origin::kTemplate));
   }
-  static Value Missing(std::string why) {
-    return Value(Undefined{std::make_shared<const std::string>(std::move(why))});
+  // Returns an undefined value. It prints as nothing; other uses are an error with the message
+  // `why`.
+  static Value Missing(std::string_view why) {
+    return Value(Undefined{MarkedText(why, Origin::kTemplate), Kind::kUndefined});
+  }
+  // Returns the undefined value of a missing attribute or item; its message is made when asked for.
+  static Value MissingIn(const Value& object, const MarkedText& name) {
+    return Value(Undefined{name, object.kind()});
   }
 
   Kind kind() const { return static_cast<Kind>(data_.index()); }
@@ -96,14 +101,22 @@ class Value {
   bool boolean() const { return std::get<bool>(data_); }
   std::int64_t integer() const;  // IsInteger()
   double number() const;         // IsNumber()
-  const MarkedText& text() const { return *std::get<std::shared_ptr<const MarkedText>>(data_); }
-  const std::string& bytes() const { return text().bytes(); }
+  const MarkedText& text() const { return std::get<MarkedText>(data_); }
+  std::string_view bytes() const { return text().bytes(); }
   const List& list() const { return *std::get<std::shared_ptr<const List>>(data_); }
   const std::vector<Value>& items() const;
   const Dict& dict() const { return *std::get<std::shared_ptr<const Dict>>(data_); }
   Namespace& ns() const { return *std::get<std::shared_ptr<Namespace>>(data_); }
   const Callable& callable() const { return *std::get<std::shared_ptr<const Callable>>(data_); }
-  const Loop& loop() const { return *std::get<std::shared_ptr<const Loop>>(data_); }
+  Loop& loop() const { return *std::get<std::shared_ptr<Loop>>(data_); }
+  Generator& generator() const { return *std::get<std::shared_ptr<Generator>>(data_); }
+  // Returns the object itself, which copies of the value share.
+  const std::shared_ptr<const List>& shared_list() const {
+    return std::get<std::shared_ptr<const List>>(data_);
+  }
+  const std::shared_ptr<Generator>& shared_generator() const {
+    return std::get<std::shared_ptr<Generator>>(data_);
+  }
   // Returns why the value is undefined: "'x' is undefined".
   std::string why() const;
 
@@ -116,10 +129,15 @@ class Value {
   std::string_view KindName() const;
 
  private:
-  using Data = std::variant<Undefined, std::monostate, bool, std::int64_t, double,
-                            std::shared_ptr<const MarkedText>, std::shared_ptr<const List>,
-                            std::shared_ptr<const Dict>, std::shared_ptr<Namespace>,
-                            std::shared_ptr<const Callable>, std::shared_ptr<const Loop>>;
+  struct Undefined {
+    MarkedText text;             // the message, or the name of what is missing
+    Kind of = Kind::kUndefined;  // the kind of the object where it is missing
+  };
+  using Data = std::variant<Undefined, std::monostate, bool, std::int64_t, double, MarkedText,
+                            std::shared_ptr<const List>, std::shared_ptr<const Dict>,
+                            std::shared_ptr<Namespace>, std::shared_ptr<const Callable>,
+                            std::shared_ptr<Loop>, std::shared_ptr<Generator>>;
+  explicit Value(Undefined undefined);
   explicit Value(Data data);
 
   Data data_;
@@ -131,9 +149,11 @@ struct List {
   std::vector<Value> items;
   ListKind kind = ListKind::kList;
   int nesting = 1;
+  bool is_group = false;  // a pair of groupby: has the attributes grouper and list
+  MemoryCharge charge;
 };
 
-// A hash table that keeps keys in insertion order.
+// A table that keeps keys in insertion order. It has no index while it is small.
 class Dict {
  public:
   using Item = std::pair<Value, Value>;
@@ -142,32 +162,41 @@ class Dict {
 
   // Returns nullptr if there is none.
   const Value* Find(std::string_view key) const;
-  const Value* FindKey(const std::string& hashed) const;
+  // Errors: a key that is not hashable, the budget.
+  Result<const Value*> FindKey(const Value& key, Budget& budget) const;
 
-  // REQUIRES: `hashed` is HashKey of `key`. A later value replaces an earlier one.
-  void Set(Value key, const std::string& hashed, Value value);
+  // A later value replaces an earlier one. Charges the memory. Errors: a key that is not hashable,
+  // nested too deep, the budget.
+  Status Set(Value key, Value value, Budget& budget);
 
   int nesting() const { return nesting_; }
 
  private:
+  // Returns the place of the key, or size(). REQUIRES: `hashed` is HashKey of the key.
+  std::size_t PlaceOf(const std::string& hashed) const;
+  std::size_t PlaceOfText(std::string_view key) const;
+  Status Index(Budget& budget);
+
   std::vector<Item> items_;
-  std::unordered_map<std::string, std::size_t> index_;  // by HashKey
+  std::unordered_map<std::string, std::size_t> index_;  // by HashKey; empty if not needed
+  bool only_texts_ = true;                              // all keys are texts
   int nesting_ = 1;
+  MemoryCharge charge_;
 };
 
 // A mutable set of attributes. Namespaces may form cycles, so the interpreter owns all of them and
 // clears them at the end of the rendering.
 struct Namespace {
   std::vector<std::pair<std::string, Value>> attributes;
+  MemoryCharge charge;
   Value* Find(std::string_view name);
+  // Adds or replaces an attribute and charges the memory.
+  Status Set(std::string_view name, Value value, Budget& budget);
 };
 
 // Returns a list or tuple of `items` and charges their memory. Errors: nested too deep, the budget.
 Result<Value> MakeList(std::vector<Value> items, Budget& budget, ListKind kind = ListKind::kList);
 
-// Adds an item to `dict` and charges the memory. Errors: a key that is not hashable, nested too
-// deep, the budget.
-Status AddItem(Dict& dict, Value key, Value value, Budget& budget);
 Value MakeDict(Dict dict);
 
 // Returns `text` as a value and charges its memory.
@@ -184,10 +213,6 @@ Result<bool> Equal(const Value& a, const Value& b, Budget& budget);
 Result<bool> Less(const Value& a, const Value& b, Budget& budget);
 
 // Python's `needle in haystack`.
-Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget);
-
-// Returns the values that a for loop over `value` visits: characters, items or keys; nothing for
-// undefined. Errors: other kinds, such as numbers.
-Result<std::vector<Value>> Iterate(const Value& value, Budget& budget);
+Result<bool> Contains(const Value& haystack, const Value& needle, Environment& env);
 
 }  // namespace kvcache::jinja

@@ -4,6 +4,8 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/value/callable.h"
+#include "chat_template/value/environment.h"
+#include "chat_template/value/generator.h"
 #include "chat_template/value/python_text.h"
 #include "chat_template/value/value.h"
 
@@ -22,8 +24,7 @@ Result<bool> EqualLists(const List& a, const List& b, Budget& budget) {
 Result<bool> EqualDicts(const Dict& a, const Dict& b, Budget& budget) {
   if (a.size() != b.size()) return false;
   for (const auto& [key, value] : a.items()) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(key, budget));
-    const Value* other = b.FindKey(hashed);
+    KVCACHE_ASSIGN_OR_RETURN(const Value* other, b.FindKey(key, budget));
     if (other == nullptr) return false;
     KVCACHE_ASSIGN_OR_RETURN(const bool equal, Equal(value, *other, budget));
     if (!equal) return false;
@@ -68,6 +69,7 @@ Result<bool> Equal(const Value& a, const Value& b, Budget& budget) {
     case Value::Kind::kNamespace: return &a.ns() == &b.ns();
     case Value::Kind::kCallable: return &a.callable() == &b.callable();
     case Value::Kind::kLoop: return &a.loop() == &b.loop();
+    case Value::Kind::kGenerator: return &a.generator() == &b.generator();
     default: return false;
   }
 }
@@ -86,17 +88,18 @@ Result<bool> Less(const Value& a, const Value& b, Budget& budget) {
   return NoOrder(a, b);
 }
 
-Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget) {
+Result<bool> Contains(const Value& haystack, const Value& needle, Environment& env) {
+  Budget& budget = env.budget;
   KVCACHE_RETURN_IF_ERROR(budget.Spend(Budget::kStep));
   switch (haystack.kind()) {
     case Value::Kind::kUndefined: return false;
     case Value::Kind::kText:
       if (!needle.IsText()) break;
-      KVCACHE_RETURN_IF_ERROR(budget.Spend(haystack.text().size()));
+      KVCACHE_RETURN_IF_ERROR(budget.Spend(haystack.text().size() / 16));
       return FindText(haystack.bytes(), needle.bytes(), 0) != std::string::npos;
     case Value::Kind::kDict: {
-      KVCACHE_ASSIGN_OR_RETURN(const std::string hashed, HashKey(needle, budget));
-      return haystack.dict().FindKey(hashed) != nullptr;
+      KVCACHE_ASSIGN_OR_RETURN(const Value* found, haystack.dict().FindKey(needle, budget));
+      return found != nullptr;
     }
     case Value::Kind::kList:
       for (const Value& item : haystack.items()) {
@@ -104,6 +107,13 @@ Result<bool> Contains(const Value& haystack, const Value& needle, Budget& budget
         if (equal) return true;
       }
       return false;
+    case Value::Kind::kGenerator:
+      for (;;) {
+        KVCACHE_ASSIGN_OR_RETURN(const auto item, haystack.generator().Next(env));
+        if (!item) return false;
+        KVCACHE_ASSIGN_OR_RETURN(const bool equal, Equal(*item, needle, budget));
+        if (equal) return true;
+      }
     default: break;
   }
   if (needle.IsUndefined()) return InvalidArgument(needle.why());

@@ -71,14 +71,21 @@ class Converter {
       } else {
         KVCACHE_ASSIGN_OR_RETURN(value, Convert(element, level + 1));
       }
-      KVCACHE_RETURN_IF_ERROR(
-          AddItem(dict, Value(MarkedText(name, Origin::kForeign)), std::move(value), budget_));
+      KVCACHE_RETURN_IF_ERROR(dict.Set(Key(name), std::move(value), budget_));
     }
     return MakeDict(std::move(dict));
   }
 
+  // Returns the key as a value. Conversations repeat few keys, so their texts are shared.
+  Value Key(const std::string& name) {
+    const auto [known, is_new] = keys_.try_emplace(name);
+    if (is_new) known->second = Value(MarkedText(name, Origin::kForeign));
+    return known->second;
+  }
+
   const Roles roles_;
   Budget& budget_;
+  std::unordered_map<std::string, Value> keys_;
 };
 
 }  // namespace

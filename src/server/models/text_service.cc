@@ -66,7 +66,7 @@ class Service final : public TextService {
         scheduler_(std::move(scheduler)),
         format_(std::move(format)),
         tool_format_(std::move(tool_format)),
-        calls_(CallSyntaxOf(tool_format_)),
+        dialect_(DialectOf(tool_format_)),
         reasons_(format_.Writes("</think>")),
         thinks_unasked_(reasons_ && ThinksUnasked(format_)),
         max_running_(max_running),
@@ -81,8 +81,10 @@ class Service final : public TextService {
   }
 
   Result<Prompt> Render(ChatInput input) const override {
-    AnswerSyntax answer{.reasoning = reasons_, .calls = SyntaxFor(input)};
-    for (const Json& tool : input.tools) answer.tools.push_back(tool["function"]["name"]);
+    AnswerSyntax answer{.dialect = dialect_,
+                        .reasoning = reasons_,
+                        .calls = dialect_->has_calls() && !input.tools.is_null()};
+    AddOffered(input.tools, answer);
     const bool thinks = AsksForThoughts(input.variables).value_or(thinks_unasked_);
     KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
     answer.opens_reasoning =
@@ -116,7 +118,7 @@ class Service final : public TextService {
     return std::move(written.text);
   }
 
-  CallSyntax calls() const override { return calls_; }
+  const SharedDialect& dialect() const override { return dialect_; }
   bool reasons() const override { return reasons_; }
 
   Result<Prompt> Encode(std::string_view text) const override {
@@ -354,10 +356,6 @@ class Service final : public TextService {
 
   static Status Stopping() { return {StatusCode::kCancelled, "the server is stopping"}; }
 
-  CallSyntax SyntaxFor(const ChatInput& input) const {
-    return input.tools.is_null() ? CallSyntax::kNone : calls_;
-  }
-
   Result<ChatPrompt> Write(ChatInput input) const {
     input.now = started_;
     const ChatFormat& format = input.tools.is_null() ? format_ : tool_format_;
@@ -404,7 +402,7 @@ class Service final : public TextService {
   std::unique_ptr<Scheduler> scheduler_;
   ChatFormat format_;
   ChatFormat tool_format_;  // writes prompts with tools
-  const CallSyntax calls_;
+  const SharedDialect dialect_;
   const bool reasons_;
   const bool thinks_unasked_;
   const std::int64_t max_running_;

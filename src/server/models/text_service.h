@@ -14,12 +14,12 @@
 #include <vector>
 
 #include "chat_template/chat_template.h"
+#include "dialect/answer_parser.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
 #include "server/models/prompt_line.h"
 #include "server/models/service_counters.h"
 #include "server/output/answer_constraint.h"
-#include "server/output/answer_parser.h"
 
 namespace kvcache::server {
 
@@ -93,8 +93,8 @@ class TextService {
   // Renders a conversation by the model's template. Errors: those of the template.
   virtual Result<Prompt> Render(ChatInput input) const = 0;
   virtual Result<std::string> RenderText(ChatInput input) const = 0;
-  // Returns how the model's template writes calls of tools.
-  virtual CallSyntax calls() const = 0;
+  // Returns how the model writes thoughts and calls of tools.
+  virtual const SharedDialect& dialect() const = 0;
   // Returns whether the model's answers may begin with thoughts.
   virtual bool reasons() const = 0;
   // Encodes a text that the model continues.

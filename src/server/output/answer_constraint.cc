@@ -188,9 +188,9 @@ Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices) {
   return Finish(builder, builder.AnyOf(std::move(texts)));
 }
 
-Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax) {
+Result<AnswerForm> CallsForm(const CallRule& calls, const Dialect& dialect) {
   constexpr std::string_view kBegin = "<tool_call>";
-  const bool tags = syntax == CallSyntax::kTags;
+  const bool tags = !dialect.calls.bare();
   if (!calls.forced && !tags) {
     return Unsupported(
         "the model writes calls without tags; calls follow a schema only if they are forced");

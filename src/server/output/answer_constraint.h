@@ -11,10 +11,10 @@
 #include <string_view>
 #include <vector>
 
+#include "dialect/answer_parser.h"
 #include "grammar/grammar.h"
 #include "grammar/token_mask.h"
 #include "kvcache_engine/scheduler.h"
-#include "server/output/answer_parser.h"
 #include "server/request/fields.h"
 
 namespace kvcache::server {
@@ -43,7 +43,7 @@ Result<AnswerForm> SchemaForm(const Json& schema);
 Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices);
 // Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
 // for calls without tags that are not forced.
-Result<AnswerForm> CallsForm(const CallRule& calls, CallSyntax syntax);
+Result<AnswerForm> CallsForm(const CallRule& calls, const Dialect& dialect);
 // Returns the form of texts that have either form. Errors: kInvalidArgument if both are too large together.
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
 // Returns the form behind thoughts that the prompt has begun, or that the answer may begin with. Errors:

@@ -227,19 +227,19 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
   const Json tools =
       Json::array({{{"type", "function"},
                     {"function", {{"name", "f"}, {"parameters", {{"type", "object"}}}}}}});
-  const AnswerForm tagged = *CallsForm({.tools = tools, .forced = true}, CallSyntax::kTags);
+  const AnswerForm tagged = *CallsForm({.tools = tools, .forced = true}, *FindDialect("hermes"));
   const std::string call = R"({"name": "f", "arguments": {"a": 1}})";
   EXPECT_TRUE(matches(tagged, "<tool_call>\n" + call + "\n</tool_call>"));
   EXPECT_TRUE(
       matches(tagged, "<tool_call>" + call + "</tool_call>\n<tool_call>" + call + "</tool_call>"));
   EXPECT_FALSE(matches(tagged, "well <tool_call>" + call + "</tool_call>"));
-  const AnswerForm free = *CallsForm({.tools = tools, .one = true}, CallSyntax::kTags);
+  const AnswerForm free = *CallsForm({.tools = tools, .one = true}, *FindDialect("hermes"));
   EXPECT_TRUE(matches(free, "well, 1 <to"));
   EXPECT_TRUE(matches(free, "well <tool_call>" + call + "</tool_call>"));
   EXPECT_FALSE(matches(free, "well <tool_call>{}</tool_call>"));
-  EXPECT_TRUE(matches(*CallsForm({.tools = tools, .forced = true}, CallSyntax::kJson),
+  EXPECT_TRUE(matches(*CallsForm({.tools = tools, .forced = true}, *FindDialect("json")),
                       R"({"name":"f","parameters":{}})"));
-  EXPECT_FALSE(CallsForm({.tools = tools}, CallSyntax::kJson).ok());
+  EXPECT_FALSE(CallsForm({.tools = tools}, *FindDialect("json")).ok());
   EXPECT_TRUE(matches(*EitherForm(tagged, json), "{}"));
 }
 

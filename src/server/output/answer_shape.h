@@ -1,24 +1,39 @@
 // An answer, and the shape that an API gives it.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <string>
 #include <string_view>
 #include <vector>
 
 #include "base/strings.h"
+#include "dialect/answer_parser.h"
 #include "server/api/errors.h"
 #include "server/models/text_service.h"
-#include "server/output/answer_parser.h"
+#include "server/output/stamps.h"
 
 namespace kvcache::server {
+
+// A call of a whole answer.
+struct AnsweredCall {
+  ToolCall call{};
+  std::string written{};  // the arguments as JSON, as far as the model wrote them
+};
 
 // A whole answer.
 struct Answer {
   std::string text{};
   std::string reasoning{};
-  std::vector<ToolCall> calls{};
+  std::vector<AnsweredCall> calls{};
 };
+
+// Returns the id of a call: the model's, if it tells the calls of a conversation apart. Short ones are numbers that
+// each answer begins anew.
+inline std::string CallId(const ToolCall& call, std::string_view prefix) {
+  constexpr std::size_t kShort = 8;
+  return call.id.size() > kShort ? call.id : NewId(prefix);
+}
 
 // Returns an event of a stream.
 inline std::string Event(const Json& data) {

@@ -47,6 +47,7 @@ struct Delivery {
   bool begun = false;
   AnswerParser parser{{}};
   Answer answer{};            // whole answers only
+  std::string arguments{};    // of its next call
   std::int32_t thoughts = 0;  // tokens
 
   // A stream begins before its first text, so that its client sees signs of life while a long prompt is
@@ -76,13 +77,25 @@ struct Delivery {
     for (AnswerPart& part : parts) {
       if (all->stream) {
         out += shape->Delta(part);
-      } else if (part.kind == AnswerPart::Kind::kCall) {
-        answer.calls.push_back(std::move(part.call));
       } else {
-        (part.kind == AnswerPart::Kind::kText ? answer.text : answer.reasoning) += part.text;
+        Add(std::move(part));
       }
     }
     if (!out.empty()) all->reply->Write(std::move(out));
+  }
+
+  // Adds a part to the whole answer.
+  void Add(AnswerPart part) {
+    using Kind = AnswerPart::Kind;
+    switch (part.kind) {
+      case Kind::kText: answer.text += part.text; return;
+      case Kind::kReasoning: answer.reasoning += part.text; return;
+      case Kind::kCallBegin: return;
+      case Kind::kCallArguments: arguments += part.text; return;
+      case Kind::kCallEnd:
+        answer.calls.push_back({std::move(part.call), std::exchange(arguments, {})});
+        return;
+    }
   }
 
   // Texts of prompts and answers stay out of logs.

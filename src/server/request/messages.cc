@@ -4,7 +4,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "server/request/call_history.h"
 #include "server/request/pictures.h"
 
 namespace kvcache::server {
@@ -30,8 +30,30 @@ Result<std::string> ContentText(const Json& content) {
 
 namespace {
 
+// Some APIs have thoughts among the parts of a content. Returns them, joined, and removes their parts.
+std::string TakeThoughts(Json& content) {
+  std::string thoughts;
+  if (!content.is_array()) return thoughts;
+  Json others = Json::array();
+  for (Json& part : content) {
+    const Json type = part.is_object() ? part.value("type", Json()) : Json();
+    if (type != "thinking" && type != "reasoning") {
+      others.push_back(std::move(part));
+      continue;
+    }
+    const auto text = ContentText(part.value(type == "thinking" ? "thinking" : "text", Json()));
+    if (text.ok()) thoughts += *text;
+  }
+  content = std::move(others);
+  return thoughts;
+}
+
 // APIs name thoughts differently; templates look for the first of these names.
 void NameThoughts(Json& message) {
+  if (const auto content = message.find("content"); content != message.end()) {
+    const std::string thoughts = TakeThoughts(*content);
+    if (!thoughts.empty() && !message.contains("thinking")) message["thinking"] = thoughts;
+  }
   for (const char* name : {"thinking", "reasoning"}) {
     const auto found = message.find(name);
     if (message.contains("reasoning_content") || found == message.end()) continue;
@@ -57,10 +79,7 @@ Status ReadCalls(Json& message, const std::string& name) {
     }
     Json& function = call["function"];
     if (!function.contains("name") || !function["name"].is_string()) return wrong;
-    if (!function.contains("arguments")) function["arguments"] = Json::object();
-    if (!function["arguments"].is_string()) continue;
-    auto parsed = ParseJson(function["arguments"].get_ref<const std::string&>());
-    if (parsed.ok() && parsed->is_object()) function["arguments"] = std::move(*parsed);
+    function["arguments"] = CallArguments(function.value("arguments", Json()));
   }
   return Status::Ok();
 }
@@ -94,14 +113,15 @@ Result<Json> ReadMessages(const Json& messages) {
     if ((!given.contains("content") || given["content"].is_null()) && !may_be_empty) {
       return InvalidArgument(StrCat(name, " has no 'content'"));
     }
-    auto text = ContentText(given.contains("content") ? given["content"] : Json());
+    if (role == "assistant") NameThoughts(message);
+    auto text = ContentText(message.value("content", Json()));
     if (!text.ok())
       return InvalidArgument(StrCat("the 'content' of ", name, " ", text.status().message()));
     message["content"] = std::move(*text);
-    if (role == "assistant") NameThoughts(message);
     KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
     read.push_back(std::move(message));
   }
+  CompleteCalls(read);
   return read;
 }
 

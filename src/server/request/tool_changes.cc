@@ -136,8 +136,8 @@ bool IsToolChange(const Json& type) {
   return type == "tool_reference" || type == "tool_addition" || type == "tool_removal";
 }
 
-OfferedTools ReadOfferedTools(const Json& body, Fields& fields, CallSyntax calls) {
-  OfferedTools offered{.tools = ReadAnthropicTools(fields, calls)};
+OfferedTools ReadOfferedTools(const Json& body, Fields& fields, const SharedDialect& dialect) {
+  OfferedTools offered{.tools = ReadAnthropicTools(fields, dialect)};
   const Json& tools = ValueOf(body, "tools");
   const Json given = tools.is_array() ? tools : Json::array();
   CheckDeferral(given, fields);
@@ -150,12 +150,12 @@ OfferedTools ReadOfferedTools(const Json& body, Fields& fields, CallSyntax calls
   }
   const Json everything = {{"tools", divided.all}};
   Fields every(everything);
-  const Tools all = ReadAnthropicTools(every, calls);
+  const Tools all = ReadAnthropicTools(every, dialect);
   TakeError(every, fields);
   Json used = {{"tools", divided.used}};
   if (body.contains("tool_choice")) used["tool_choice"] = body["tool_choice"];
   Fields rest(used);
-  offered.tools = ReadAnthropicTools(rest, calls);
+  offered.tools = ReadAnthropicTools(rest, dialect);
   TakeError(rest, fields);
   offered.callable = NamesOf(offered.tools.list);
   // Without a tool that may be called, there is none in the prompt either.

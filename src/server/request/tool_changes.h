@@ -29,7 +29,7 @@ struct OfferedTools {
 
 // Reads "tools", "tool_choice", and what "messages" say of tools. The first error is kept in `fields`, whose object is
 // `body`.
-OfferedTools ReadOfferedTools(const Json& body, Fields& fields, CallSyntax calls);
+OfferedTools ReadOfferedTools(const Json& body, Fields& fields, const SharedDialect& dialect);
 
 // Returns whether blocks of this type are changes.
 bool IsToolChange(const Json& type);

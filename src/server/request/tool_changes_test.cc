@@ -35,7 +35,8 @@ TEST(ToolChanges, DivideToolsIntoThoseOfTheTemplateAndThoseInUse) {
         {"type": "tool_addition", "tool": {"type": "mcp_tool_reference", "name": "skipped"}}]},
       {"role": "user"}, 7]})");
   Fields fields(body);
-  const OfferedTools offered = ReadOfferedTools(body, fields, CallSyntax::kTags);
+  const OfferedTools offered =
+      ReadOfferedTools(body, fields, std::make_shared<const Dialect>(*FindDialect("hermes")));
   ASSERT_TRUE(fields.ok()) << fields.error().message();
   EXPECT_EQ(offered.callable, (std::vector<std::string>{"search", "fetch", "new"}));
   ASSERT_EQ(offered.tools.list.size(), 2);

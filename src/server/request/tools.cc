@@ -79,8 +79,8 @@ bool IsFunction(const Json& tool, Nesting nesting) {
 }
 
 // Takes the functions. A model that cannot call them is an error.
-Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
-  Tools tools{.syntax = calls};
+Tools ReadFunctions(Fields& fields, const SharedDialect& dialect, Nesting nesting) {
+  Tools tools{.dialect = dialect};
   const Json* const given = FindTools(fields);
   for (std::size_t i = 0; given != nullptr && i < given->size(); ++i) {
     const Json& tool = (*given)[i];
@@ -92,8 +92,8 @@ Tools ReadFunctions(Fields& fields, CallSyntax calls, Nesting nesting) {
     }
     if (!IsFunction(tool, nesting)) continue;
     Json function = FunctionOf(tool, nesting);
-    if (calls == CallSyntax::kNone || !function.is_object()) {
-      const bool none = calls == CallSyntax::kNone;
+    const bool none = !dialect->has_calls();
+    if (none || !function.is_object()) {
       fields.Fail(none ? "tools" : place, none ? kNoTools : "must be an object");
       return tools;
     }
@@ -131,8 +131,8 @@ void Force(Fields& fields, const std::string& only, Tools& tools) {
 
 // Makes the form of the answer. A schema that cannot be enforced is an error. Calls without tags have no form beside
 // text; there the parser takes only those of callable tools.
-void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
-  const bool tags = calls == CallSyntax::kTags;
+void AddForm(Fields& fields, Tools& tools) {
+  const bool tags = !tools.dialect->calls.bare();
   const bool limits = tools.limited && tags;
   if (tools.callable.empty() && !tags) return;  // no call is none of a strict tool either
   if (!fields.ok() || !(tools.forced || tools.strict || limits)) return;
@@ -140,7 +140,7 @@ void AddForm(Fields& fields, CallSyntax calls, Tools& tools) {
                          .one = tools.one_call,
                          .forced = tools.forced,
                          .loose = !tools.forced && !tools.strict},
-                        calls);
+                        *tools.dialect);
   if (form.ok()) {
     tools.form = std::move(*form);
   } else {
@@ -179,8 +179,8 @@ void Allow(Fields& fields, const Json& choice, Tools& tools) {
   if (tools.forced) fields.Fail("tool_choice", "allows no function of 'tools'");
 }
 
-Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
-  Tools tools = ReadFunctions(fields, calls, nesting);
+Tools ReadChosen(Fields& fields, const SharedDialect& dialect, Nesting nesting) {
+  Tools tools = ReadFunctions(fields, dialect, nesting);
   tools.one_call = !fields.Bool("parallel_tool_calls", true);
   const Json* const choice = fields.Find("tool_choice");
   const Json type =
@@ -196,7 +196,7 @@ Tools ReadChosen(Fields& fields, CallSyntax calls, Nesting nesting) {
     fields.Fail("tool_choice",
                 "must be \"auto\", \"none\", \"required\" or an object that names a function");
   }
-  AddForm(fields, calls, tools);
+  AddForm(fields, tools);
   return tools;
 }
 
@@ -210,7 +210,7 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
     KVCACHE_ASSIGN_OR_RETURN(
         const AnswerForm calls,
         CallsForm({.tools = tools.callable, .one = tools.one_call, .forced = true, .loose = true},
-                  tools.syntax));
+                  *tools.dialect));
     return EitherForm(calls, answer);
   };
   auto form = both();
@@ -219,29 +219,37 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
                          form.status().message());
 }
 
+void AddOffered(const Json& tools, AnswerSyntax& answer) {
+  for (const Json& tool : tools) {
+    const Json& function = tool["function"];
+    answer.tools.push_back(
+        {.name = function["name"], .parameters = function.value("parameters", Json())});
+  }
+}
+
 void SetCalls(const Tools& tools, AnswerSyntax& answer) {
   answer.one_call = tools.one_call;
   answer.tools.clear();
-  for (const Json& tool : tools.callable) answer.tools.push_back(tool["function"]["name"]);
-  if (tools.callable.empty()) answer.calls = CallSyntax::kNone;
+  AddOffered(tools.callable, answer);
+  answer.calls = !tools.callable.empty();
 }
 
-Tools ReadOpenAiTools(Fields& fields, CallSyntax calls) {
-  return ReadChosen(fields, calls, Nesting::kInFunction);
+Tools ReadOpenAiTools(Fields& fields, const SharedDialect& dialect) {
+  return ReadChosen(fields, dialect, Nesting::kInFunction);
 }
 
-Tools ReadResponsesTools(Fields& fields, CallSyntax calls) {
-  return ReadChosen(fields, calls, Nesting::kFlat);
+Tools ReadResponsesTools(Fields& fields, const SharedDialect& dialect) {
+  return ReadChosen(fields, dialect, Nesting::kFlat);
 }
 
-Tools ReadOllamaTools(Fields& fields, CallSyntax calls) {
-  Tools tools = ReadFunctions(fields, calls, Nesting::kInFunction);
-  AddForm(fields, calls, tools);
+Tools ReadOllamaTools(Fields& fields, const SharedDialect& dialect) {
+  Tools tools = ReadFunctions(fields, dialect, Nesting::kInFunction);
+  AddForm(fields, tools);
   return tools;
 }
 
-Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
-  Tools tools = ReadFunctions(fields, calls, Nesting::kAnthropic);
+Tools ReadAnthropicTools(Fields& fields, const SharedDialect& dialect) {
+  Tools tools = ReadFunctions(fields, dialect, Nesting::kAnthropic);
   const Json* const given = fields.Find("tools");
   if (const Json* const choice = fields.Find("tool_choice"); choice != nullptr) {
     Fields inner(*choice, "tool_choice.");
@@ -262,12 +270,13 @@ Tools ReadAnthropicTools(Fields& fields, CallSyntax calls) {
       fields.Fail("tool_choice", "has an unknown 'type'");
     }
   }
-  AddForm(fields, calls, tools);
+  AddForm(fields, tools);
   return tools;
 }
 
-CallSyntax CallSyntaxOf(const ChatFormat& format) {
-  if (!format.Mentions("tools")) return CallSyntax::kNone;
+SharedDialect DialectOf(const ChatFormat& format) {
+  SharedDialect plain = PlainDialect();
+  if (!format.Mentions("tools")) return plain;
   constexpr std::string_view kName = "kvcache_probe";
   const Json arguments = {{"kvcache_key", "kvcache_value"}};
   const Json call = {{"id", "callprobe"},
@@ -279,21 +288,25 @@ CallSyntax CallSyntaxOf(const ChatFormat& format) {
   input.messages.push_back(
       {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
   const auto written = format.Write(std::move(input));
-  if (!written.ok()) return CallSyntax::kNone;
+  if (!written.ok()) return plain;
   // The parser reads what the template wrote, if it knows the syntax.
   const std::string& text = written->text;
-  const auto reads = [&](CallSyntax syntax, std::size_t begin) {
+  const auto reads = [&](const SharedDialect& dialect, std::size_t begin) {
     if (begin == std::string::npos) return false;
-    AnswerParser parser({.calls = syntax, .tools = {std::string(kName)}, .one_call = true});
+    AnswerParser parser({.dialect = dialect,
+                         .calls = true,
+                         .tools = {{.name = std::string(kName)}},
+                         .one_call = true});
     const auto parts = parser.Push(std::string_view(text).substr(begin));
-    return parser.done() && parts.size() == 1 && parts[0].call.arguments == arguments;
+    return parser.done() && !parts.empty() && parts.back().call.arguments == arguments;
   };
   const std::size_t name = text.find(kName);
-  if (name == std::string::npos) return CallSyntax::kNone;
-  if (reads(CallSyntax::kTags, text.rfind("<tool_call>", name))) return CallSyntax::kTags;
-  if (reads(CallSyntax::kJson, text.rfind('[', name))) return CallSyntax::kJson;
-  if (reads(CallSyntax::kJson, text.rfind('{', name))) return CallSyntax::kJson;
-  return CallSyntax::kNone;
+  if (name == std::string::npos) return plain;
+  auto tags = std::make_shared<const Dialect>(*FindDialect("hermes"));
+  auto json = std::make_shared<const Dialect>(*FindDialect("json"));
+  if (reads(tags, text.rfind("<tool_call>", name))) return tags;
+  if (reads(json, text.rfind('[', name)) || reads(json, text.rfind('{', name))) return json;
+  return plain;
 }
 
 }  // namespace kvcache::server

@@ -6,8 +6,8 @@
 #include <string>
 #include <vector>
 
+#include "dialect/answer_parser.h"
 #include "server/output/answer_constraint.h"
-#include "server/output/answer_parser.h"
 #include "server/request/fields.h"
 
 namespace kvcache {
@@ -25,27 +25,29 @@ struct Tools {
   bool forced = false;            // the answer is calls and nothing else
   bool limited = false;           // some of them may not be called
   Json callable = Json::array();  // those that may be called
-  CallSyntax syntax = CallSyntax::kNone;  // of the model
-  AnswerForm form{};                      // what the above means for the answer; null: any text
+  SharedDialect dialect{};        // of the model
+  AnswerForm form{};              // what the above means for the answer; null: any text
 };
 
 // Adds the form of a request's answer to that of its tools: the answer has either. Null: any text. Errors:
 // kInvalidArgument if the grammar of both cannot be made.
 Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer);
 
+// Adds tools of a request, as Tools::list, to what the parser of an answer knows.
+void AddOffered(const Json& tools, AnswerSyntax& answer);
 // Sets what the parser of an answer knows of its tools.
 void SetCalls(const Tools& tools, AnswerSyntax& answer);
 
-// Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `calls`: what the
-// model's template can. The first error is kept in `fields`.
-Tools ReadOpenAiTools(Fields& fields, CallSyntax calls);
+// Read "tools" and "tool_choice". Tools of types that are unknown here are skipped. `dialect`: the
+// model's. The first error is kept in `fields`.
+Tools ReadOpenAiTools(Fields& fields, const SharedDialect& dialect);
 // The keys of a function are the tool's own.
-Tools ReadResponsesTools(Fields& fields, CallSyntax calls);
-Tools ReadAnthropicTools(Fields& fields, CallSyntax calls);
-Tools ReadOllamaTools(Fields& fields, CallSyntax calls);
+Tools ReadResponsesTools(Fields& fields, const SharedDialect& dialect);
+Tools ReadAnthropicTools(Fields& fields, const SharedDialect& dialect);
+Tools ReadOllamaTools(Fields& fields, const SharedDialect& dialect);
 
-// Returns how a template writes calls: it is asked to write one. kNone: it does not, or in a way that
+// Returns how a template writes calls: it is asked to write one. Without calls: it does not, or in a way that
 // AnswerParser does not know.
-CallSyntax CallSyntaxOf(const ChatFormat& format);
+SharedDialect DialectOf(const ChatFormat& format);
 
 }  // namespace kvcache::server

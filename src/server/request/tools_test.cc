@@ -262,19 +262,17 @@ TEST(CallSyntaxTest, TheTemplateSaysIt) {
             call + "{% endfor %}{% endfor %}",
         "test", (*engine)->tokenizer());
     EXPECT_TRUE(format.ok()) << format.status().message();
-    return CallSyntaxOf(*format);
+    return DialectOf(*format)->name;
   };
   const std::string name = "{\"name\": \"{{ c.function.name }}\", ";
   EXPECT_EQ(syntax("<tool_call>\n" + name +
                    "\"arguments\": {{ c.function.arguments | tojson }}}\n</tool_call>"),
-            CallSyntax::kTags);
-  EXPECT_EQ(syntax(name + "\"parameters\": {{ c.function.arguments | tojson }}}"),
-            CallSyntax::kJson);
-  EXPECT_EQ(syntax("[" + name + "\"arguments\": {{ c.function.arguments | tojson }}}]"),
-            CallSyntax::kJson);
+            "hermes");
+  EXPECT_EQ(syntax(name + "\"parameters\": {{ c.function.arguments | tojson }}}"), "json");
+  EXPECT_EQ(syntax("[" + name + "\"arguments\": {{ c.function.arguments | tojson }}}]"), "json");
   EXPECT_EQ(syntax("<tool_call>\n<function={{ c.function.name }}></function></tool_call>"),
-            CallSyntax::kNone);
-  EXPECT_EQ(syntax(""), CallSyntax::kNone);
+            "plain");
+  EXPECT_EQ(syntax(""), "plain");
 }
 
 }  // namespace

@@ -6,9 +6,11 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "server/output/closable_json.h"
 #include "server/output/delivery.h"
 #include "server/output/stamps.h"
 #include "server/request/asked_form.h"
+#include "server/request/call_history.h"
 #include "server/request/model_defaults.h"
 #include "server/request/pictures.h"
 #include "server/request/request_sampling.h"
@@ -32,11 +34,18 @@ class Shape final : public AnswerShape {
   }
 
   std::string Delta(const AnswerPart& part) override {
+    using Kind = AnswerPart::Kind;
+    switch (part.kind) {
+      case Kind::kCallBegin: return BeginCall(part.call);
+      case Kind::kCallArguments: return InputDelta(input_.Take(part.text));
+      case Kind::kCallEnd: return EndCall();
+      case Kind::kText:
+      case Kind::kReasoning: break;
+    }
     std::string out;
-    if (!open_ || part.kind != kind_) out = CloseBlock();
+    if (part.kind != kind_) out = CloseBlock();
     kind_ = part.kind;
-    if (kind_ == AnswerPart::Kind::kCall) return out + CallBlock(part.call);
-    const bool text = kind_ == AnswerPart::Kind::kText;
+    const bool text = kind_ == Kind::kText;
     if (!open_) out += OpenBlock(text ? TextBlock("") : ThinkingBlock("", ""));
     return out + BlockDelta(text ? Json{{"type", "text_delta"}, {"text", part.text}}
                                  : Json{{"type", "thinking_delta"}, {"thinking", part.text}});
@@ -54,7 +63,9 @@ class Shape final : public AnswerShape {
     Json content = Json::array();
     if (!answer.reasoning.empty()) content.push_back(ThinkingBlock(answer.reasoning, kSignature));
     if (!answer.text.empty()) content.push_back(TextBlock(answer.text));
-    for (const ToolCall& call : answer.calls) content.push_back(CallJson(call, call.arguments));
+    for (const auto& [call, written] : answer.calls) {
+      content.push_back(CallJson(call, call.arguments));
+    }
     calls_ = answer.calls.size();
     Json message = Message(std::move(content), result.reuse);
     message.update(Ending(result));
@@ -71,7 +82,7 @@ class Shape final : public AnswerShape {
   }
   static Json CallJson(const ToolCall& call, Json input) {
     return {{"type", "tool_use"},
-            {"id", NewId("toolu_")},
+            {"id", CallId(call, "toolu_")},
             {"name", call.name},
             {"input", std::move(input)}};
   }
@@ -94,11 +105,19 @@ class Shape final : public AnswerShape {
     }
     return out + TypedEvent({{"type", "content_block_stop"}, {"index", index_++}});
   }
-  std::string CallBlock(const ToolCall& call) {
+  std::string BeginCall(const ToolCall& call) {
     ++calls_;
-    std::string out = OpenBlock(CallJson(call, Json::object()));
-    out += BlockDelta({{"type", "input_json_delta"}, {"partial_json", Dump(call.arguments)}});
-    return out + CloseBlock();
+    std::string out = CloseBlock();
+    kind_ = AnswerPart::Kind::kCallBegin;
+    return out + OpenBlock(CallJson(call, Json::object()));
+  }
+  std::string EndCall() {
+    std::string out = InputDelta(input_.Close());
+    return out += CloseBlock();
+  }
+  std::string InputDelta(const std::string& json) const {
+    if (json.empty()) return {};
+    return BlockDelta({{"type", "input_json_delta"}, {"partial_json", json}});
   }
 
   Json Ending(const TextResult& result) const {
@@ -136,6 +155,7 @@ class Shape final : public AnswerShape {
   bool open_ = false;  // whether it has begun
   AnswerPart::Kind kind_ = AnswerPart::Kind::kText;
   std::size_t calls_ = 0;
+  ClosableJson input_;  // of the call that is written
 };
 
 // Returns the blocks of a content: a string is one text block.
@@ -311,7 +331,7 @@ class Conversation {
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextIn(block, "id", name));
     KVCACHE_ASSIGN_OR_RETURN(const std::string tool, TextIn(block, "name", name));
-    const Json input = block.value("input", Json::object());
+    const Json input = CallArguments(block.value("input", Json()));
     if (!input.is_object())
       return InvalidArgument(StrCat(name, " has an 'input' that is no object"));
     turn["tool_calls"].push_back(
@@ -345,6 +365,7 @@ Result<ChatInput> ReadConversation(const Json& body, const Fields& fields, const
   KVCACHE_RETURN_IF_ERROR(conversation.MarkEnd(body));
   ChatInput input;
   input.messages = conversation.Take();
+  CompleteCalls(input.messages);
   marks = conversation.TakeMarks();
   return input;
 }
@@ -407,7 +428,7 @@ void AddRestorePoints(TextRequest& request) {
 
 // Reads the prompt and what shall be kept of it. Errors are answered.
 Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fields& fields) {
-  const OfferedTools offered = ReadOfferedTools(body, fields, context.service.calls());
+  const OfferedTools offered = ReadOfferedTools(body, fields, context.service.dialect());
   const Tools& tools = offered.tools;
   ChatInput extra;
   ReadThinking(fields, extra);
@@ -425,7 +446,6 @@ Result<TextRequest> ReadPrompt(const RouteContext& context, const Json& body, Fi
     KVCACHE_ASSIGN_OR_RETURN(request.form, FormOf(tools, form));
     KVCACHE_ASSIGN_OR_RETURN(request.pins, ReadPins(context, input, request.prompt, marks));
     AddRestorePoints(request);
-    request.prompt.answer.tools = offered.callable;
     return request;
   };
   auto request = read();

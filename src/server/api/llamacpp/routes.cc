@@ -222,7 +222,7 @@ void SendProps(const ServerContext& context, const ServedModel& model, const Tex
   TextRequest request{.sampling = {.temperature = 1.0f, .top_k = 0, .top_p = 1.0f, .min_p = 0.0f}};
   Json params = Settings(engine, request, true);
   params["seed"] = 4294967295;
-  const bool has_tools = service.calls() != CallSyntax::kNone;
+  const bool has_tools = service.dialect()->has_calls();
   context.Send(
       {{"default_generation_settings",
         {{"id", 0},

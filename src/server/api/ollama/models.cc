@@ -168,7 +168,7 @@ void ShowVersion(const ServerContext& context) {
 void ShowModel(const RouteContext& context, const Json& /*body*/) {
   const std::string& family = context.service.engine().info().architecture;
   Json capabilities = Json::array({"completion"});
-  if (context.service.calls() != CallSyntax::kNone) capabilities.push_back("tools");
+  if (context.service.dialect()->has_calls()) capabilities.push_back("tools");
   if (context.service.reasons()) capabilities.push_back("thinking");
   if (CanInfill(context.service.engine())) capabilities.push_back("insert");
   ServedModel model = context.model;

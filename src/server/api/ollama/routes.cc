@@ -30,7 +30,10 @@ class Shape final : public AnswerShape {
     switch (part.kind) {
       case AnswerPart::Kind::kText: return Dump(Line({.text = part.text}, false)) + "\n";
       case AnswerPart::Kind::kReasoning: return Dump(Line({.reasoning = part.text}, false)) + "\n";
-      case AnswerPart::Kind::kCall: return Dump(Line({.calls = {part.call}}, false)) + "\n";
+      case AnswerPart::Kind::kCallBegin:
+      case AnswerPart::Kind::kCallArguments: return {};
+      case AnswerPart::Kind::kCallEnd:
+        return Dump(Line({.calls = {{.call = part.call}}}, false)) + "\n";
     }
     return {};
   }
@@ -56,9 +59,9 @@ class Shape final : public AnswerShape {
     if (kind_ == Kind::kText) line["response"] = answer.text;
     Json& message = kind_ == Kind::kChat ? line["message"] : line;
     if (!answer.reasoning.empty()) message["thinking"] = answer.reasoning;
-    for (const ToolCall& call : answer.calls) {
+    for (const auto& [call, written] : answer.calls) {
       message["tool_calls"].push_back(
-          {{"id", NewId("call_")},
+          {{"id", CallId(call, "call_")},
            {"function",
             {{"index", calls_++}, {"name", call.name}, {"arguments", call.arguments}}}});
     }
@@ -113,7 +116,7 @@ void RefuseUnsupported(Fields& fields) {
 
 void Chat(const RouteContext& context, const Json& body) {
   Fields fields(body);
-  const Tools tools = ReadOllamaTools(fields, context.service.calls());
+  const Tools tools = ReadOllamaTools(fields, context.service.dialect());
   ChatInput input;
   input.tools = tools.list;
   ReadThink(fields, context.service.reasons(), input);

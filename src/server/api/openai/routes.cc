@@ -165,7 +165,7 @@ std::vector<Prompt> ReadInfill(const RouteContext& context, Fields& fields,
 void Chat(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
   RefuseOfChat(fields);
-  const Tools tools = ReadOpenAiTools(fields, context.service.calls());
+  const Tools tools = ReadOpenAiTools(fields, context.service.dialect());
   const AnswerForm form = ReadAskedForm(fields);
   ChatInput input;
   input.tools = tools.list;

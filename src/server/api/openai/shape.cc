@@ -28,7 +28,10 @@ class Shape final : public AnswerShape {
       case AnswerPart::Kind::kText: return ChoiceEvent(Choice({{"content", part.text}}, nullptr));
       case AnswerPart::Kind::kReasoning:
         return ChoiceEvent(Choice({{"reasoning_content", part.text}}, nullptr));
-      case AnswerPart::Kind::kCall: return CallDeltas(part.call);
+      case AnswerPart::Kind::kCallBegin: ++calls_; return CallDelta(CallJson(part.call, ""));
+      case AnswerPart::Kind::kCallArguments:
+        return CallDelta({{"function", {{"arguments", part.text}}}});
+      case AnswerPart::Kind::kCallEnd: return {};
     }
     return {};
   }
@@ -82,26 +85,23 @@ class Shape final : public AnswerShape {
                     {"content", only_calls ? Json() : Json(answer.text)},
                     {"refusal", nullptr}};
     if (!answer.reasoning.empty()) message["reasoning_content"] = answer.reasoning;
-    for (const ToolCall& call : answer.calls) {
-      message["tool_calls"].push_back(
-          {{"id", NewId("call_")},
-           {"type", "function"},
-           {"function", {{"name", call.name}, {"arguments", Dump(call.arguments)}}}});
+    for (const AnsweredCall& call : answer.calls) {
+      message["tool_calls"].push_back(CallJson(call.call, call.written));
     }
     return message;
   }
 
-  // The name comes first, then the arguments; every delta has the index.
-  std::string CallDeltas(const ToolCall& call) {
-    const std::size_t index = calls_++;
-    const auto delta = [&](Json json) {
-      return ChoiceEvent(Choice({{"tool_calls", Json::array({std::move(json)})}}, nullptr));
-    };
-    return delta({{"index", index},
-                  {"id", NewId("call_")},
-                  {"type", "function"},
-                  {"function", {{"name", call.name}, {"arguments", ""}}}}) +
-           delta({{"index", index}, {"function", {{"arguments", Dump(call.arguments)}}}});
+  static Json CallJson(const ToolCall& call, const std::string& arguments) {
+    return {{"id", CallId(call, "call_")},
+            {"type", "function"},
+            {"function", {{"name", call.name}, {"arguments", arguments}}}};
+  }
+
+  // Every delta of a call has its index; the name and the id are in the first one only.
+  std::string CallDelta(const Json& fields) {
+    Json delta = {{"index", calls_ - 1}};
+    delta.update(fields);
+    return ChoiceEvent(Choice({{"tool_calls", Json::array({std::move(delta)})}}, nullptr));
   }
 
   Json Reason(const TextResult& result) const {

@@ -20,7 +20,7 @@ namespace {
 // Reads a conversation with its tools, and what it says to the template.
 Result<ChatInput> ReadChat(const RouteContext& context, Fields& fields) {
   ChatInput input;
-  input.tools = ReadOpenAiTools(fields, context.service.calls()).list;
+  input.tools = ReadOpenAiTools(fields, context.service.dialect()).list;
   ReadThink(fields, context.service.reasons(), input);
   ReadTemplateFields(fields, input);
   if (!fields.ok()) return fields.error();

@@ -89,7 +89,10 @@ class Items {
   Status AddCall(const Json& item, const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string id, TextOf(item, "call_id", name));
     KVCACHE_ASSIGN_OR_RETURN(const std::string tool, TextOf(item, "name", name));
-    KVCACHE_ASSIGN_OR_RETURN(const std::string arguments, TextOf(item, "arguments", name));
+    const Json arguments = item.value("arguments", Json());
+    if (!arguments.is_string() && !arguments.is_object() && !arguments.is_null()) {
+      return InvalidArgument(StrCat("the 'arguments' of ", name, " must be a string or an object"));
+    }
     Open()["tool_calls"].push_back({{"id", id},
                                     {"type", "function"},
                                     {"function", {{"name", tool}, {"arguments", arguments}}}});

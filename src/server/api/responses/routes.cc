@@ -194,7 +194,7 @@ std::unique_ptr<Asked> Read(const RouteContext& context, const Json& body) {
   auto asked = std::make_unique<Asked>();
   ChatInput input;
   ReadSettings(context, fields, input, *asked);
-  const Tools tools = ReadResponsesTools(fields, context.service.calls());
+  const Tools tools = ReadResponsesTools(fields, context.service.dialect());
   const AnswerForm form = ReadAskedForm(fields);
   if (!fields.ok()) {
     context.Refuse(fields);

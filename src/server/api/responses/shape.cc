@@ -1,6 +1,7 @@
 #include "server/api/responses/shape.h"
 
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -23,17 +24,19 @@ class Shape final : public AnswerShape {
   }
 
   std::string Delta(const AnswerPart& part) override {
+    using Kind = AnswerPart::Kind;
     std::string out;
-    if (part.kind == AnswerPart::Kind::kCall) {
-      out = CloseItem("completed");
-      return out + CallItem({{"type", "function_call"},
-                             {"id", NewId("fc_")},
-                             {"call_id", NewId("call_")},
-                             {"name", part.call.name},
-                             {"arguments", Dump(part.call.arguments)},
-                             {"status", "completed"}});
+    switch (part.kind) {
+      case Kind::kCallBegin:
+        out = CloseItem("completed");
+        return out + OpenCall(NewCall(part.call));
+      case Kind::kCallArguments: return CallDelta(part.text);
+      // A call that the model did not complete has arguments that are no JSON.
+      case Kind::kCallEnd: return CloseCall(Json::accept(text_) ? "completed" : "incomplete");
+      case Kind::kText:
+      case Kind::kReasoning: break;
     }
-    if (open_ && part.kind != kind_) out = CloseItem("completed");
+    if (part.kind != kind_) out = CloseItem("completed");
     if (!open_) out += OpenItem(NewItem(part.kind), part.kind);
     return out + TextDelta(part.text);
   }
@@ -55,8 +58,10 @@ class Shape final : public AnswerShape {
     if (!answer.text.empty()) {
       (void)Delta({.kind = AnswerPart::Kind::kText, .text = answer.text});
     }
-    for (const ToolCall& call : answer.calls) {
-      (void)Delta({.kind = AnswerPart::Kind::kCall, .call = call});
+    for (const auto& [call, written] : answer.calls) {
+      (void)Delta({.kind = AnswerPart::Kind::kCallBegin, .call = call});
+      (void)Delta({.kind = AnswerPart::Kind::kCallArguments, .text = written});
+      (void)Delta({.kind = AnswerPart::Kind::kCallEnd});
     }
     if (output_.empty() && !open_) (void)OpenMessage();
     (void)CloseItem(result.stop == StopReason::kLength ? "incomplete" : "completed");
@@ -91,7 +96,7 @@ class Shape final : public AnswerShape {
  private:
   // `pieces`: the bytes of the text's pieces.
   std::string ReplayItem(const Json& item, const Json& pieces) {
-    if (item["type"] == "function_call") return CallItem(item);
+    if (item["type"] == "function_call") return ReplayCall(item, pieces);
     setup_.seals_thoughts = item.contains("encrypted_content");
     Json begun = item;
     begun["status"] = "in_progress";
@@ -100,13 +105,28 @@ class Shape final : public AnswerShape {
     std::string out =
         OpenItem(std::move(begun), item["type"] == "message" ? AnswerPart::Kind::kText
                                                              : AnswerPart::Kind::kReasoning);
-    std::string_view text = item["content"][0]["text"].get_ref<const std::string&>();
-    for (const Json& piece : pieces) {
-      const std::string_view part = text.substr(0, piece.get<std::size_t>());
-      out += TextDelta(std::string(part));
-      text.remove_prefix(part.size());
-    }
+    for (const std::string& piece : Cut(item["content"][0]["text"], pieces))
+      out += TextDelta(piece);
     return out + CloseItem(item["status"].get_ref<const std::string&>().c_str());
+  }
+
+  std::string ReplayCall(const Json& item, const Json& pieces) {
+    Json begun = item;
+    begun["arguments"] = "";
+    begun["status"] = "in_progress";
+    std::string out = OpenCall(std::move(begun));
+    for (const std::string& piece : Cut(item["arguments"], pieces)) out += CallDelta(piece);
+    return out + CloseCall(item["status"].get_ref<const std::string&>().c_str());
+  }
+
+  static std::vector<std::string> Cut(const std::string& text, const Json& sizes) {
+    std::vector<std::string> pieces;
+    std::size_t at = 0;
+    for (const Json& size : sizes) {
+      pieces.push_back(text.substr(at, size.get<std::size_t>()));
+      at += pieces.back().size();
+    }
+    return pieces;
   }
 
   bool is_text() const { return kind_ == AnswerPart::Kind::kText; }
@@ -199,21 +219,34 @@ class Shape final : public AnswerShape {
     return out;
   }
 
-  // A call is whole when it comes.
-  std::string CallItem(const Json& call) {
-    item_ = call;
-    item_["arguments"] = "";
-    item_["status"] = "in_progress";
-    std::string out = ItemEvent("response.output_item.added");
-    const Json place = {{"item_id", item_["id"]}, {"output_index", output_.size()}};
-    Json delta = place;
-    delta["delta"] = call["arguments"];
-    out += NumberedEvent("response.function_call_arguments.delta", delta);
-    Json done = place;
-    done["name"] = call["name"];
-    done["arguments"] = call["arguments"];
-    out += NumberedEvent("response.function_call_arguments.done", done);
-    item_ = call;
+  static Json NewCall(const ToolCall& call) {
+    return {{"type", "function_call"}, {"id", NewId("fc_")}, {"call_id", CallId(call, "call_")},
+            {"name", call.name},       {"arguments", ""},    {"status", "in_progress"}};
+  }
+
+  // A call that is open is closed before anything else comes.
+  std::string OpenCall(Json item) {
+    text_.clear();
+    item_ = std::move(item);
+    return ItemEvent("response.output_item.added");
+  }
+
+  std::string CallDelta(const std::string& text) {
+    text_ += text;
+    pieces_.push_back(text.size());
+    return NumberedEvent(
+        "response.function_call_arguments.delta",
+        {{"item_id", item_["id"]}, {"output_index", output_.size()}, {"delta", text}});
+  }
+
+  std::string CloseCall(const char* status) {
+    item_["arguments"] = text_;
+    item_["status"] = status;
+    std::string out =
+        NumberedEvent("response.function_call_arguments.done", {{"item_id", item_["id"]},
+                                                                {"output_index", output_.size()},
+                                                                {"name", item_["name"]},
+                                                                {"arguments", text_}});
     return out + PushItem();
   }
 

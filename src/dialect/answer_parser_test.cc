@@ -1,4 +1,4 @@
-#include "server/output/answer_parser.h"
+#include "dialect/answer_parser.h"
 
 #include <gtest/gtest.h>
 
@@ -9,7 +9,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache::server::answer_parser_test {
+namespace kvcache::answer_parser_test {
 namespace {
 
 using Kind = AnswerPart::Kind;
@@ -17,11 +17,18 @@ using Kind = AnswerPart::Kind;
 // Writes the parts as one text: r(…) reasoning, c(name arguments), and text as it is.
 std::string Written(const std::vector<AnswerPart>& parts) {
   std::string out;
+  std::string arguments;
   bool thinks = false;
   for (const AnswerPart& part : parts) {
     if (thinks != (part.kind == Kind::kReasoning)) out += thinks ? ")" : "r(";
     thinks = part.kind == Kind::kReasoning;
-    if (part.kind == Kind::kCall) {
+    if (part.kind == Kind::kCallBegin) {
+      arguments.clear();
+      EXPECT_FALSE(part.call.name.empty());
+    } else if (part.kind == Kind::kCallArguments) {
+      arguments += part.text;
+    } else if (part.kind == Kind::kCallEnd) {
+      EXPECT_EQ(nlohmann::ordered_json::parse(arguments), part.call.arguments);
       out += StrCat("c(", part.call.name, " ", part.call.arguments.dump(), ")");
     } else {
       EXPECT_FALSE(part.text.empty());
@@ -58,8 +65,14 @@ std::string ParseAll(const AnswerSyntax& syntax, const std::string& text) {
   return whole;
 }
 
-const AnswerSyntax kTags{.calls = CallSyntax::kTags};
-const AnswerSyntax kJson{.calls = CallSyntax::kJson, .tools = {"f", "g"}};
+AnswerSyntax SyntaxOf(const char* dialect) {
+  return {.dialect = std::make_shared<const Dialect>(*FindDialect(dialect)),
+          .calls = true,
+          .tools = {{.name = "f"}, {.name = "g"}}};
+}
+
+const AnswerSyntax kTags = SyntaxOf("hermes");
+const AnswerSyntax kJson = SyntaxOf("json");
 const AnswerSyntax kThinks{.reasoning = true};
 
 TEST(AnswerParserTest, TextStaysAsItIs) {
@@ -115,4 +128,4 @@ TEST(AnswerParserTest, CallsAsJson) {
 }
 
 }  // namespace
-}  // namespace kvcache::server::answer_parser_test
+}  // namespace kvcache::answer_parser_test

@@ -1,46 +1,54 @@
 // Divides the text of an answer into what the model thought, what it said, and the tools that it called.
 //
-//   <think>thoughts</think>                                             reasoning
-//   <tool_call>{"name": "f", "arguments": {…}}</tool_call>              a call, Hermes's and Qwen's way
-//   {"name": "f", "parameters": {…}}, or an array of such objects       a call, Llama's and Mistral's way
-//
-// What looks like a call and is none is text. White space beside thoughts and calls belongs to neither.
-// However the text is cut into pieces, the parts are the same.
+// The dialect says how thoughts and calls are written. What looks like a call and is none is text. White space beside
+// thoughts and calls belongs to neither. However the text is cut into pieces, the parts, put together, are the same.
 //
 // Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>
+#include <memory>
+#include <nlohmann/json.hpp>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "server/request/fields.h"
+#include "dialect/dialect.h"
 
-namespace kvcache::server {
+namespace kvcache {
 
-// How a model's template writes calls of tools.
-enum class CallSyntax : std::uint8_t { kNone, kTags, kJson };
+struct OfferedTool {
+  std::string name{};
+  nlohmann::ordered_json parameters{};  // their schema; null: none
+};
 
+// What is known of an answer before it comes.
 struct AnswerSyntax {
+  SharedDialect dialect{};       // null: nothing but text
   bool reasoning = false;        // thoughts may begin the answer
   bool opens_reasoning = false;  // the prompt ends inside of thoughts
   bool may_reason = false;       // the model is to think, and begins its thoughts itself
-  CallSyntax calls = CallSyntax::kNone;
-  // The tools of the request. JSON without tags that names another one is text.
-  std::vector<std::string> tools{};
+  bool calls = false;            // tools are offered
+  // The tools of the request. Calls without markers that name another one are text.
+  std::vector<OfferedTool> tools{};
   bool one_call = false;  // the answer ends after a call
 };
 
 struct ToolCall {
   std::string name{};
-  Json arguments = Json::object();
+  nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
+  std::string id{};  // that the model wrote; empty: none
 };
 
 struct AnswerPart {
-  enum class Kind : std::uint8_t { kText, kReasoning, kCall };
+  // A call is one kCallBegin, any number of kCallArguments, and one kCallEnd. No other part stands between them.
+  enum class Kind : std::uint8_t { kText, kReasoning, kCallBegin, kCallArguments, kCallEnd };
   Kind kind = Kind::kText;
-  std::string text{};  // the next piece; not of calls
+  // The next piece of the text, of the thoughts, or of the arguments as JSON; not empty. The pieces of a call that the
+  // model completes are an object, put together.
+  std::string text{};
+  // kCallBegin: the name, and the id if the model writes one before the arguments. kCallEnd: the whole call; arguments
+  // that the model did not complete are closed, and {} if they are no object.
   ToolCall call{};
 };
 
@@ -71,6 +79,9 @@ class AnswerParser {
   void Call(ToolCall call);
   // Takes `size` bytes of what is held as these calls, or as text if there are none.
   void Take(std::vector<ToolCall> calls, std::size_t size);
+  const CallSyntax& calls() const { return syntax_.dialect->calls; }
+  bool has_calls() const { return syntax_.calls && syntax_.dialect != nullptr; }
+  bool bare() const { return has_calls() && calls().bare(); }
 
   AnswerSyntax syntax_;
   State state_ = State::kStart;
@@ -83,4 +94,4 @@ class AnswerParser {
   std::vector<AnswerPart> parts_;
 };
 
-}  // namespace kvcache::server
+}  // namespace kvcache

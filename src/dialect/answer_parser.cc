@@ -1,4 +1,4 @@
-#include "server/output/answer_parser.h"
+#include "dialect/answer_parser.h"
 
 #include <algorithm>
 #include <optional>
@@ -6,13 +6,13 @@
 
 #include "engine/chat/json_text.h"
 
-namespace kvcache::server {
+namespace kvcache {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kThink = "<think>";
 constexpr std::string_view kThought = "</think>";
-constexpr std::string_view kCall = "<tool_call>";
-constexpr std::string_view kCalled = "</tool_call>";
 constexpr std::string_view kSpaces = " \t\r\n";
 
 std::string_view WithoutSpaces(std::string_view text) {
@@ -115,7 +115,9 @@ void AnswerParser::Say(AnswerPart::Kind kind, std::string_view text) {
 void AnswerParser::Call(ToolCall call) {
   spaces_.clear();
   called_ = true;
-  parts_.push_back({.kind = AnswerPart::Kind::kCall, .call = std::move(call)});
+  parts_.push_back({.kind = AnswerPart::Kind::kCallBegin, .call = {.name = call.name}});
+  parts_.push_back({.kind = AnswerPart::Kind::kCallArguments, .text = call.arguments.dump()});
+  parts_.push_back({.kind = AnswerPart::Kind::kCallEnd, .call = std::move(call)});
   done_ = syntax_.one_call;
 }
 
@@ -160,8 +162,7 @@ bool AnswerParser::InReasoning(bool last) {
 }
 
 bool AnswerParser::InText(bool last) {
-  const bool may_call =
-      syntax_.calls == CallSyntax::kTags || (syntax_.calls == CallSyntax::kJson && fresh_);
+  const bool may_call = has_calls() && (!bare() || fresh_);
   if (!may_call && !trims_) {
     Say(AnswerPart::Kind::kText, std::exchange(spaces_, {}) + std::exchange(held_, {}));
     return false;
@@ -172,13 +173,14 @@ bool AnswerParser::InText(bool last) {
   held_.erase(0, begin);
   if (held_.empty()) return false;
   const bool json = held_[0] == '{' || held_[0] == '[';
-  if (syntax_.calls == CallSyntax::kJson && fresh_ && json) {
+  if (bare() && fresh_ && json) {
     state_ = State::kJson;
     return true;
   }
   std::size_t end = held_.size();
   bool call = false;
-  if (syntax_.calls == CallSyntax::kTags) {
+  if (has_calls() && !bare()) {
+    const std::string& kCall = calls().section_begin;
     const std::size_t found = held_.find(kCall);
     call = found != std::string::npos;
     end = call ? found : held_.size() - (last ? 0 : Overlap(held_, kCall));
@@ -198,6 +200,8 @@ bool AnswerParser::InText(bool last) {
 
 // Between the tags is a call or an array of calls. Without an end tag, the end of the answer is the end.
 bool AnswerParser::InCall(bool last) {
+  const std::string& kCall = calls().section_begin;
+  const std::string& kCalled = calls().section_end;
   const std::size_t end = held_.find(kCalled);
   if (end == std::string::npos && !last) return false;
   const std::size_t size = std::min(end, held_.size());
@@ -213,7 +217,8 @@ bool AnswerParser::InJson(bool last) {
   if (end == std::string::npos && !last) return false;
   auto calls = ReadCalls(std::string_view(held_).substr(0, end));
   const bool known = std::all_of(calls.begin(), calls.end(), [this](const ToolCall& call) {
-    return std::find(syntax_.tools.begin(), syntax_.tools.end(), call.name) != syntax_.tools.end();
+    return std::any_of(syntax_.tools.begin(), syntax_.tools.end(),
+                       [&](const OfferedTool& tool) { return tool.name == call.name; });
   });
   if (!known) calls.clear();
   Take(std::move(calls), std::min(end, held_.size()));
@@ -234,4 +239,4 @@ void AnswerParser::Take(std::vector<ToolCall> calls, std::size_t size) {
   state_ = State::kText;
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache

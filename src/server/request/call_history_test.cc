@@ -1,0 +1,105 @@
+#include "server/request/call_history.h"
+
+#include <gtest/gtest.h>
+
+#include <string>
+#include <utility>
+
+#include "server/request/messages.h"
+
+namespace kvcache::server {
+namespace {
+
+TEST(CallHistory, ArgumentsAreAnObject) {
+  const std::pair<Json, Json> cases[] = {
+      {nullptr, Json::object()},
+      {"", Json::object()},
+      {" \n", Json::object()},
+      {"null", Json::object()},
+      {"{}", Json::object()},
+      {Json::object({{"a", 1}}), Json::object({{"a", 1}})},
+      {R"({"a": [1, "x"]})", Json::parse(R"({"a": [1, "x"]})")},
+      {R"({"a": "cut o)", Json::object({{"a", "cut o"}})},
+      {R"({"a": 1, "b)", Json::object({{"a", 1}})},
+      {"words", "words"},
+      {"[1]", "[1]"},
+  };
+  for (const auto& [given, wanted] : cases) EXPECT_EQ(CallArguments(given), wanted) << given;
+}
+
+Json Call(const char* name, const Json& id) {
+  Json call = {{"function", {{"name", name}, {"arguments", "{}"}}}};
+  if (!id.is_null()) call["id"] = id;
+  return call;
+}
+
+Json Conversation(const Json& first_id, const Json& second_id, const Json& first_result,
+                  const Json& second_result) {
+  return Json::array({{{"role", "user"}, {"content", "q"}},
+                      {{"role", "assistant"},
+                       {"content", nullptr},
+                       {"tool_calls", Json::array({Call("f", first_id), Call("g", second_id)})}},
+                      first_result,
+                      second_result});
+}
+
+TEST(CallHistory, ResultsHaveTheNamesAndIdsOfTheirCalls) {
+  struct Case {
+    const char* what;
+    Json ids[2];
+    Json results[2];
+    const char* wanted[2][2];  // the names and ids of the results
+  };
+  const auto result = [](const Json& fields) {
+    Json message = {{"role", "tool"}, {"content", "r"}};
+    message.update(fields);
+    return message;
+  };
+  const Case cases[] = {
+      {"by id, in another order",
+       {"x", "y"},
+       {result({{"tool_call_id", "y"}}), result({{"tool_call_id", "x"}})},
+       {{"g", "y"}, {"f", "x"}}},
+      {"by name, as clients of Ollama do",
+       {nullptr, nullptr},
+       {result({{"tool_name", "g"}}), result({{"tool_name", "f"}})},
+       {{"g", "call00002"}, {"f", "call00001"}}},
+      {"by place",
+       {"x", nullptr},
+       {result(Json::object()), result(Json::object())},
+       {{"f", "x"}, {"g", "call00002"}}},
+      {"a name of its own stays",
+       {"x", "y"},
+       {result({{"tool_call_id", "x"}, {"name", "other"}}), result({{"tool_call_id", "y"}})},
+       {{"other", "x"}, {"g", "y"}}},
+  };
+  for (const Case& each : cases) {
+    const auto read =
+        ReadMessages(Conversation(each.ids[0], each.ids[1], each.results[0], each.results[1]));
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    for (std::size_t i = 0; i < 2; ++i) {
+      const Json& message = (*read)[2 + i];
+      EXPECT_EQ(message["name"], each.wanted[i][0]) << each.what;
+      EXPECT_EQ(message["tool_call_id"], each.wanted[i][1]) << each.what;
+    }
+  }
+}
+
+TEST(CallHistory, ThoughtsOfEveryApiHaveOneName) {
+  const Json parts = Json::array(
+      {{{"type", "thinking"}, {"thinking", "hm"}}, {{"type", "text"}, {"text", "said"}}});
+  for (const Json& fields :
+       {Json({{"content", "said"}, {"reasoning_content", "hm"}}),
+        Json({{"content", "said"}, {"reasoning", "hm"}}),
+        Json({{"content", "said"}, {"thinking", "hm"}}), Json({{"content", parts}})}) {
+    Json message = {{"role", "assistant"}};
+    message.update(fields);
+    const auto read = ReadMessages(Json::array({{{"role", "user"}, {"content", "q"}}, message}));
+    ASSERT_TRUE(read.ok()) << read.status().message();
+    EXPECT_EQ((*read)[1]["reasoning_content"], "hm");
+    EXPECT_EQ((*read)[1]["content"], "said");
+  }
+}
+
+}  // namespace
+}  // namespace kvcache::server
