@@ -56,7 +56,7 @@ class OpenAi:
         body = {"messages": messages, "max_tokens": limit}
         if tools:
             body["tools"] = [function(tool) for tool in tools]
-        return {**body, "tool_choice": "required"} if forced else body
+        return {**body, "tool_choice": "required", "parallel_tool_calls": False} if forced else body
 
     @staticmethod
     def whole(reply):
@@ -104,7 +104,7 @@ class Anthropic:
         if tools:
             body["tools"] = [{"name": t["name"], "description": t["description"], "input_schema": t["parameters"]}
                              for t in tools]
-        return {**body, "tool_choice": {"type": "any"}} if forced else body
+        return {**body, "tool_choice": {"type": "any", "disable_parallel_tool_use": True}} if forced else body
 
     @staticmethod
     def whole(reply):
@@ -156,7 +156,7 @@ class Responses:
                 "include": ["reasoning.encrypted_content"]}
         if tools:
             body["tools"] = [{"type": "function", **tool} for tool in tools]
-        return {**body, "tool_choice": "required"} if forced else body
+        return {**body, "tool_choice": "required", "parallel_tool_calls": False} if forced else body
 
     @staticmethod
     def whole(reply):

@@ -22,6 +22,7 @@ from server_process import Server  # noqa: E402
 MODES = ["whole", "bytes", "tokens"]
 FORCED = [{**TOOLS[0], "parameters": {"type": "object", "properties": {"city": CITY}, "required": ["city"],
                                       "additionalProperties": False}}]
+VALID = [{"city": city} for city in CITY["enum"]]
 COLUMNS = ["offered", "parsed", "streamed", "cut off", "forced", "thoughts", "second turn", "terminal"]
 # In the result of a tool or in a prompt, it selects the final answer.
 SELECT = "~"
@@ -139,7 +140,7 @@ class Check:
                     got = self.ask(api, mode, self.question, stream, FORCED, forced=True)
                     assert got["calls"], got
                     for name, arguments in got["calls"]:
-                        assert name == "get_weather" and arguments["city"] in CITY["enum"], got
+                        assert name == "get_weather" and arguments in VALID, got
 
     def in_thoughts(self):
         for api in APIS:
@@ -184,7 +185,7 @@ def attempt(verbose, check, *arguments):
         check(*arguments)
     except Exception:  # the table says what failed
         if verbose:
-            traceback.print_exc(limit=-2)
+            traceback.print_exc(limit=-3)
         return "no"
     return "yes"
 

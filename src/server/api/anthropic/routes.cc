@@ -38,7 +38,7 @@ class Shape final : public AnswerShape {
     switch (part.kind) {
       case Kind::kCallBegin: return BeginCall(part.call);
       case Kind::kCallArguments: return InputDelta(input_.Take(part.text));
-      case Kind::kCallEnd: return InputDelta(input_.Close()) + CloseBlock();
+      case Kind::kCallEnd: return EndCall();
       case Kind::kText:
       case Kind::kReasoning: break;
     }
@@ -110,6 +110,10 @@ class Shape final : public AnswerShape {
     std::string out = CloseBlock();
     kind_ = AnswerPart::Kind::kCallBegin;
     return out + OpenBlock(CallJson(call, Json::object()));
+  }
+  std::string EndCall() {
+    std::string out = InputDelta(input_.Close());
+    return out += CloseBlock();
   }
   std::string InputDelta(const std::string& json) const {
     if (json.empty()) return {};
