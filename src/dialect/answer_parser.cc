@@ -195,6 +195,7 @@ bool AnswerParser::InCalls(std::string_view& text, bool last) {
   state_ = State::kText;
   const std::string& raw = reader_->raw();
   if (outcome == CallReader::Outcome::kNoCall) {
+    fresh_ = false;
     SayText(raw);
   } else if (Trimmed(raw).empty()) {
     spaces_ += raw;

@@ -50,6 +50,7 @@ struct CallSyntax {
   std::string name_prefix{};  // is no part of the name
   bool numbered = false;      // ":0" behind the name is no part of it; all of it is the call's id
   std::string id_begin{};     // kNamed: between the name and the call's id
+  bool shared = false;        // one section has all calls; else each call has its own
   bool listed = false;        // kObject, kKeyed, kPython: calls stand in an array
   // kObject: the keys of the name, the arguments and the call's id. The first ones are written, all are read.
   std::vector<std::string> name_keys{"name"}, argument_keys{"arguments", "parameters"};
@@ -80,6 +81,13 @@ struct Dialect {
       marker_tokens{};  // control tokens in the markers (BindDialect), in order
 
   bool has_calls() const { return calls.form != CallForm::kNone; }
+};
+
+// How a template wants what models said in earlier turns.
+struct HistoryForm {
+  bool text_arguments = false;  // the arguments of calls are JSON in a string
+  bool null_content = false;    // the content of a message with calls and no text is null
+  std::string thoughts_key{"reasoning_content"};
 };
 
 using SharedDialect = std::shared_ptr<const Dialect>;

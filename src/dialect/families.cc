@@ -53,6 +53,7 @@ Dialect MiniMax() {
                     .call_begin = "<invoke name=\"",
                     .call_end = "</invoke>",
                     .name_end = "\">",
+                    .shared = true,
                     .parameter_begin = "<parameter name=\"",
                     .parameter_name_end = "\">",
                     .parameter_end = "</parameter>"}};
@@ -68,6 +69,7 @@ Dialect DeepSeekTags(const char* name, const char* section) {
                     .call_begin = "<" + mark + "invoke name=\"",
                     .call_end = "</" + mark + "invoke>",
                     .name_end = "\">",
+                    .shared = true,
                     .parameter_begin = "<" + mark + "parameter name=\"",
                     .parameter_name_end = "\" string=\"",
                     .value_begin = "\">",
@@ -94,7 +96,8 @@ Dialect DeepSeek(const char* name, const char* call_begin, const char* name_end,
                     .section_end = "<｜tool▁calls▁end｜>",
                     .call_begin = call_begin,
                     .call_end = call_end,
-                    .name_end = name_end}};
+                    .name_end = name_end,
+                    .shared = true}};
 }
 
 Dialect Kimi() {
@@ -106,7 +109,8 @@ Dialect Kimi() {
                     .call_end = "<|tool_call_end|>",
                     .name_end = "<|tool_call_argument_begin|>",
                     .name_prefix = "functions.",
-                    .numbered = true}};
+                    .numbered = true,
+                    .shared = true}};
 }
 
 Dialect Hunyuan() {
@@ -116,7 +120,8 @@ Dialect Hunyuan() {
                     .section_end = "</tool_calls>",
                     .call_begin = "<tool_call>function<tool_sep>",
                     .call_end = "```</tool_call>",
-                    .name_end = "\n```json\n"}};
+                    .name_end = "\n```json\n",
+                    .shared = true}};
 }
 
 // A name and JSON: Mistral from Small 3.2 and Devstral on, Magistral, Ministral 3.
