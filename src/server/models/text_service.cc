@@ -15,6 +15,7 @@
 #include "dialect/recognise.h"
 #include "server/models/pin_book.h"
 #include "server/output/text_writer.h"
+#include "server/request/call_history.h"
 #include "server/request/tools.h"
 
 namespace kvcache::server {
@@ -65,6 +66,7 @@ class Service final : public TextService {
         history_(std::move(known.history)),
         dialect_(std::make_shared<const Dialect>(
             BindDialect(std::move(known.dialect), engine.tokenizer()))),
+        id_form_(IdFormOf(tool_format_, *dialect_)),
         reasons_(known.reasons),
         thinks_unasked_(reasons_ && ThinksUnasked(format_, thoughts_)),
         max_running_(max_running),
@@ -360,6 +362,7 @@ class Service final : public TextService {
 
   Result<ChatPrompt> Write(ChatInput input) const {
     input.now = started_;
+    RewriteIds(id_form_, dialect_->calls.name_prefix, input.messages);
     Adapt(history_, input.messages);
     const ChatFormat& format = input.tools.is_null() ? format_ : tool_format_;
     return format.Write(std::move(input));
@@ -408,6 +411,7 @@ class Service final : public TextService {
   const ThoughtSyntax thoughts_;  // as the template writes it
   const HistoryForm history_;
   const SharedDialect dialect_;
+  const IdForm id_form_;
   const bool reasons_;
   const bool thinks_unasked_;
   const std::int64_t max_running_;

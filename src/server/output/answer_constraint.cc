@@ -176,6 +176,8 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine, const Dia
       const bool has_text =
           kind == TokenKind::kNormal || kind == TokenKind::kByte || kind == TokenKind::kUserDefined;
       if (has_text) tokenizer.AppendPiece(token, &piece);
+      // Bytes never spell the edges of a marker.
+      if (piece.find(kEdge) != std::string::npos) piece.clear();
     }
     const std::vector<std::int32_t>& markers = dialect.marker_tokens;
     if (std::binary_search(markers.begin(), markers.end(), token)) {
