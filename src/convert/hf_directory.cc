@@ -1,5 +1,6 @@
 #include "convert/hf_directory.h"
 
+#include <algorithm>
 #include <filesystem>
 #include <nlohmann/json.hpp>
 #include <utility>
@@ -44,9 +45,22 @@ bool HfDirectory::Has(std::string_view name) const {
   return fs::exists(fs::symlink_status(fs::path(root_) / name, error));
 }
 
+std::vector<std::string> HfDirectory::TemplateNames() const {
+  std::vector<std::string> names;
+  std::error_code error;
+  for (fs::directory_iterator at(fs::path(root_) / kTemplates, error), end;
+       !error && at != end && names.size() < 100; at.increment(error)) {
+    names.push_back(at->path().filename().string());
+  }
+  std::sort(names.begin(), names.end());
+  return names;
+}
+
 Result<std::string> HfDirectory::File(std::string_view name) const {
-  const bool plain = !name.empty() && name != "." && name != ".." &&
-                     name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+  std::string_view last = name;
+  if (last.starts_with(StrCat(kTemplates, '/'))) last.remove_prefix(kTemplates.size() + 1);
+  const bool plain = !last.empty() && last != "." && last != ".." &&
+                     last.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
   if (!plain) {
     return InvalidArgument(
         StrCat(path_, ": ", Quoted(name), " is no plain name of a file in the directory"));

@@ -11,6 +11,7 @@
 #include <nlohmann/json_fwd.hpp>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "kvcache/status.h"
 
@@ -25,6 +26,12 @@ class HfDirectory {
 
   // Returns whether there is a file of this name, readable or not.
   bool Has(std::string_view name) const;
+
+  // The folder of a model's templates with names. Its files are read as "folder/name".
+  static constexpr std::string_view kTemplates = "additional_chat_templates";
+
+  // Returns the names of the files in kTemplates, in order; none if there is no such folder.
+  std::vector<std::string> TemplateNames() const;
 
   // Returns the path of a file, after its links. Errors: kInvalidArgument: the name is no plain
   // name; kNotFound; kCorrupt: it is a link to the outside, or no regular file.

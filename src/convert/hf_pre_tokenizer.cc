@@ -34,6 +34,16 @@ constexpr std::string_view kGpt4o =
     R"re([^\r\n\p{L}\p{N}]?[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]+[\p{Ll}\p{Lm}\p{Lo}\p{M}]*)re"
     R"re((?i:'s|'t|'re|'ve|'m|'ll|'d)?|\p{N}{1,3}| ?[^\s\p{L}\p{N}]+[\r\n/]*|)re"
     R"re(\s*[\r\n]+|\s+(?!\S)|\s+][bytes])re";
+// The last stage has line ends, not their escapes.
+constexpr std::string_view kDeepSeek3 = R"re([\p{N}{1,3}])re"
+                                        "[[\u4e00-\u9fa5\u3040-\u309f\u30a0-\u30ff]+]"
+                                        R"re([[!"#$%&'()*+,\-./:;<=>?@\[\\\]^_`{|}~][A-Za-z]+|[^)re"
+                                        "\r\n"
+                                        R"re(\p{L}\p{P}\p{S}]?[\p{L}\p{M}]+| ?[\p{P}\p{S}]+[)re"
+                                        "\r\n"
+                                        R"re(]*|\s*[)re"
+                                        "\r\n"
+                                        R"re(]+|\s+(?!\S)|\s+][bytes])re";
 
 struct Known {
   std::string_view stages;
@@ -41,12 +51,14 @@ struct Known {
   std::string_view name;
 };
 
-// The name of several pre-tokenizers that cut alike is that of the most common models.
+// The name of several pre-tokenizers that cut alike is that of the most common models. Each word of GPT-4o's
+// vocabulary that is a token merges to that token, so ignoring merges changes nothing.
 constexpr std::array kKnown = {
     Known{kGpt2, false, "gpt-2"},      Known{kDigitsGpt2, false, "smollm"},
     Known{kLlama3, true, "llama-bpe"}, Known{kLlama3, false, "smaug-bpe"},
     Known{kQwen2, false, "qwen2"},     Known{kQwen35, false, "qwen35"},
     Known{kTekken, true, "tekken"},    Known{kGpt4o, false, "gpt-4o"},
+    Known{kGpt4o, true, "gpt-4o"},     Known{kDeepSeek3, false, "deepseek-v3"},
 };
 
 // Describes a Split. Two writers say the same: "isolate what matches" and "remove what does not
@@ -92,8 +104,8 @@ Result<std::string> FindHfPreTokenizer(const json& pre_tokenizer, bool ignore_me
   }
   return Unsupported(StrCat("pre_tokenizer is ", Quoted(stages, 400), " with ignore_merges ",
                             ignore_merges ? "true" : "false",
-                            "; known are those of GPT-2, GPT-4o, SmolLM, Llama 3, Qwen 2 to 3.5 "
-                            "and Tekken"));
+                            "; known are those of GPT-2, GPT-4o, SmolLM, Llama 3, Qwen 2 to 3.5, "
+                            "DeepSeek V3 and Tekken"));
 }
 
 }  // namespace kvcache

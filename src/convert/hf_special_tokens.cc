@@ -125,26 +125,66 @@ class TokenRoles {
   TokenizerData* data_;
 };
 
-// Returns the chat template; empty if there is none.
-Result<std::string> ReadChatTemplate(const HfDirectory& directory) {
+// A chat template and its name: "default" for chats, "tool_use" for chats with tools, and others.
+using NamedTemplate = std::pair<std::string, std::string>;
+constexpr std::string_view kDefault = "default";
+
+bool IsNamedTemplate(const json& value) {
+  return value.is_object() && value.value("name", json()).is_string() &&
+         value.value("template", json()).is_string();
+}
+
+// Reads the templates of a file with JSON: one text, or a list of texts with names.
+Status ReadTemplatesOf(const HfDirectory& directory, const char* name,
+                       std::vector<NamedTemplate>* templates) {
+  KVCACHE_ASSIGN_OR_RETURN(const HfConfig file, HfConfig::Read(directory, name));
+  const json* value = file.Find("chat_template");
+  if (value == nullptr) return Status::Ok();
+  if (value->is_string()) templates->emplace_back(kDefault, value->get<std::string>());
+  if (!value->is_array()) return Status::Ok();
+  for (const json& each : *value) {
+    if (!IsNamedTemplate(each)) continue;
+    templates->emplace_back(each["name"].get<std::string>(), each["template"].get<std::string>());
+  }
+  return Status::Ok();
+}
+
+// Returns the chat templates. Files of their own come before those in JSON.
+Result<std::vector<NamedTemplate>> ReadChatTemplates(const HfDirectory& directory) {
+  constexpr std::string_view kEnding = ".jinja";
+  std::vector<NamedTemplate> templates;
   if (directory.Has("chat_template.jinja")) {
-    return directory.ReadText("chat_template.jinja", kMaxTemplateBytes);
+    KVCACHE_ASSIGN_OR_RETURN(std::string text,
+                             directory.ReadText("chat_template.jinja", kMaxTemplateBytes));
+    templates.emplace_back(kDefault, std::move(text));
+  }
+  for (const std::string& name : directory.TemplateNames()) {
+    if (!name.ends_with(kEnding)) continue;
+    KVCACHE_ASSIGN_OR_RETURN(
+        std::string text,
+        directory.ReadText(StrCat(HfDirectory::kTemplates, '/', name), kMaxTemplateBytes));
+    templates.emplace_back(name.substr(0, name.size() - kEnding.size()), std::move(text));
   }
   for (const char* name : {"chat_template.json", "tokenizer_config.json"}) {
-    if (!directory.Has(name)) continue;
-    KVCACHE_ASSIGN_OR_RETURN(const HfConfig file, HfConfig::Read(directory, name));
-    const json* value = file.Find("chat_template");
-    if (value == nullptr) continue;
-    if (value->is_string()) return value->get<std::string>();
-    if (!value->is_array()) continue;
-    // Several templates with names; "default" is for chats.
-    for (const json& each : *value) {
-      const bool is_default = each.is_object() && each.value("name", json()) == "default" &&
-                              each.contains("template") && each["template"].is_string();
-      if (is_default) return each["template"].get<std::string>();
+    if (!templates.empty() || !directory.Has(name)) continue;
+    KVCACHE_RETURN_IF_ERROR(ReadTemplatesOf(directory, name, &templates));
+  }
+  return templates;
+}
+
+// Writes the templates as GGUF has them: the default one under the key, others behind their names.
+void SetTemplates(const std::vector<NamedTemplate>& templates, GgufHeader* header) {
+  std::vector<std::string> names;
+  for (const auto& [name, text] : templates) {
+    if (text.empty()) continue;
+    if (name == kDefault) {
+      header->SetString("tokenizer.chat_template", text);
+    } else {
+      header->SetString(StrCat("tokenizer.chat_template.", name), text);
+      names.push_back(name);
     }
   }
-  return std::string();
+  if (!names.empty()) header->SetStrings("tokenizer.chat_templates", names);
 }
 
 void SetKeys(const TokenizerData& data, GgufHeader* header) {
@@ -166,6 +206,7 @@ void SetKeys(const TokenizerData& data, GgufHeader* header) {
   if (data.add_space_prefix) {
     header->SetBool("tokenizer.ggml.add_space_prefix", *data.add_space_prefix);
   }
+  if (data.compose) header->SetBool(kComposeKey, *data.compose);
 }
 
 }  // namespace
@@ -194,8 +235,9 @@ Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std:
   if (!tokenizer.data.add_eos) tokenizer.data.add_eos = false;
   if (tokenizer.data.model == "gemma4") ShowMarkers(&tokenizer.data);
   SetKeys(tokenizer.data, header);
-  KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadChatTemplate(directory));
-  if (!text.empty()) header->SetString("tokenizer.chat_template", text);
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<NamedTemplate> templates,
+                           ReadChatTemplates(directory));
+  SetTemplates(templates, header);
   for (std::string& note : tokenizer.notes) notes->push_back(std::move(note));
   return Status::Ok();
 }

@@ -212,10 +212,13 @@ class Converter {
   // ---- Byte-level vocabularies
 
   Status ConvertByteLevel() {
-    // Unicode's canonical composition changes few texts, and no GGUF file can ask for it.
+    data().compose = false;
     for (const json* stage : Stages(Member(tokenizer_, "normalizer"), "normalizers")) {
       const std::string type = TextOf(*stage, "type");
-      if (type == "NFC") continue;
+      if (type == "NFC") {
+        data().compose = true;
+        continue;
+      }
       return Unsupported(StrCat("normalizer is ", Quoted(type), "; must be NFC or none"));
     }
     data().model = "gpt2";

@@ -1,242 +1,238 @@
 #include "dialect/answer_parser.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
 
-#include "engine/chat/json_text.h"
+#include "dialect/scan.h"
 
 namespace kvcache {
 namespace {
 
-using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kThought = "</think>";
-constexpr std::string_view kSpaces = " \t\r\n";
-
-std::string_view WithoutSpaces(std::string_view text) {
-  const std::size_t begin = text.find_first_not_of(kSpaces);
-  if (begin == std::string_view::npos) return {};
-  return text.substr(begin, text.find_last_not_of(kSpaces) + 1 - begin);
+SharedDialect TextOnly() {
+  static const SharedDialect dialect = std::make_shared<const Dialect>();
+  return dialect;
 }
 
-// Returns the length of the longest end of `text` that begins `tag`.
-std::size_t Overlap(std::string_view text, std::string_view tag) {
-  for (std::size_t size = std::min(text.size(), tag.size() - 1); size > 0; --size) {
-    if (tag.starts_with(text.substr(text.size() - size))) return size;
-  }
-  return 0;
-}
-
-// Returns where the object or array that `text` begins with ends; npos: not in this text.
-std::size_t EndOfJson(std::string_view text) {
-  int depth = 0;
-  bool quoted = false;
-  for (std::size_t i = 0; i < text.size(); ++i) {
-    const char c = text[i];
-    if (quoted) {
-      if (c == '\\') ++i;
-      quoted = c != '"';
-    } else if (c == '"') {
-      quoted = true;
-    } else if (c == '{' || c == '[') {
-      ++depth;
-    } else if ((c == '}' || c == ']') && --depth == 0) {
-      return i + 1;
-    }
-  }
-  return std::string_view::npos;
-}
-
-// Returns the call that an object describes, if it does.
-std::optional<ToolCall> AsCall(const Json& json) {
-  if (!json.is_object() || !json.contains("name") || !json["name"].is_string()) return {};
-  ToolCall call{.name = json["name"].get<std::string>()};
-  for (const char* key : {"arguments", "parameters"}) {
-    const auto found = json.find(key);
-    if (found == json.end()) continue;
-    if (!found->is_object()) return {};
-    call.arguments = *found;
-    return call;
-  }
-  return {};
-}
-
-// Returns the calls of an object, or of an array of objects; none if one of them is no call.
-std::vector<ToolCall> ReadCalls(std::string_view text) {
-  const auto parsed = ParseJson(WithoutSpaces(text));
-  if (!parsed.ok()) return {};
-  const Json list = parsed->is_array() ? *parsed : Json::array({*parsed});
-  std::vector<ToolCall> calls;
-  for (const Json& item : list) {
-    auto call = AsCall(item);
-    if (!call) return {};
-    calls.push_back(std::move(*call));
-  }
-  return calls;
-}
+// The markers that InText looks for, by their places in the list.
+enum TextMarker : std::size_t { kSection, kCall, kTextBegin, kTextEnd };
 
 }  // namespace
 
-AnswerParser::AnswerParser(AnswerSyntax syntax) : syntax_(std::move(syntax)) {
-  if (syntax_.opens_reasoning) state_ = State::kReasoning;
+AnswerParser::AnswerParser(AnswerSyntax syntax) {
+  if (syntax.dialect == nullptr) syntax.dialect = TextOnly();
+  syntax_ = std::make_shared<const AnswerSyntax>(std::move(syntax));
+  if (calls().form == CallForm::kChannels) {
+    state_ = State::kChannels;
+    const auto place = syntax_->opens_reasoning ? ChannelReader::Place::kThoughts
+                       : syntax_->reasoning     ? ChannelReader::Place::kHeader
+                                                : ChannelReader::Place::kText;
+    channels_ = std::make_shared<ChannelReader>(
+        place, calls().call_begin.starts_with(std::string_view(&kEdge, 1)));
+  } else if (syntax_->opens_reasoning) {
+    state_ = State::kReasoning;
+  }
+}
+
+bool AnswerParser::thinking() const {
+  return state_ == State::kChannels ? channels_->thinking() : state_ == State::kReasoning;
 }
 
 std::vector<AnswerPart> AnswerParser::Push(std::string_view piece) {
   held_ += piece;
-  while (!done_ && Advance(false)) {
-  }
-  return std::exchange(parts_, {});
+  return Divide(false);
 }
 
 std::vector<AnswerPart> AnswerParser::Flush() {
-  while (!done_ && Advance(true)) {
+  std::vector<AnswerPart> parts = Divide(true);
+  if (called_ || trims_ || done_) return parts;
+  Say(AnswerPart::Kind::kText, std::exchange(spaces_, {}));
+  for (AnswerPart& part : std::exchange(parts_, {})) parts.push_back(std::move(part));
+  return parts;
+}
+
+std::vector<AnswerPart> AnswerParser::Divide(bool last) {
+  std::string_view text = held_;
+  while (!done_ && Advance(text, last)) {
   }
-  if (!called_ && !trims_ && !done_) Say(AnswerPart::Kind::kText, std::exchange(spaces_, {}));
+  held_.erase(0, held_.size() - text.size());
   return std::exchange(parts_, {});
 }
 
-bool AnswerParser::Advance(bool last) {
+bool AnswerParser::Advance(std::string_view& text, bool last) {
   switch (state_) {
-    case State::kStart: return AtStart(last);
-    case State::kReasoning: return InReasoning(last);
-    case State::kText: return InText(last);
-    case State::kCall: return InCall(last);
-    case State::kJson: return InJson(last);
+    case State::kStart: return AtStart(text, last);
+    case State::kReasoning: return InReasoning(text, last);
+    case State::kText: return InText(text, last);
+    case State::kCalls: return InCalls(text, last);
+    case State::kChannels: return InChannels(text, last);
   }
   return false;
 }
 
 void AnswerParser::Say(AnswerPart::Kind kind, std::string_view text) {
-  if (!text.empty()) parts_.push_back({.kind = kind, .text = std::string(text)});
+  std::string said;
+  said.reserve(text.size());
+  for (const char c : text) {
+    if (c == kEdge) {
+      edge_ = !edge_;
+    } else if (!edge_) {
+      said += c;
+    }
+  }
+  if (!said.empty()) parts_.push_back({.kind = kind, .text = std::move(said)});
 }
 
-void AnswerParser::Call(ToolCall call) {
+void AnswerParser::SayText(std::string_view text) {
+  if (text.empty()) return;
+  if (!std::exchange(trims_, false)) Say(AnswerPart::Kind::kText, spaces_);
   spaces_.clear();
-  called_ = true;
-  parts_.push_back({.kind = AnswerPart::Kind::kCallBegin, .call = {.name = call.name}});
-  parts_.push_back({.kind = AnswerPart::Kind::kCallArguments, .text = call.arguments.dump()});
-  parts_.push_back({.kind = AnswerPart::Kind::kCallEnd, .call = std::move(call)});
-  done_ = syntax_.one_call;
+  Say(AnswerPart::Kind::kText, text);
+  fresh_ = called_ = false;
 }
 
-bool AnswerParser::AtStart(bool last) {
-  if (!syntax_.reasoning) {
-    state_ = State::kText;
-    return true;
-  }
-  const std::size_t begin = held_.find_first_not_of(kSpaces);
-  if (begin == std::string::npos && !last) return false;
-  const std::string_view rest = WithoutSpaces(held_);
-  if (rest.starts_with(kThink)) {
-    held_.erase(0, begin + kThink.size());
-    state_ = State::kReasoning;
-    return true;
-  }
-  if (!last && kThink.starts_with(rest)) return false;
+bool AnswerParser::AtStart(std::string_view& text, bool last) {
   state_ = State::kText;
+  if (!syntax_->reasoning) return true;
+  std::string_view rest = text;
+  SkipSpaces(rest);
+  const std::string& begin = syntax_->dialect->thoughts.begin;
+  if (TakeMarker(rest, begin)) {
+    text = rest;
+    state_ = State::kReasoning;
+  } else if (Begins(rest, begin) && !last) {
+    state_ = State::kStart;
+    return false;
+  }
   return true;
 }
 
-bool AnswerParser::InReasoning(bool last) {
-  const std::size_t end = held_.find(kThought);
-  std::size_t certain = end;
-  if (end == std::string::npos) certain = held_.size() - (last ? 0 : Overlap(held_, kThought));
+bool AnswerParser::InReasoning(std::string_view& text, bool last) {
+  const std::string& marker = syntax_->dialect->thoughts.end;
+  const FoundMarker found = FindMarker(text, {marker});
+  const bool ends = found.at != text.npos;
   // White space is said with what follows it.
-  const std::string_view piece = std::string_view(held_).substr(0, certain);
-  const std::size_t text_end = piece.find_last_not_of(kSpaces) + 1;
+  const std::string_view piece = text.substr(0, last && !ends ? text.npos : found.certain);
+  const std::size_t text_end = piece.find_last_not_of(kWhiteSpace) + 1;
   if (text_end > 0) {
-    const std::size_t begin = fresh_ ? piece.find_first_not_of(kSpaces) : 0;
+    const std::size_t begin = fresh_ ? piece.find_first_not_of(kWhiteSpace) : 0;
     Say(AnswerPart::Kind::kReasoning, piece.substr(begin, text_end - begin));
     fresh_ = false;
   }
-  held_.erase(0, end == std::string::npos ? text_end : end + kThought.size());
-  if (end == std::string::npos) {
-    if (last) held_.clear();
+  if (!ends) {
+    text.remove_prefix(last ? text.size() : text_end);
     return false;
   }
+  text.remove_prefix(found.at + marker.size());
   fresh_ = trims_ = true;
   state_ = State::kText;
   return true;
 }
 
-bool AnswerParser::InText(bool last) {
-  const bool may_call = has_calls() && (!bare() || fresh_);
-  if (!may_call && !trims_) {
-    Say(AnswerPart::Kind::kText, std::exchange(spaces_, {}) + std::exchange(held_, {}));
+bool AnswerParser::InText(std::string_view& text, bool last) {
+  const bool marks = has_calls() && !bare();
+  const Dialect& dialect = *syntax_->dialect;
+  const std::string_view begin = fresh_ && !wrapped_ ? dialect.text_begin : std::string_view();
+  const std::string_view end = wrapped_ ? dialect.text_end : std::string_view();
+  if (!marks && !(bare() && fresh_) && !trims_ && begin.empty() && end.empty()) {
+    Say(AnswerPart::Kind::kText, std::exchange(spaces_, {}));
+    Say(AnswerPart::Kind::kText, std::exchange(text, {}));
     return false;
   }
   // White space waits until it is known what follows it.
-  const std::size_t begin = std::min(held_.find_first_not_of(kSpaces), held_.size());
-  spaces_ += held_.substr(0, begin);
-  held_.erase(0, begin);
-  if (held_.empty()) return false;
-  const bool json = held_[0] == '{' || held_[0] == '[';
-  if (bare() && fresh_ && json) {
-    state_ = State::kJson;
+  const std::size_t spaces = std::min(text.find_first_not_of(kWhiteSpace), text.size());
+  spaces_ += text.substr(0, spaces);
+  text.remove_prefix(spaces);
+  if (text.empty()) return false;
+  if (bare() && fresh_ && (text[0] == '{' || text[0] == '[')) {
+    BeginCalls("");
     return true;
   }
-  std::size_t end = held_.size();
-  bool call = false;
-  if (has_calls() && !bare()) {
-    const std::string& kCall = calls().section_begin;
-    const std::size_t found = held_.find(kCall);
-    call = found != std::string::npos;
-    end = call ? found : held_.size() - (last ? 0 : Overlap(held_, kCall));
-  }
-  const std::size_t text_end = std::string_view(held_).substr(0, end).find_last_not_of(kSpaces) + 1;
-  if (text_end > 0) {
-    if (!std::exchange(trims_, false)) Say(AnswerPart::Kind::kText, spaces_);
-    spaces_.clear();
-    Say(AnswerPart::Kind::kText, std::string_view(held_).substr(0, text_end));
-    fresh_ = called_ = false;
-  }
-  spaces_ += held_.substr(text_end, end - text_end);
-  held_.erase(0, end);
-  if (call) state_ = State::kCall;
-  return call;
+  const FoundMarker found = FindMarker(
+      text, {marks ? std::string_view(calls().section_begin) : std::string_view(),
+             marks ? std::string_view(calls().call_begin) : std::string_view(), begin, end});
+  const bool marked = found.at != text.npos;
+  const std::size_t certain = marked ? found.at : last ? text.size() : found.certain;
+  const std::size_t text_end = text.substr(0, certain).find_last_not_of(kWhiteSpace) + 1;
+  SayText(text.substr(0, text_end));
+  spaces_ += text.substr(text_end, certain - text_end);
+  text.remove_prefix(certain);
+  // Text before text_begin is none of its kind.
+  if (marked && found.index == kTextBegin && !fresh_) return true;
+  return marked && AtMarker(text, found.index);
 }
 
-// Between the tags is a call or an array of calls. Without an end tag, the end of the answer is the end.
-bool AnswerParser::InCall(bool last) {
-  const std::string& kCall = calls().section_begin;
-  const std::string& kCalled = calls().section_end;
-  const std::size_t end = held_.find(kCalled);
-  if (end == std::string::npos && !last) return false;
-  const std::size_t size = std::min(end, held_.size());
-  auto calls = ReadCalls(std::string_view(held_).substr(kCall.size(), size - kCall.size()));
-  const std::size_t whole =
-      std::min(held_.size(), end == std::string::npos ? end : end + kCalled.size());
-  Take(std::move(calls), whole);
+bool AnswerParser::AtMarker(std::string_view& text, std::size_t index) {
+  const Dialect& dialect = *syntax_->dialect;
+  if (index == kSection) {
+    BeginCalls(calls().section_begin);
+    text.remove_prefix(calls().section_begin.size());
+  } else if (index == kCall) {
+    BeginCalls("");
+  } else {
+    const bool begins = index == kTextBegin;
+    text.remove_prefix(begins ? dialect.text_begin.size() : dialect.text_end.size());
+    spaces_.clear();
+    wrapped_ = begins;
+    trims_ = true;
+    fresh_ = fresh_ && begins;
+  }
   return true;
 }
 
-bool AnswerParser::InJson(bool last) {
-  const std::size_t end = EndOfJson(held_);
-  if (end == std::string::npos && !last) return false;
-  auto calls = ReadCalls(std::string_view(held_).substr(0, end));
-  const bool known = std::all_of(calls.begin(), calls.end(), [this](const ToolCall& call) {
-    return std::any_of(syntax_.tools.begin(), syntax_.tools.end(),
-                       [&](const OfferedTool& tool) { return tool.name == call.name; });
-  });
-  if (!known) calls.clear();
-  Take(std::move(calls), std::min(end, held_.size()));
-  return true;
+void AnswerParser::BeginCalls(std::string_view marker) {
+  if (reader_ == nullptr) {
+    reader_ = std::make_shared<CallReader>(calls(), syntax_->tools, syntax_->one_call);
+  }
+  reader_->Begin(marker);
+  state_ = State::kCalls;
 }
 
-void AnswerParser::Take(std::vector<ToolCall> calls, std::size_t size) {
-  if (calls.empty()) {
-    if (!std::exchange(trims_, false)) Say(AnswerPart::Kind::kText, spaces_);
-    spaces_.clear();
-    Say(AnswerPart::Kind::kText, std::string_view(held_).substr(0, size));
-    fresh_ = called_ = false;
-  }
-  for (ToolCall& call : calls) {
-    if (!done_) Call(std::move(call));
-  }
-  held_.erase(0, size);
+bool AnswerParser::InCalls(std::string_view& text, bool last) {
+  const std::size_t first = parts_.size();
+  const auto outcome = reader_->Read(text, last, &parts_);
+  NoteCalls(first);
+  if (done_ || outcome == CallReader::Outcome::kMore) return false;
   state_ = State::kText;
+  const std::string& raw = reader_->raw();
+  if (outcome == CallReader::Outcome::kNoCall) {
+    fresh_ = false;
+    SayText(raw);
+  } else if (Trimmed(raw).empty()) {
+    spaces_ += raw;
+  }
+  return !text.empty();
+}
+
+bool AnswerParser::InChannels(std::string_view& text, bool last) {
+  const std::size_t first = parts_.size();
+  channels_->Read(text, last, &parts_);
+  std::vector<AnswerPart> read(std::make_move_iterator(parts_.begin() + static_cast<long>(first)),
+                               std::make_move_iterator(parts_.end()));
+  parts_.resize(first);
+  for (AnswerPart& part : read) {
+    const bool words =
+        part.kind == AnswerPart::Kind::kText || part.kind == AnswerPart::Kind::kReasoning;
+    if (words) {
+      Say(part.kind, part.text);
+    } else if (!done_) {
+      parts_.push_back(std::move(part));
+      NoteCalls(parts_.size() - 1);
+    }
+  }
+  return false;
+}
+
+void AnswerParser::NoteCalls(std::size_t first) {
+  for (std::size_t i = first; i < parts_.size(); ++i) {
+    if (parts_[i].kind == AnswerPart::Kind::kCallBegin) {
+      spaces_.clear();
+      called_ = true;
+    }
+    if (parts_[i].kind != AnswerPart::Kind::kCallEnd || !syntax_->one_call) continue;
+    done_ = true;
+    parts_.resize(i + 1);
+    return;
+  }
 }
 
 }  // namespace kvcache

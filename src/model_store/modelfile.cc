@@ -302,6 +302,7 @@ std::string ModelfileText(const Modelfile& file) {
 }
 
 bool IsGoTemplate(std::string_view text) {
+  if (text.find("{%") != std::string_view::npos) return false;  // a tag of Jinja
   static constexpr std::array kWords = {"if",   "else",   "end",   "range",
                                         "with", "define", "block", "template"};
   for (std::size_t at = text.find("{{"); at != std::string_view::npos; at = text.find("{{", at)) {

@@ -99,6 +99,7 @@ TEST(ModelfileTest, KnowsGoTemplates) {
   EXPECT_TRUE(IsGoTemplate("{{- range $i, $_ := .Messages }}"));
   EXPECT_FALSE(IsGoTemplate("{% for m in messages %}{{ m.content }}{% endfor %}"));
   EXPECT_FALSE(IsGoTemplate("{{- message['content'] -}}"));
+  EXPECT_FALSE(IsGoTemplate("{% if x %}{{ template }}{% endif %}{{ end if end else x }}"));
 }
 
 }  // namespace

@@ -86,7 +86,11 @@ Status ReadFlags(const GgufFile& file, TokenizerData* data) {
   KVCACHE_RETURN_IF_ERROR(read("add_bos_token", &data->add_bos));
   KVCACHE_RETURN_IF_ERROR(read("add_eos_token", &data->add_eos));
   KVCACHE_RETURN_IF_ERROR(read("add_space_prefix", &data->add_space_prefix));
-  return read("remove_extra_whitespaces", &data->remove_extra_spaces);
+  KVCACHE_RETURN_IF_ERROR(read("remove_extra_whitespaces", &data->remove_extra_spaces));
+  if (file.Find(kComposeKey) != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(data->compose, file.GetBool(kComposeKey));
+  }
+  return Status::Ok();
 }
 
 // GGUF has no key for tokens that strip white space. llama.cpp recognises phi-3 by the model's

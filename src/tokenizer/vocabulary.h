@@ -58,6 +58,9 @@ struct SpecialIds {
   std::int32_t fim_separator = kNoToken;
 };
 
+// Whether the vocabulary's own tokenizer composes texts (NFC). GGUF has no key for it, so this one is ours.
+inline constexpr const char* kComposeKey = "kvcache.tokenizer.compose";
+
 // The values of the keys `tokenizer.ggml.*`. Unset ones take the defaults of the vocabulary's kind.
 struct TokenizerData {
   std::string model = "llama";      // the kind of vocabulary
@@ -72,6 +75,7 @@ struct TokenizerData {
   std::optional<std::int64_t> fim_prefix, fim_suffix, fim_middle;
   std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
+  std::optional<bool> compose;  // of kind "gpt2": whether texts become NFC (unicode_compose.h)
 
   // Ids of special tokens that strip the white space before or after them.
   std::vector<std::int64_t> strip_before, strip_after;

@@ -1,5 +1,5 @@
 """Compares rendered chat templates with Jinja's, byte for byte: templates modelled on published
-families over many conversations, and random templates.
+families over many conversations, published templates if they are installed, and random templates.
 
 usage: compare.py RENDER  (path of kvcache_render_template)
 
@@ -13,11 +13,13 @@ import os
 import pathlib
 import subprocess
 import sys
+import time
 import unittest
 import warnings
 
 import conversations
 import random_templates
+import real_templates
 import reference
 
 HERE = pathlib.Path(__file__).resolve().parent
@@ -86,6 +88,50 @@ class Families(unittest.TestCase):
             self.assertEqual(foreign, whole, case["title"])
             shown += len(whole) > 0
         self.assertGreater(shown, 50)
+
+
+class Real(unittest.TestCase):
+    """Templates of published models, if their packages are installed."""
+
+    def setUp(self):
+        self.templates = real_templates.load()
+        if not self.templates:
+            self.skipTest(f"the packages of {real_templates.FOLDER} are not installed")
+
+    def test_the_same_bytes(self):
+        cases = list(real_templates.cases(self.templates))
+        counts = {"equal": 0, "fail in both": 0}
+        for case, answer in zip(cases, render_all(cases)):
+            text, error = jinja(case)
+            if error is None:
+                self.assertEqual(answer.get("text", answer), text, case["title"])
+                counts["equal"] += 1
+            else:
+                self.assertIn("error", answer, f"{case['title']}: Jinja says {error!r}")
+                counts["fail in both"] += 1
+        print(f"{len(self.templates)} templates, {counts}")
+        self.assertGreater(counts["equal"], 2 * counts["fail in both"])
+
+    def test_a_thousand_rounds_of_tools(self):
+        """The time is at most twice Jinja's, and never counts below a tenth of a second: it includes
+        the conversion of the conversation, which Python's Jinja is given."""
+        measured = 0
+        for name, source in self.templates.items():
+            if "tool" not in source:
+                continue
+            case = {"title": name, "template": source, "messages": conversations.rounds(1000),
+                    "tools": conversations.TOOLS}
+            begin = time.perf_counter()
+            text, error = jinja(case)
+            seconds = time.perf_counter() - begin
+            if error is not None:
+                continue
+            answer = render_all([case])[0]
+            self.assertEqual(answer.get("text", answer), text, name)
+            self.assertLess(answer["seconds"], max(0.1, 2 * seconds), name)
+            measured += 1
+        print(f"{measured} templates")
+        self.assertGreater(measured, 10)
 
 
 class Random(unittest.TestCase):

@@ -1,5 +1,7 @@
 """Conversations that every template renders: plain ones, ones with tools, unusual and long ones."""
 
+import json
+
 TOOLS = [
     {"type": "function", "function": {
         "name": "weather", "description": "Says how the weather is, \"now\" & <here>.",
@@ -41,6 +43,19 @@ def assistant(text, **more):
 
 def system(text):
     return {"role": "system", "content": text}
+
+
+def rounds(count):
+    """Returns a conversation in which a model calls a tool `count` times."""
+    messages = [system("You are an agent."), user("Do it all.")]
+    for i in range(count):
+        name = f"call{i:05d}"
+        arguments = {"place": f"/tmp/file{i}.txt", "line": i, "text": "some words " * 8}
+        messages.append(assistant("", tool_calls=[call("weather", arguments, name)],
+                                  reasoning_content=f"Step {i} is needed."))
+        messages.append({"role": "tool", "name": "weather", "tool_call_id": name,
+                         "content": json.dumps({"result": "a line\n" * 8, "n": i})})
+    return messages + [assistant("Done."), user("Thanks. Next?")]
 
 
 CONVERSATIONS = {

@@ -48,6 +48,7 @@ TokenizerData BuildBpeVocabulary(std::string_view text, int size, std::string_vi
   TokenizerData data;
   data.model = "gpt2";
   data.pre = pre;
+  data.compose = false;  // the text is taken as it is
   for (int byte = 0; byte < 256; ++byte) {
     AddToken(SpellBytes(std::string(1, static_cast<char>(byte))), TokenKind::kNormal, &data);
   }

@@ -1,5 +1,6 @@
 #include "engine/request/text_stream.h"
 
+#include <algorithm>
 #include <utility>
 
 namespace kvcache {
@@ -17,6 +18,12 @@ bool DropsLeadingSpace(const Tokenizer& tokenizer, std::int32_t before, std::int
 std::string TextStream::Push(std::int32_t token) {
   piece_.clear();
   whole_.clear();
+  if (std::binary_search(shown_.begin(), shown_.end(), token)) {
+    before_ = token;  // words behind it have no space that decoding drops
+    characters_.Flush(&whole_);
+    whole_ += edge_ + tokenizer_.Piece(token, ControlText::kShown) + edge_;
+    return stops_.Push(whole_);
+  }
   tokenizer_.AppendPiece(token, &piece_);
   const std::int32_t before = std::exchange(before_, -1);
   const bool drops =

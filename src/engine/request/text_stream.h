@@ -7,6 +7,7 @@
 
 #include <cstdint>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/request/stop_strings.h"
@@ -26,6 +27,12 @@ class TextStream {
   // The text continues a special token, and has no space that decoding drops after it.
   void ContinueAfter(std::int32_t special) { before_ = special; }
 
+  // Shows these tokens, which are sorted, with `edge` before and behind each: other text does not have the byte.
+  void Show(std::vector<std::int32_t> tokens, char edge) {
+    shown_ = std::move(tokens);
+    edge_ = edge;
+  }
+
   // Returns the text that a token completes. Throws std::bad_alloc.
   std::string Push(std::int32_t token);
   // Returns the rest, when no token follows. It is empty after a stop string. Throws std::bad_alloc.
@@ -40,6 +47,8 @@ class TextStream {
   const Tokenizer& tokenizer_;
   StopStrings stops_;
   Utf8Stream characters_;
+  std::vector<std::int32_t> shown_;
+  char edge_ = 0;
   std::int32_t before_ = -1;  // the special token before the first one; -1: none
   std::string piece_;         // scratch: a token's bytes
   std::string whole_;         // scratch: the whole characters that they complete

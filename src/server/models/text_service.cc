@@ -12,8 +12,10 @@
 
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
+#include "dialect/recognise.h"
 #include "server/models/pin_book.h"
 #include "server/output/text_writer.h"
+#include "server/request/call_history.h"
 #include "server/request/tools.h"
 
 namespace kvcache::server {
@@ -30,12 +32,6 @@ std::tm LocalTime() {
   return local;
 }
 
-// Returns whether a prompt ends behind thoughts.
-bool EndsBehindThoughts(std::string_view prompt) {
-  const std::size_t end = prompt.find_last_not_of(" \r\n\t") + 1;
-  return prompt.substr(0, end).ends_with("</think>");
-}
-
 // Returns whether the template's variables say that the model is to think; none: they say nothing.
 std::optional<bool> AsksForThoughts(const Json& variables) {
   for (const char* const name : {"enable_thinking", "thinking"}) {
@@ -48,27 +44,31 @@ std::optional<bool> AsksForThoughts(const Json& variables) {
 }
 
 // Returns whether a template lets the model think if nothing is said: told not to, it writes another prompt.
-bool ThinksUnasked(const ChatFormat& format) {
+bool ThinksUnasked(const ChatFormat& format, const ThoughtSyntax& thoughts) {
   ChatInput input;
   input.messages.push_back({{"role", "user"}, {"content", "question"}});
   const auto unasked = format.Write(input);
   input.variables["enable_thinking"] = false;
   const auto without = format.Write(std::move(input));
   return unasked.ok() && without.ok() && unasked->text != without->text &&
-         !EndsBehindThoughts(unasked->text);
+         !EndsBehind(unasked->text, thoughts);
 }
 
 class Service final : public TextService {
  public:
   Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
-          ChatFormat tool_format, std::int64_t max_running)
+          ChatFormat tool_format, Recognition known, std::int64_t max_running)
       : engine_(engine),
         scheduler_(std::move(scheduler)),
         format_(std::move(format)),
         tool_format_(std::move(tool_format)),
-        dialect_(DialectOf(tool_format_)),
-        reasons_(format_.Writes("</think>")),
-        thinks_unasked_(reasons_ && ThinksUnasked(format_)),
+        thoughts_(known.dialect.thoughts),
+        history_(std::move(known.history)),
+        dialect_(std::make_shared<const Dialect>(
+            BindDialect(std::move(known.dialect), engine.tokenizer()))),
+        id_form_(IdFormOf(tool_format_, *dialect_)),
+        reasons_(known.reasons),
+        thinks_unasked_(reasons_ && ThinksUnasked(format_, thoughts_)),
         max_running_(max_running),
         started_(LocalTime()),
         pins_(scheduler_->prefixes(), max_pinned()),
@@ -89,10 +89,10 @@ class Service final : public TextService {
     KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
     answer.opens_reasoning =
         reasons_ && (written.open == OpenPart::kThoughts ||
-                     (written.open == OpenPart::kNone && EndsInThoughts(written.text)));
+                     (written.open == OpenPart::kNone && EndsInside(written.text, thoughts_)));
     // Thoughts come before a text, and never inside of it.
     if (written.open == OpenPart::kText) answer.reasoning = false;
-    answer.may_reason = answer.reasoning && thinks && !EndsBehindThoughts(written.text);
+    answer.may_reason = answer.reasoning && thinks && !EndsBehind(written.text, thoughts_);
     Prompt prompt{.tokens = std::move(written.marked.tokens),
                   .stops = format_.Stops(),
                   .answer = std::move(answer),
@@ -235,11 +235,15 @@ class Service final : public TextService {
   Result<std::shared_ptr<FormConstraint>> Constrain(const TextRequest& request, bool is_new) {
     AnswerForm form = request.form;
     if (form == nullptr) return std::shared_ptr<FormConstraint>();
-    std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_); });
+    std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_, *dialect_); });
     const AnswerSyntax& answer = request.prompt.answer;
-    if (answer.opens_reasoning || answer.may_reason) {
-      const Thoughts thoughts = answer.opens_reasoning ? Thoughts::kBegun : Thoughts::kMayBegin;
-      KVCACHE_ASSIGN_OR_RETURN(form, after_thoughts_.Of(form, thoughts));
+    std::optional<Thoughts> thoughts;
+    if (answer.may_reason) thoughts = Thoughts::kMayBegin;
+    if (answer.opens_reasoning) thoughts = Thoughts::kBegun;
+    // A prompt that ends inside of a text has what the dialect writes before it.
+    const bool inside = dialect_->calls.form == CallForm::kChannels && !answer.reasoning;
+    if (answer.dialect != nullptr && !inside) {
+      KVCACHE_ASSIGN_OR_RETURN(form, forms_.Of(form, thoughts, *answer.dialect));
     }
     KVCACHE_ASSIGN_OR_RETURN(auto constraint, MakeConstraint(table_, *form, request.prompt.begun));
     // So the error of a form that is too large at once is a status, before a stream begins.
@@ -358,6 +362,8 @@ class Service final : public TextService {
 
   Result<ChatPrompt> Write(ChatInput input) const {
     input.now = started_;
+    RewriteIds(id_form_, dialect_->calls.name_prefix, input.messages);
+    Adapt(history_, input.messages);
     const ChatFormat& format = input.tools.is_null() ? format_ : tool_format_;
     return format.Write(std::move(input));
   }
@@ -401,8 +407,11 @@ class Service final : public TextService {
   Engine& engine_;
   std::unique_ptr<Scheduler> scheduler_;
   ChatFormat format_;
-  ChatFormat tool_format_;  // writes prompts with tools
+  ChatFormat tool_format_;        // writes prompts with tools
+  const ThoughtSyntax thoughts_;  // as the template writes it
+  const HistoryForm history_;
   const SharedDialect dialect_;
+  const IdForm id_form_;
   const bool reasons_;
   const bool thinks_unasked_;
   const std::int64_t max_running_;
@@ -412,7 +421,7 @@ class Service final : public TextService {
   ServiceCounters counters_;                  // of what ended; guarded by mutex_
   std::once_flag table_made_;
   std::shared_ptr<const TokenTable> table_;  // of the vocabulary's texts
-  FormsAfterThoughts after_thoughts_;
+  FramedForms forms_;
   PinBook pins_;  // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread
@@ -425,7 +434,8 @@ class Service final : public TextService {
 
 Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int64_t max_running,
                                                        SchedulerOptions options,
-                                                       const std::string& chat_template) {
+                                                       const std::string& chat_template,
+                                                       const std::string& dialect) {
   const auto make_format = [&](ToolUse tools) {
     return chat_template.empty()
                ? ChatFormat::ForModel(engine.file(), engine.tokenizer(), tools)
@@ -433,10 +443,16 @@ Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int6
   };
   KVCACHE_ASSIGN_OR_RETURN(auto format, make_format(ToolUse::kNone));
   KVCACHE_ASSIGN_OR_RETURN(auto tool_format, make_format(ToolUse::kTools));
+  const auto recognise = [&]() -> Result<Recognition> {
+    if (dialect.empty()) return RecogniseDialect(tool_format, engine.tokenizer());
+    return RecogniseAs(dialect, tool_format, engine.tokenizer());
+  };
+  KVCACHE_ASSIGN_OR_RETURN(Recognition known, recognise());
   options.use_engine_drafts = true;
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
   return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
-                                                  std::move(tool_format), max_running));
+                                                  std::move(tool_format), std::move(known),
+                                                  max_running));
 }
 
 }  // namespace kvcache::server

@@ -14,7 +14,7 @@
 #include <vector>
 
 #include "chat_template/chat_template.h"
-#include "dialect/answer_parser.h"
+#include "dialect/answer_part.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
 #include "server/models/prompt_line.h"
@@ -83,10 +83,11 @@ class TextService {
  public:
   // `engine` must outlive the service. `max_running`: requests at a time, waiting ones included.
   // The engine's draft head or draft model is used if it has one. `chat_template`: instead of the model's own;
-  // empty: that one. Errors: those of Scheduler::Make and of the template.
+  // empty: that one. `dialect`: the name of the model's; empty: what its template says. Errors: those of Scheduler::Make and of the template.
   static Result<std::unique_ptr<TextService>> Make(Engine& engine, std::int64_t max_running,
                                                    SchedulerOptions options = {},
-                                                   const std::string& chat_template = "");
+                                                   const std::string& chat_template = "",
+                                                   const std::string& dialect = "");
   // Ends all requests without calling their functions.
   virtual ~TextService() = default;
 

@@ -11,7 +11,6 @@
 #include "engine/engine_impl.h"
 #include "grammar/json_grammar.h"
 #include "grammar/schema/json_schema.h"
-#include "grammar/schema/keywords.h"
 
 namespace kvcache::server {
 namespace {
@@ -60,98 +59,17 @@ class MaskConstraint final : public FormConstraint {
   std::optional<TokenMask> wanted_;  // none: an unwanted text was begun, or there is none
 };
 
-Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root) {
+Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root, bool framed = false) {
   auto grammar = builder.Finish(root);
   if (!grammar.ok()) {
     return Status(grammar.status().code(), "the schema " + grammar.status().message());
   }
-  Form form;
+  Form form{.framed = framed};
   if (auto wanted = WantedPart(*grammar)) {
     form.wanted = std::make_shared<const Grammar>(*std::move(wanted));
   }
   form.allowed = std::make_shared<const Grammar>(*std::move(grammar));
   return AnswerForm(std::make_shared<const Form>(std::move(form)));
-}
-
-// Returns whether a schema says nothing of what an object has.
-bool IsOfNoParameters(const Json& schema) {
-  return std::all_of(schema.items().begin(), schema.items().end(), [](const auto& item) {
-    const SchemaKeyword* const known = FindKeyword(item.key());
-    return item.key() == "type" || known == nullptr || known->merge == SchemaMerge::kIgnored;
-  });
-}
-
-// Returns the schema of the objects that a schema allows: arguments are nothing else, and {} allows any value. A tool
-// whose schema says nothing of parameters wants none.
-Result<Json> ObjectsOf(const Json& schema) {
-  if (schema.is_null()) return Json{{"type", "object"}, {"properties", Json::object()}};
-  const Json type = schema.value("type", Json("object"));
-  const bool listed =
-      type.is_array() && std::find(type.begin(), type.end(), "object") != type.end();
-  if (type != "object" && !listed) {
-    return InvalidArgument(
-        StrCat("its parameters have the 'type' ", type.dump(), "; must be \"object\""));
-  }
-  Json objects = schema;
-  objects["type"] = "object";
-  if (IsOfNoParameters(objects)) objects["properties"] = Json::object();
-  return objects;
-}
-
-// Adds the arguments of a call: what the schema says.
-Result<GrammarSymbol> Arguments(const Json& schema, GrammarBuilder& builder) {
-  KVCACHE_ASSIGN_OR_RETURN(const Json objects, ObjectsOf(schema));
-  return AddJsonSchema(objects, builder);
-}
-
-// The same, or any object if the schema cannot be enforced.
-Result<GrammarSymbol> LooseArguments(const Json& schema, GrammarBuilder& builder,
-                                     JsonGrammar& json) {
-  GrammarBuilder apart;
-  const auto root = Arguments(schema, apart);
-  if (!root.ok()) return json.AnyObject();
-  const auto form = apart.Finish(*root);
-  return form.ok() ? builder.Copy(*form) : json.AnyObject();
-}
-
-// Adds a call of one tool: {"name": …, "arguments": {…}}, or with "parameters".
-// `loose`: as CallRule::loose.
-Result<GrammarSequence> CallOf(const Json& function, bool loose, GrammarBuilder& builder,
-                               JsonGrammar& json) {
-  const Json schema = function.value("parameters", Json());
-  auto arguments = loose ? LooseArguments(schema, builder, json) : Arguments(schema, builder);
-  if (!arguments.ok()) {
-    return Status(arguments.status().code(),
-                  StrCat("the tool ", Quoted(function["name"].get<std::string>()), ": ",
-                         arguments.status().message()));
-  }
-  const GrammarSymbol key =
-      builder.AnyOf({builder.Literal("\"arguments\""), builder.Literal("\"parameters\"")});
-  GrammarSequence call = Joined(builder.Literal("{\"name\""), {json.Colon()});
-  call = Joined(std::move(call), builder.Literal(function["name"].dump()));
-  call = Joined(std::move(call), {json.Comma(), key, json.Colon(), *arguments});
-  return Joined(std::move(call), builder.Literal("}"));
-}
-
-// Makes the rules of all texts that end with the first `end`: state i has read i of its bytes. `may_stop`: the
-// text may also end before. REQUIRES: the first byte of `end` comes once in it.
-GrammarSymbol TextUpTo(std::string_view end, GrammarSymbol rest, bool may_stop,
-                       GrammarBuilder& builder) {
-  std::vector<GrammarSymbol> states;
-  for (std::size_t i = 0; i < end.size(); ++i) states.push_back(builder.NewRule());
-  const auto first = static_cast<unsigned char>(end[0]);
-  for (std::size_t i = 0; i < end.size(); ++i) {
-    const auto next = static_cast<unsigned char>(end[i]);
-    ByteSet others;
-    others.set();
-    others.reset(next);
-    others.reset(first);
-    builder.Add(states[i], {builder.Bytes(others), states[0]});
-    if (i > 0) builder.Add(states[i], {builder.Range(first, first), states[1]});
-    builder.Add(states[i], {builder.Range(next, next), i + 1 == end.size() ? rest : states[i + 1]});
-    if (may_stop) builder.Add(states[i], {});
-  }
-  return states[0];
 }
 
 // Returns what stands behind thoughts at the beginning of a text.
@@ -189,70 +107,81 @@ Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices) {
 }
 
 Result<AnswerForm> CallsForm(const CallRule& calls, const Dialect& dialect) {
-  constexpr std::string_view kBegin = "<tool_call>";
-  const bool tags = !dialect.calls.bare();
-  if (!calls.forced && !tags) {
-    return Unsupported(
-        "the model writes calls without tags; calls follow a schema only if they are forced");
-  }
   GrammarBuilder builder;
-  JsonGrammar json(builder);
-  const GrammarSymbol call = builder.NewRule();
-  for (const Json& tool : calls.tools) {
-    KVCACHE_ASSIGN_OR_RETURN(GrammarSequence one,
-                             CallOf(tool["function"], calls.loose, builder, json));
-    builder.Add(call, std::move(one));
+  KVCACHE_ASSIGN_OR_RETURN(const GrammarSymbol root, AddCalls(calls, dialect, builder));
+  return Finish(builder, root, true);
+}
+
+Result<AnswerForm> Framed(const AnswerForm& form, const Dialect& dialect) {
+  const bool channels = dialect.calls.form == CallForm::kChannels;
+  if (form->framed || (!channels && dialect.text_begin.empty())) return form;
+  GrammarBuilder builder;
+  const GrammarSymbol root = builder.Copy(*form->allowed);
+  if (channels) {
+    const std::string header = StrCat(dialect.calls.call_begin, "final", dialect.calls.name_end);
+    return Finish(builder, builder.AnyOf({Joined(builder.Literal(header), {root})}), true);
   }
-  if (!tags) return Finish(builder, builder.AnyOf({{call}}));
-  const GrammarSymbol line = builder.AnyOf({{}, builder.Literal("\n")});
-  const GrammarSequence inner = Joined({line, call, line}, builder.Literal("</tool_call>"));
-  const GrammarSymbol again =
-      builder.AnyOf({Joined(Joined({line}, builder.Literal(kBegin)), inner)});
-  const GrammarSymbol rest =
-      builder.AnyOf({Joined(inner, builder.Repeat(again, 0, calls.one ? 0 : -1))});
-  if (!calls.forced) return Finish(builder, TextUpTo(kBegin, rest, true, builder));
-  return Finish(builder, builder.AnyOf({Joined(builder.Literal(kBegin), {rest})}));
+  const GrammarSequence wrapped = Joined(Joined(builder.Literal(dialect.text_begin), {root}),
+                                         builder.Literal(dialect.text_end));
+  return Finish(builder, builder.AnyOf({{root}, wrapped}), true);
 }
 
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b) {
   GrammarBuilder builder;
   const GrammarSymbol first = builder.Copy(*a->allowed);
-  return Finish(builder, builder.AnyOf({{first}, {builder.Copy(*b->allowed)}}));
+  return Finish(builder, builder.AnyOf({{first}, {builder.Copy(*b->allowed)}}),
+                a->framed && b->framed);
 }
 
-Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts) {
+Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts,
+                                 const Dialect& dialect) {
   GrammarBuilder builder;
   ByteSet spaces;
   spaces.set(' ').set('\n');
   GrammarSequence rest = builder.Repeat(builder.Bytes(spaces), 0, 4);
+  const bool channels = dialect.calls.form == CallForm::kChannels;
+  // Thoughts in a channel are a message of their own.
+  if (channels) rest = builder.Literal(dialect.calls.section_begin + "assistant");
   const GrammarSymbol root = builder.Copy(*form->allowed);
   rest.push_back(root);
-  const GrammarSymbol begun = TextUpTo("</think>", builder.AnyOf({rest}), false, builder);
+  const GrammarSymbol begun = TextUpTo(dialect.thoughts.end, rest, false, builder);
   if (thoughts == Thoughts::kBegun) return Finish(builder, begun);
-  return Finish(builder, builder.AnyOf({{root}, Joined(builder.Literal("<think>"), {begun})}));
+  return Finish(builder,
+                builder.AnyOf({{root}, Joined(builder.Literal(dialect.thoughts.begin), {begun})}));
 }
 
-Result<AnswerForm> FormsAfterThoughts::Of(const AnswerForm& form, Thoughts thoughts) {
+Result<AnswerForm> FramedForms::Of(const AnswerForm& form, std::optional<Thoughts> thoughts,
+                                   const Dialect& dialect) {
   const std::lock_guard lock(mutex_);
   if (form_ == form && thoughts_ == thoughts) return after_;
-  KVCACHE_ASSIGN_OR_RETURN(after_, AfterThoughts(form, thoughts));
+  KVCACHE_ASSIGN_OR_RETURN(after_, Framed(form, dialect));
+  if (thoughts) {
+    KVCACHE_ASSIGN_OR_RETURN(after_, AfterThoughts(after_, *thoughts, dialect));
+  }
   form_ = form;
   thoughts_ = thoughts;
   return after_;
 }
 
-std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine) {
+std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine, const Dialect& dialect) {
   const Tokenizer& tokenizer = engine.tokenizer();
   std::vector<std::string> pieces(static_cast<std::size_t>(engine.vocabulary_size()));
   std::vector<std::int32_t> ends;
   for (std::int32_t token = 0; token < engine.vocabulary_size(); ++token) {
+    std::string& piece = pieces[static_cast<std::size_t>(token)];
     if (engine.IsEndOfGeneration(token)) {
       ends.push_back(token);
     } else if (tokenizer.vocabulary().Has(token)) {
       const TokenKind kind = tokenizer.vocabulary().kind(token);
       const bool has_text =
           kind == TokenKind::kNormal || kind == TokenKind::kByte || kind == TokenKind::kUserDefined;
-      if (has_text) tokenizer.AppendPiece(token, &pieces[static_cast<std::size_t>(token)]);
+      if (has_text) tokenizer.AppendPiece(token, &piece);
+      // Bytes never spell the edges of a marker.
+      if (piece.find(kEdge) != std::string::npos) piece.clear();
+    }
+    const std::vector<std::int32_t>& markers = dialect.marker_tokens;
+    if (std::binary_search(markers.begin(), markers.end(), token)) {
+      piece = kEdge + tokenizer.Piece(token, ControlText::kShown) + kEdge;
     }
   }
   return std::make_shared<const TokenTable>(std::move(pieces), std::move(ends));

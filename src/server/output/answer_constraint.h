@@ -7,11 +7,12 @@
 #include <cstdint>
 #include <memory>
 #include <mutex>
+#include <optional>
 #include <string>
 #include <string_view>
 #include <vector>
 
-#include "dialect/answer_parser.h"
+#include "dialect/call_grammar.h"
 #include "grammar/grammar.h"
 #include "grammar/token_mask.h"
 #include "kvcache_engine/scheduler.h"
@@ -21,19 +22,12 @@ namespace kvcache::server {
 
 // Which texts an answer may be.
 struct Form {
+  bool framed = false;  // it has the markers of the dialect
   std::shared_ptr<const Grammar> allowed{};
   std::shared_ptr<const Grammar> wanted{};  // WantedPart of `allowed`; null: there is none
 };
 // The form of an answer, which all choices share; null: any text.
 using AnswerForm = std::shared_ptr<const Form>;
-
-// The calls that an answer must be, or may have.
-struct CallRule {
-  Json tools = Json::array();  // as Tools::list, those that may be called
-  bool one = false;            // at most one call
-  bool forced = false;         // nothing but calls; else any text may come first
-  bool loose = false;          // a schema that cannot be enforced allows any object
-};
 
 // Returns the form of any JSON object.
 AnswerForm JsonObjectForm();
@@ -41,29 +35,31 @@ AnswerForm JsonObjectForm();
 Result<AnswerForm> SchemaForm(const Json& schema);
 // Returns the form of texts that are one of these. Errors: kInvalidArgument if they are too large together.
 Result<AnswerForm> ChoiceForm(const std::vector<std::string>& choices);
-// Returns the form of calls as the model's template writes them. Errors: those of AddJsonSchema; kUnsupported
-// for calls without tags that are not forced.
+// Returns the form of calls in a dialect. Errors: those of AddCalls.
 Result<AnswerForm> CallsForm(const CallRule& calls, const Dialect& dialect);
+// Returns a form with what a dialect writes around texts. Errors: kInvalidArgument if it is too large.
+Result<AnswerForm> Framed(const AnswerForm& form, const Dialect& dialect);
 // Returns the form of texts that have either form. Errors: kInvalidArgument if both are too large together.
 Result<AnswerForm> EitherForm(const AnswerForm& a, const AnswerForm& b);
 // Returns the form behind thoughts that the prompt has begun, or that the answer may begin with. Errors:
 // kInvalidArgument if it is too large.
 enum class Thoughts : std::uint8_t { kBegun, kMayBegin };
-Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts);
-// Makes forms behind thoughts and keeps the last one, because all choices of a request need the same form.
+Result<AnswerForm> AfterThoughts(const AnswerForm& form, Thoughts thoughts, const Dialect& dialect);
+// Makes forms behind thoughts, with what the dialect writes around texts, and keeps the last one, because all choices of a request need the same form.
 // Thread safety: any number of threads.
-class FormsAfterThoughts {
+class FramedForms {
  public:
-  Result<AnswerForm> Of(const AnswerForm& form, Thoughts thoughts);
+  Result<AnswerForm> Of(const AnswerForm& form, std::optional<Thoughts> thoughts,
+                        const Dialect& dialect);
 
  private:
   std::mutex mutex_;
   AnswerForm form_, after_;
-  Thoughts thoughts_{};
+  std::optional<Thoughts> thoughts_;
 };
 
-// Returns the texts of a model's tokens for masks.
-std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine);
+// Returns the texts of a model's tokens for masks; those of the dialect's markers have edges.
+std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine, const Dialect& dialect);
 // Follows a form.
 class FormConstraint : public TokenConstraint {
  public:

@@ -203,7 +203,7 @@ TEST_F(AnswerFormTest, FormsThatAreTooLargeTogetherAreRefused) {
   ASSERT_FALSE(both.ok());
   EXPECT_EQ(both.status().code(), StatusCode::kInvalidArgument);
   EXPECT_NE(both.status().message().find("has more than"), std::string::npos);
-  EXPECT_TRUE(AfterThoughts(large, Thoughts::kBegun).ok());
+  EXPECT_TRUE(AfterThoughts(large, Thoughts::kBegun, {}).ok());
 }
 
 // Calls after thoughts that the prompt has begun, and calls without tags.
@@ -215,11 +215,11 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
     return state != GrammarAutomaton::kDead && automaton.Accepts(state);
   };
   const AnswerForm json = JsonObjectForm();
-  const AnswerForm after = *AfterThoughts(json, Thoughts::kBegun);
+  const AnswerForm after = *AfterThoughts(json, Thoughts::kBegun, {});
   EXPECT_TRUE(matches(after, "a < b <</think>\n\n{}"));
   EXPECT_FALSE(matches(after, "a < b"));
   EXPECT_FALSE(matches(after, "a</think>b{}"));
-  const AnswerForm perhaps = *AfterThoughts(json, Thoughts::kMayBegin);
+  const AnswerForm perhaps = *AfterThoughts(json, Thoughts::kMayBegin, {});
   EXPECT_TRUE(matches(perhaps, "<think>a < b <</think>\n\n{}"));
   EXPECT_TRUE(matches(perhaps, "{}"));
   EXPECT_FALSE(matches(perhaps, "<think>a"));

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "dialect/answer_parser.h"
+#include "dialect/answer_part.h"
 #include "server/api/errors.h"
 #include "server/models/text_service.h"
 #include "server/output/stamps.h"

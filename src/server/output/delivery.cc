@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "dialect/answer_parser.h"
 #include "server/log.h"
 
 namespace kvcache::server {

@@ -29,6 +29,8 @@ std::vector<std::string> StopsOf(const TextRequest& request) {
 
 TextWriter::TextWriter(const Tokenizer& tokenizer, TextRequest request)
     : tokenizer_(tokenizer), request_(std::move(request)), text_(tokenizer, StopsOf(request_)) {
+  const SharedDialect& dialect = request_.prompt.answer.dialect;
+  if (dialect != nullptr) text_.Show(dialect->marker_tokens, kEdge);
   if (request_.prompt.chat) text_.ContinueAfter(request_.prompt.tokens.back());
 }
 

@@ -1,17 +1,23 @@
 #include "server/request/call_history.h"
 
 #include <algorithm>
+#include <cctype>
 #include <cstddef>
+#include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/fnv.h"
 #include "base/strings.h"
+#include "chat_template/chat_format.h"
 #include "engine/chat/json_text.h"
 #include "server/output/closable_json.h"
 
 namespace kvcache::server {
 namespace {
+
+constexpr std::size_t kNineSize = 9;
 
 // A call of the last answer that has calls.
 struct OpenCall {
@@ -58,6 +64,52 @@ void CompleteResult(Json& message, std::vector<OpenCall>& calls) {
   if (!name.empty()) message["name"] = name;
 }
 
+// Returns whether a template writes a conversation with this id.
+bool Writes(const ChatFormat& format, const char* id) {
+  const Json call = {{"id", id},
+                     {"type", "function"},
+                     {"function", {{"name", "f"}, {"arguments", Json::object()}}}};
+  ChatInput input;
+  input.generation_prompt = GenerationPrompt::kOmit;
+  input.messages = {{{"role", "user"}, {"content", "question"}},
+                    {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
+                    {{"role", "tool"}, {"name", "f"}, {"tool_call_id", id}, {"content", "result"}}};
+  return format.Write(std::move(input)).ok();
+}
+
+bool HasNine(const std::string& id) {
+  return id.size() == kNineSize &&
+         std::all_of(id.begin(), id.end(), [](unsigned char c) { return std::isalnum(c) != 0; });
+}
+
+// Returns nine letters and digits that stand for an id.
+std::string NineOf(const std::string& id) {
+  if (HasNine(id)) return id;
+  constexpr std::string_view kDigits =
+      "0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ";
+  Fnv1a sum;
+  sum.Add(id);
+  std::string out;
+  for (std::uint64_t rest = sum.sum(); out.size() < kNineSize; rest /= kDigits.size()) {
+    out += kDigits[rest % kDigits.size()];
+  }
+  return out;
+}
+
+// Returns the ids of an answer's calls by those that clients know. `count`: the calls of the conversation so far.
+std::map<std::string, std::string> NameCalls(std::string_view prefix, Json& calls,
+                                             std::size_t& count) {
+  std::map<std::string, std::string> ids;
+  for (Json& call : calls) {
+    const std::string id = TextOf(call, "id");
+    const std::string begin = StrCat(prefix, TextOf(call["function"], "name"), ":");
+    const std::string own = id.starts_with(begin) ? id : StrCat(begin, count);
+    ++count;
+    call["id"] = ids[id] = own;
+  }
+  return ids;
+}
+
 }  // namespace
 
 Json CallArguments(Json arguments) {
@@ -82,6 +134,31 @@ void CompleteCalls(Json& messages) {
     const auto found = message.find("tool_calls");
     if (message["role"] == "assistant" && found != message.end()) calls = NoteCalls(*found, count);
     if (message["role"] == "tool") CompleteResult(message, calls);
+  }
+}
+
+IdForm IdFormOf(const ChatFormat& format, const Dialect& dialect) {
+  if (dialect.calls.numbered) return IdForm::kNamed;
+  if (!dialect.has_calls() || Writes(format, "call_0123456789abcdef")) return IdForm::kAny;
+  return Writes(format, "callprob1") ? IdForm::kNine : IdForm::kAny;
+}
+
+void RewriteIds(IdForm form, std::string_view prefix, Json& messages) {
+  if (form == IdForm::kAny) return;
+  std::map<std::string, std::string> named;
+  const auto rewrite = [&](Json& object, const char* key) {
+    const std::string id = TextOf(object, key);
+    if (id.empty()) return;
+    if (form == IdForm::kNine) object[key] = NineOf(id);
+    if (const auto found = named.find(id); found != named.end()) object[key] = found->second;
+  };
+  std::size_t count = 0;
+  for (Json& message : messages) {
+    if (const auto calls = message.find("tool_calls"); calls != message.end()) {
+      if (form == IdForm::kNamed) named = NameCalls(prefix, *calls, count);
+      for (Json& call : *calls) rewrite(call, "id");
+    }
+    if (message["role"] == "tool") rewrite(message, "tool_call_id");
   }
 }
 

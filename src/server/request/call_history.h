@@ -3,9 +3,29 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <cstdint>
+#include <string_view>
+
+#include "dialect/dialect.h"
 #include "server/request/fields.h"
 
+namespace kvcache {
+class ChatFormat;
+}
+
 namespace kvcache::server {
+
+// The ids of calls that a template writes.
+enum class IdForm : std::uint8_t {
+  kAny,
+  kNine,  // nine letters and digits; the template refuses others
+  kNamed  // the name of the tool and a number: functions.get_weather:0
+};
+// Finds it out: the template writes ids.
+IdForm IdFormOf(const ChatFormat& format, const Dialect& dialect);
+// Gives calls and their results ids of a form, the same in every turn, where clients have others. `prefix`: before the
+// name of a tool. REQUIRES: CompleteCalls.
+void RewriteIds(IdForm form, std::string_view prefix, Json& messages);
 
 // Returns the arguments of a call as templates read them: an object also from null, from the text of an object, and
 // from one that a limit cut off. Any other text stays.

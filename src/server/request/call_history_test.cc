@@ -4,6 +4,7 @@
 
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "server/request/messages.h"
 
@@ -82,6 +83,38 @@ TEST(CallHistory, ResultsHaveTheNamesAndIdsOfTheirCalls) {
       EXPECT_EQ(message["name"], each.wanted[i][0]) << each.what;
       EXPECT_EQ(message["tool_call_id"], each.wanted[i][1]) << each.what;
     }
+  }
+}
+
+TEST(CallHistory, IdsTakeTheFormOfTheTemplate) {
+  const auto ids = [](IdForm form, const Json& given) {
+    const Json result = {{"role", "tool"}, {"content", "r"}};
+    Json first = result;
+    Json second = result;
+    first["tool_call_id"] = given[1];
+    second["tool_call_id"] = given[0];
+    auto read = ReadMessages(Conversation(given[0], given[1], first, second));
+    EXPECT_TRUE(read.ok()) << read.status().message();
+    RewriteIds(form, "functions.", *read);
+    const Json& messages = *read;
+    const Json& calls = messages[1]["tool_calls"];
+    EXPECT_EQ(messages[2]["tool_call_id"], calls[1]["id"]);
+    EXPECT_EQ(messages[3]["tool_call_id"], calls[0]["id"]);
+    return std::vector<std::string>{calls[0]["id"], calls[1]["id"]};
+  };
+  using Ids = std::vector<std::string>;
+  EXPECT_EQ(ids(IdForm::kAny, {"call_1", "2"}), (Ids{"call_1", "2"}));
+  EXPECT_EQ(ids(IdForm::kNamed, {"call_1", "2"}), (Ids{"functions.f:0", "functions.g:1"}));
+  EXPECT_EQ(ids(IdForm::kNamed, {"functions.f:7", "functions.g:8"}),
+            (Ids{"functions.f:7", "functions.g:8"}));
+  EXPECT_EQ(ids(IdForm::kNine, {"abcdef123", "ABC456789"}), (Ids{"abcdef123", "ABC456789"}));
+  const Ids mapped = ids(IdForm::kNine, {"call_0123456789", "toolu_5"});
+  EXPECT_NE(mapped[0], mapped[1]);
+  for (const std::string& id : mapped) {
+    EXPECT_EQ(id.size(), 9U);
+    EXPECT_EQ(
+        id.find_first_not_of("0123456789abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ"),
+        id.npos);
   }
 }
 

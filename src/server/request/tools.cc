@@ -211,7 +211,8 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
         const AnswerForm calls,
         CallsForm({.tools = tools.callable, .one = tools.one_call, .forced = true, .loose = true},
                   *tools.dialect));
-    return EitherForm(calls, answer);
+    KVCACHE_ASSIGN_OR_RETURN(const AnswerForm framed, Framed(answer, *tools.dialect));
+    return EitherForm(calls, framed);
   };
   auto form = both();
   if (form.ok()) return form;
@@ -272,41 +273,6 @@ Tools ReadAnthropicTools(Fields& fields, const SharedDialect& dialect) {
   }
   AddForm(fields, tools);
   return tools;
-}
-
-SharedDialect DialectOf(const ChatFormat& format) {
-  SharedDialect plain = PlainDialect();
-  if (!format.Mentions("tools")) return plain;
-  constexpr std::string_view kName = "kvcache_probe";
-  const Json arguments = {{"kvcache_key", "kvcache_value"}};
-  const Json call = {{"id", "callprobe"},
-                     {"type", "function"},
-                     {"function", {{"name", kName}, {"arguments", arguments}}}};
-  ChatInput input;
-  input.generation_prompt = GenerationPrompt::kOmit;
-  input.messages.push_back({{"role", "user"}, {"content", "question"}});
-  input.messages.push_back(
-      {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}});
-  const auto written = format.Write(std::move(input));
-  if (!written.ok()) return plain;
-  // The parser reads what the template wrote, if it knows the syntax.
-  const std::string& text = written->text;
-  const auto reads = [&](const SharedDialect& dialect, std::size_t begin) {
-    if (begin == std::string::npos) return false;
-    AnswerParser parser({.dialect = dialect,
-                         .calls = true,
-                         .tools = {{.name = std::string(kName)}},
-                         .one_call = true});
-    const auto parts = parser.Push(std::string_view(text).substr(begin));
-    return parser.done() && !parts.empty() && parts.back().call.arguments == arguments;
-  };
-  const std::size_t name = text.find(kName);
-  if (name == std::string::npos) return plain;
-  auto tags = std::make_shared<const Dialect>(*FindDialect("hermes"));
-  auto json = std::make_shared<const Dialect>(*FindDialect("json"));
-  if (reads(tags, text.rfind("<tool_call>", name))) return tags;
-  if (reads(json, text.rfind('[', name)) || reads(json, text.rfind('{', name))) return json;
-  return plain;
 }
 
 }  // namespace kvcache::server

@@ -6,13 +6,9 @@
 #include <string>
 #include <vector>
 
-#include "dialect/answer_parser.h"
+#include "dialect/answer_part.h"
 #include "server/output/answer_constraint.h"
 #include "server/request/fields.h"
-
-namespace kvcache {
-class ChatFormat;
-}
 
 namespace kvcache::server {
 
@@ -45,9 +41,5 @@ Tools ReadOpenAiTools(Fields& fields, const SharedDialect& dialect);
 Tools ReadResponsesTools(Fields& fields, const SharedDialect& dialect);
 Tools ReadAnthropicTools(Fields& fields, const SharedDialect& dialect);
 Tools ReadOllamaTools(Fields& fields, const SharedDialect& dialect);
-
-// Returns how a template writes calls: it is asked to write one. Without calls: it does not, or in a way that
-// AnswerParser does not know.
-SharedDialect DialectOf(const ChatFormat& format);
 
 }  // namespace kvcache::server

@@ -4,6 +4,7 @@
 
 #include "base/errors.h"
 #include "tokenizer/bpe/byte_alphabet.h"
+#include "tokenizer/unicode/unicode_compose.h"
 #include "tokenizer/unicode/utf8_stream.h"
 
 namespace kvcache {
@@ -34,14 +35,16 @@ Result<std::unique_ptr<Tokenizer>> BpeTokenizer::Make(const TokenizerData& data)
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults(*pre)));
   KVCACHE_ASSIGN_OR_RETURN(TextIndex words, MergeWords(vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(BpeMerges merges, BpeMerges::Make(data.merges, words));
-  return std::unique_ptr<Tokenizer>(
-      new BpeTokenizer(std::move(vocabulary), *pre, std::move(words), std::move(merges)));
+  return std::unique_ptr<Tokenizer>(new BpeTokenizer(std::move(vocabulary), *pre,
+                                                     data.compose.value_or(pre->composes),
+                                                     std::move(words), std::move(merges)));
 }
 
-BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextIndex words,
-                           BpeMerges merges)
+BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, bool composes,
+                           TextIndex words, BpeMerges merges)
     : Tokenizer(std::move(vocabulary)),
       pre_(pre),
+      composes_(composes),
       kind_name_("byte-level BPE (" + std::string(pre.name) + ")"),
       words_(std::move(words)),
       merges_(std::move(merges)),
@@ -50,6 +53,8 @@ BpeTokenizer::BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextI
 void BpeTokenizer::EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const {
   std::string repaired;
   text = RepairUtf8(text, &repaired);
+  std::string composed;
+  if (composes_) text = ComposeText(text, &composed);
   BpeMerge merge(merges_);
   CutText(pre_.stages, text.data(), text.data() + text.size(),
           [&](std::string_view word) { EncodeWord(word, &merge, out); });

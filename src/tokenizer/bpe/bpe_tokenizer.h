@@ -10,6 +10,9 @@
 // A word that is a token usually merges to that token. The first merge shows whether it does, and
 // the result is stored per token.
 //
+// Some vocabularies were trained on texts in NFC; then each text is composed first, and decoding does not give
+// back the other spelling.
+//
 // Thread safety: const calls may run concurrently.
 #pragma once
 
@@ -44,12 +47,14 @@ class BpeTokenizer : public Tokenizer {
  private:
   enum SelfEncoding : std::uint8_t { kUntested, kEncodesToItself, kEncodesToOthers };
 
-  BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, TextIndex words, BpeMerges merges);
+  BpeTokenizer(Vocabulary vocabulary, const PreTokenizer& pre, bool composes, TextIndex words,
+               BpeMerges merges);
   void EncodeWord(std::string_view word, BpeMerge* merge, std::vector<std::int32_t>* out) const;
   void EncodeByMerging(std::string_view word, BpeMerge* merge,
                        std::vector<std::int32_t>* out) const;
 
   const PreTokenizer& pre_;
+  const bool composes_;
   std::string kind_name_;
   TextIndex words_;  // by token: its bytes; empty if text cannot become it
   BpeMerges merges_;

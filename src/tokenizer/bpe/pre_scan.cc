@@ -8,7 +8,8 @@ namespace {
 
 // The classes of ASCII characters, so that most text needs no look-up in the Unicode table.
 constexpr UnicodeClass AsciiClass(unsigned char c) {
-  if ((c >= 'a' && c <= 'z') || (c >= 'A' && c <= 'Z')) return kLetter;
+  if (c >= 'a' && c <= 'z') return kLetter | kLowerLetter;
+  if (c >= 'A' && c <= 'Z') return kLetter | kUpperLetter;
   if (c >= '0' && c <= '9') return kNumber;
   if (c == ' ' || (c >= '\t' && c <= '\r')) return kWhite;
   if (c < ' ' || c == 0x7F) return kOther;
@@ -147,6 +148,50 @@ const char* LettersBegin(const WordRules& rules, const char* at, const char* end
   return can_lead && (ClassAt(next, end) & rules.letters) != 0 ? next : nullptr;
 }
 
+// "[\p{Lu}\p{Lt}\p{Lm}\p{Lo}\p{M}]" and "[\p{Ll}\p{Lm}\p{Lo}\p{M}]". Letters without case and marks are in both.
+bool IsUpperPart(UnicodeClass kind) {
+  return (kind & (kLetter | kMark)) != 0 && (kind & kLowerLetter) == 0;
+}
+bool IsLowerPart(UnicodeClass kind) {
+  return (kind & (kLetter | kMark)) != 0 && (kind & kUpperLetter) == 0;
+}
+
+// Returns the end of the upper part, then of the lower part, that begin at `at`: "[upper]*[lower]+". An upper part
+// without a lower part gives back its last character that is in both, with those behind it. Returns nullptr if there
+// is none.
+const char* LowerWordEnd(const char* at, const char* end) {
+  const char* after_both = nullptr;
+  while (at != end) {
+    const Character c = CharacterAt(at);
+    if (!IsUpperPart(c.kind)) break;
+    at += c.bytes;
+    if (IsLowerPart(c.kind)) after_both = at;
+  }
+  if (!IsLowerPart(ClassAt(at, end))) return after_both;
+  while (IsLowerPart(ClassAt(at, end))) at += CharacterAt(at).bytes;
+  return at;
+}
+
+// "[upper]+[lower]*", where no lower part follows (else LowerWordEnd found it).
+const char* UpperWordEnd(const char* at, const char* end) {
+  const char* const begin = at;
+  while (IsUpperPart(ClassAt(at, end))) at += CharacterAt(at).bytes;
+  return at == begin ? nullptr : at;
+}
+
+// "[^\r\n\p{L}\p{N}]?[upper]*[lower]+|[^\r\n\p{L}\p{N}]?[upper]+[lower]*": tries each alternative with the character
+// in front, then without. A mark can be that character, or part of the word.
+const char* TrainedWordEnd(const char* at, const char* end) {
+  const Character first = CharacterAt(at);
+  const bool can_lead = !IsLineEnd(*at) && (first.kind & (kLetter | kNumber)) == 0;
+  const char* const letters = can_lead ? at + first.bytes : at;
+  for (const auto find : {LowerWordEnd, UpperWordEnd}) {
+    if (const char* stop = find(letters, end); stop != nullptr) return stop;
+    if (const char* stop = find(at, end); stop != nullptr) return stop;
+  }
+  return nullptr;
+}
+
 bool Matches(const RunRules& rules, const char* at, const Character& c) {
   if ((c.kind & rules.classes) != 0) return true;
   if (c.bytes == 1) return rules.ascii.find(*at) != std::string_view::npos;
@@ -210,7 +255,11 @@ const char* NextWord(const CutStage& stage, const char* at, const char* end) {
   const WordRules& rules = stage.words;
   if (const auto bytes = ContractionAt(at, end, rules.contraction); bytes > 0) return at + bytes;
   const Character first = CharacterAt(at);
-  if (const char* letters = LettersBegin(rules, at, end, first); letters != nullptr) {
+  if (rules.word_case == WordCase::kTrained) {
+    if (const char* stop = TrainedWordEnd(at, end); stop != nullptr) {
+      return stop + ContractionAt(stop, end, rules.suffix);
+    }
+  } else if (const char* letters = LettersBegin(rules, at, end, first); letters != nullptr) {
     return LettersEnd(rules, letters, end);
   }
   if (first.kind == kNumber && rules.max_digits > 0) {

@@ -29,8 +29,10 @@ enum class WordLead : std::uint8_t {
   kAny,    // "[^\r\n\p{L}\p{N}]?": anything but ends of lines, letters and numbers
 };
 
-// Whether an upper-case letter inside a word begins the next word.
-enum class WordCase : std::uint8_t { kIgnored, kCuts };
+// Whether an upper-case letter inside a word begins the next word: not; yes, where letters beyond ASCII count as
+// both cases and marks are no letters, as in llama.cpp; or yes, by the letters' own cases, with marks in words, as GPT-4o
+// was trained.
+enum class WordCase : std::uint8_t { kIgnored, kCuts, kTrained };
 
 // A whole expression of the common form. Its alternatives are tried in this order:
 //   contraction | lead letters suffix | numbers | space? others tail | spaces

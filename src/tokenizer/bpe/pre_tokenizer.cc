@@ -40,7 +40,7 @@ constexpr WordRules kTekkenWords = {.lead = WordLead::kAny,
                                     .lines = true};
 
 constexpr WordRules kGpt4oWords = {.lead = WordLead::kAny,
-                                   .word_case = WordCase::kCuts,
+                                   .word_case = WordCase::kTrained,
                                    .suffix = Contraction::kAnyCase,
                                    .max_digits = 3,
                                    .tail = "\r\n/",
@@ -146,6 +146,11 @@ constexpr PreTokenizer WithoutCleaning(std::string_view name, std::span<const Cu
   return {.name = name, .stages = stages, .clean_spaces = false};
 }
 
+// Models whose own tokenizers compose texts (NFC).
+constexpr PreTokenizer Composing(std::string_view name, std::span<const CutStage> stages) {
+  return {.name = name, .stages = stages, .clean_spaces = false, .composes = true};
+}
+
 constexpr PreTokenizer kKnown[] = {
     {"default", kDefault},
     // Llama 3, and models that use its expression.
@@ -170,7 +175,7 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("minimax-m2", kGpt4o),
     {"tekken", kTekken, true, true, false},
     // Qwen 2's expression, and variants of it. Files of Qwen 2, 2.5 and 3 name it "qwen2".
-    WithoutCleaning("qwen2", kQwen2),
+    Composing("qwen2", kQwen2),
     WithoutCleaning("deepseek-r1-qwen", kQwen2),
     WithoutCleaning("kormo", kQwen2),
     WithoutCleaning("f2llmv2", kQwen2),
@@ -179,7 +184,7 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("grok-2", kQwen2),
     {"stablelm2", kQwen2},
     {"megrez", kQwen2},
-    WithoutCleaning("qwen35", kQwen35),
+    Composing("qwen35", kQwen35),
     WithoutCleaning("laguna", kLaguna),
     WithoutCleaning("ufakzeka", kUfakzeka),
     WithoutCleaning("bailingmoe", kQwen2),
@@ -207,7 +212,7 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("trillion", kGpt2),
     WithoutCleaning("granite-docling", kGpt2),
     WithoutCleaning("smollm", kStarCoder),
-    WithoutCleaning("command-r", kStarCoder),
+    Composing("command-r", kStarCoder),
     {"starcoder", kStarCoder},
     {"refact", kStarCoder},
     {"codeshell", kStarCoder},

@@ -24,6 +24,7 @@ struct PreTokenizer {
   bool ignore_merges = false;  // a word that is a token becomes that token without merging
   bool add_bos = false;        // the default if the file has no add_bos_token
   bool clean_spaces = true;    // see DecodeOptions
+  bool composes = false;       // the default if the file does not say whether texts become NFC
 };
 
 // Returns all pre-tokenizers, for tests.

@@ -102,6 +102,11 @@ TEST(PreTokenizerTest, CutsAtUpperCase) {
       {"tekken", "éABC", {"é", "ABC"}},
       {"tekken", "ABéCD ", {"ABé", "CD", " "}},
       {"gpt-4o", "ÉCOLEs", {"ÉCOLEs"}},
+      {"gpt-4o", "éÉcole ÉCOLE écoleB", {"é", "École", " ÉCOLE", " école", "B"}},
+      {"gpt-4o", "हिन्दी में", {"हिन्दी", " में"}},
+      {"gpt-4o", "e\u0301A\u0301B", {"e\u0301", "A\u0301", "B"}},
+      {"gpt-4o", "\u0301AB \u0301ab", {"\u0301", "AB", " \u0301ab"}},
+      {"gpt-4o", "中A中B", {"中A中", "B"}},
   });
 }
 

@@ -2,7 +2,8 @@
 //
 // The classes are bits: a set of classes is a mask, and testing it is a single AND. They
 // are the first letters of the general categories (\p{L}, \p{N}, …) and White_Space. The data
-// are Unicode 15.1's (tools/unicode_classes), as in llama.cpp (src/unicode-data.cpp).
+// are Unicode 17's (tools/unicode_classes). llama.cpp has 15.1 (src/unicode-data.cpp); characters that
+// are newer differ.
 //
 // Thread safety: free functions.
 #pragma once
@@ -16,7 +17,7 @@
 
 namespace kvcache {
 
-using UnicodeClass = std::uint8_t;  // one of the following bits; 0: past the end of a text
+using UnicodeClass = std::uint16_t;  // one of the following bits; 0: past the end of a text
 
 inline constexpr UnicodeClass kLetter = 1;
 inline constexpr UnicodeClass kNumber = 2;
@@ -25,6 +26,9 @@ inline constexpr UnicodeClass kPunctuation = 8;
 inline constexpr UnicodeClass kSymbol = 16;
 inline constexpr UnicodeClass kWhite = 32;
 inline constexpr UnicodeClass kOther = 64;  // controls, formats, unassigned
+// Beside kLetter: upper- and title-case letters, and lower-case letters. Other letters have no case.
+inline constexpr UnicodeClass kUpperLetter = 128;
+inline constexpr UnicodeClass kLowerLetter = 256;
 
 // A range of code points of one class, from `first` to before the next range's `first`.
 struct UnicodeRange {
@@ -66,7 +70,7 @@ class UnicodeTable {
   std::vector<UnicodeClass> blocks_;
 };
 
-// Returns the table of all classes, built on first use (40 KB).
+// Returns the table of all classes, built on first use (90 KB).
 const UnicodeTable& UnicodeClasses();
 
 }  // namespace kvcache

@@ -1,0 +1,77 @@
+// Compares the ids of imported vocabularies with those of the models' own tokenizers, as transformers.js runs them
+// (npm's @lenml/tokenizers), for texts in all scripts.
+//
+//   usage: node compare.mjs KVCACHE_HF_TOKENIZE [count]
+//
+// Exits with 77 (skipped) if the packages are not installed here: `npm ci --ignore-scripts` installs them.
+import { spawnSync } from "node:child_process";
+import { existsSync, readFileSync } from "node:fs";
+import { dirname, join } from "node:path";
+import { fileURLToPath } from "node:url";
+
+const HERE = dirname(fileURLToPath(import.meta.url));
+const SKIPPED = 77;
+const VOCABULARIES = ["qwen3", "gptoss", "deepseek_v3"];
+
+if (!existsSync(join(HERE, "node_modules/@lenml/tokenizers"))) {
+  console.log("SKIPPED: the vocabularies are not installed in tests/tokenizer/real");
+  process.exit(SKIPPED);
+}
+const { TokenizerLoader } = await import("@lenml/tokenizers");
+
+// A generator of pseudo-random numbers, the same in each run.
+function makeRandom(seed) {
+  let state = seed;
+  return (below) => {
+    state = (Math.imul(state, 1664525) + 1013904223) >>> 0;
+    return Math.floor((state / 2 ** 32) * below);
+  };
+}
+
+const SAMPLES = ["नमस्ते दुनिया, यह हिन्दी में एक वाक्य है।", "Les élèves ÉCOUTENT à l'école. C'EST ça !", "日本語のテキスト、漢字とカタカナ。",
+  "한국어 문장입니다", "\u1112\u1161\u11ab\u1100\u1173\u11af", "Cafe\u0301 re\u0301sume\u0301 A\u030angstro\u0308m", "ภาษาไทยง่ายนิดเดียว", "தமிழ் மொழி",
+  "العَرَبِيَّة لغة", "Việt Nam ơi! Việ\u0323t", "int main() {\n\treturn x->y + 0x7F; // don't\n}\n", "  two  spaces\n\n\r\n end  ", "👩‍👩‍👧 🇩🇪 ❤️",
+  "Привет, МИР ёЁ", "ΑΒΓ αβγ ΆΈ", "1234567 ½ ٣٤٥ Ⅷ", "I'LL we'Ve DON'T it’s", "ǅungla ǈ Ǆ", "\u0301AB \u0301cd", "ﬁ ﬀ Å K Ω"];
+const RANGES = [[0x20, 0x7e], [0xa0, 0x24f], [0x300, 0x36f], [0x370, 0x3ff], [0x400, 0x52f], [0x5d0, 0x5ea], [0x620, 0x65f], [0x900, 0x97f],
+  [0xb80, 0xbff], [0xe00, 0xe4e], [0x1100, 0x11ff], [0x1e00, 0x1fff], [0x2000, 0x206f], [0x2100, 0x214f], [0x3040, 0x30ff], [0x4e00, 0x4fff],
+  [0xac00, 0xacff], [0xfb00, 0xfb1f], [0x1f600, 0x1f64f], [0x9, 0xd]];
+
+function randomText(random) {
+  const ranges = [RANGES[0], RANGES[random(RANGES.length)], RANGES[random(RANGES.length)], RANGES[2]];
+  let text = "";
+  for (let length = 1 + random(40); length > 0; --length) {
+    const [first, last] = ranges[random(ranges.length)];
+    text += String.fromCodePoint(first + random(last - first + 1));
+  }
+  return text;
+}
+
+function texts(count) {
+  const random = makeRandom(7);
+  const all = [...SAMPLES];
+  while (all.length < count) all.push(randomText(random));
+  return all;
+}
+
+const [program, count = "2000"] = process.argv.slice(2);
+const all = texts(Number(count));
+let failed = 0;
+for (const name of VOCABULARIES) {
+  const folder = join(HERE, `node_modules/@lenml/tokenizer-${name}/models`);
+  const [tokenizerJSON, tokenizerConfig] = ["tokenizer.json", "tokenizer_config.json"].map((file) =>
+    JSON.parse(readFileSync(join(folder, file), "utf8")));
+  const theirs = TokenizerLoader.fromPreTrained({ tokenizerJSON, tokenizerConfig });
+  const done = spawnSync(program, [join(folder, "tokenizer.json")], {
+    input: all.map((text) => `${JSON.stringify(text)}\n`).join(""), encoding: "utf8", maxBuffer: 1 << 28 });
+  if (done.status !== 0) throw new Error(`${name}: ${done.stderr}`);
+  const ours = done.stdout.trimEnd().split("\n").map((line) => JSON.parse(line));
+  let different = 0;
+  all.forEach((text, i) => {
+    const expected = theirs.encode(text, { add_special_tokens: false });
+    if (JSON.stringify(expected) === JSON.stringify(ours[i])) return;
+    if (++different <= 5) console.log(`${name}: ${JSON.stringify(text)}\n  ours   ${ours[i]}\n  theirs ${expected}`);
+  });
+  console.log(`${name}: ${all.length} texts, ${different} differ`);
+  failed += different;
+}
+process.exit(failed === 0 ? 0 : 1);
