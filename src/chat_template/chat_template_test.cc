@@ -104,6 +104,53 @@ TEST(ChatTemplate, ErrorsNameConstructAndPlace) {
   }
 }
 
+TEST(ChatTemplate, GeneratorsAndGroupsAreThoseOfJinja) {
+  const struct {
+    const char* source;
+    const char* text;
+  } cases[] = {
+      {"{{ {'a': 1}[x] is defined }} {{ {'a': 1}[[1]] is defined }} {{ x in {'a': 1} }}",
+       "False False False"},
+      {"{% set g = [1, 2, 3] | select('odd') %}{{ g | list }}{{ g | list }}{{ g is sequence }}",
+       "[1, 3][]False"},
+      {"{{ 'yes' if [] | select else 'no' }}", "yes"},
+      {"{% for i in [1, 2, 3] if i != 2 %}{{ loop.index }}{{ loop.last }}{{ loop.length }} {% "
+       "endfor %}",
+       "1False2 2True2 "},
+      {"{% for k, v in [{'a': 'X'}, {'a': 'y'}, {'a': 'x'}] | groupby('a') %}{{ k }}{{ v | length "
+       "}}"
+       "{% endfor %}",
+       "X2y1"},
+      {"{{ [1, 2, 3] | batch(2, 0) | list }}{{ [1, 2, 3] | slice(2) | list }}",
+       "[[1, 2], [3, 0]][[1, 2], [3]]"},
+      {"{{ 'a-b-c'.partition('-') }}{{ 'a-b-c'.rpartition('-')[0] }}", "('a', '-', 'b-c')a-b"},
+      {"{{ '{0}{0}{1[1]}{a.b}'.format(1, [2, 3], a={'b': 4}) }}", "1134"},
+      {"{{ '{} {x!r:>5} {{{:,}}} {:.2f} {:#x} {:%}'.format(1, 1234567, 2.0, 255, 0.5, x='é') }}",
+       "1   'é' {1,234,567} 2.00 0xff 50.000000%"},
+  };
+  for (const auto& test : cases) EXPECT_EQ(Rendered(test.source), test.text) << test.source;
+}
+
+// More work than the limit of steps allows is done while there is time.
+TEST(ChatTemplate, TimeBoundsTheWorkOfLongPrompts) {
+  const char* const source =
+      "{% for a in range(300) %}{% for b in range(300) %}{% set x = a + b %}{% endfor %}{% endfor "
+      "%}";
+  EXPECT_EQ(CodeOf(source, {.work = 1 << 10, .seconds = 30.0}), StatusCode::kOk);
+  EXPECT_EQ(CodeOf(source, {.work = 1 << 10, .seconds = 0.0}), StatusCode::kUnsupported);
+}
+
+// A text that grows in place costs its length; those that share its buffer do not change.
+TEST(ChatTemplate, TextsGrowInPlace) {
+  const char* const source =
+      "{% set ns = namespace(s='', old='') %}{% for i in range(20000) %}{% set ns.s = ns.s ~ "
+      "'abcdefgh' %}"
+      "{% if i == 1 %}{% set ns.old = ns.s %}{% endif %}{% endfor %}"
+      "{% set other = ns.old + '!' %}{{ ns.s | length }} {{ ns.old }} {{ other }}";
+  EXPECT_EQ(Rendered(source), "160000 abcdefghabcdefgh abcdefghabcdefgh!");
+  EXPECT_EQ(CodeOf(source, {.work = 1 << 24, .seconds = 0.0}), StatusCode::kOk);
+}
+
 // A template may come from anyone. It must not hang, or exhaust memory or the stack.
 TEST(ChatTemplate, HostileTemplatesAreStopped) {
   const std::string open(200, '(');
@@ -127,6 +174,12 @@ TEST(ChatTemplate, HostileTemplatesAreStopped) {
       "{% macro f() %}{{ f() }}{% endmacro %}{{ f() }}",
       "{% macro f(g) %}{{ g(g) }}{% endmacro %}{{ f(f) }}",
       "{{ 'a' | map(*(['map'] * 9999)) | list }}",
+      "{% set ns = namespace(l=[]) %}{% for i in range(1000000) %}{% set ns.l = ns.l + ['x' * "
+      "1000000 ~ i] %}"
+      "{% endfor %}",
+      "{% set ns = namespace(g=['a']) %}{% for i in range(9999) %}{% set ns.g = ns.g | "
+      "map('upper') %}{% endfor %}"
+      "{{ ns.g | list }}",
       "{{ ('a' * 9999) | replace('', 'b' * 99999) }}",
       "{{ 2 ** 9999 }}",
       "{{ " + open,

@@ -27,7 +27,8 @@ METHODS = ["strip()", "lstrip()", "rstrip()", "upper()", "lower()", "title()", "
            "replace('l', '_', 1)", "find('o')", "rfind('l')", "count('l')", "isdigit()",
            "isupper()", "islower()", "isspace()", "strip('H d')", "lstrip('\\n ')",
            "items()|list", "keys()|list", "values()|list", "get('a')", "get('zz', 5)", "index(1)",
-           "count(1)", "removeprefix('He')", "removesuffix('ld')", "join(names)", "items", "role"]
+           "count(1)", "removeprefix('He')", "removesuffix('ld')", "join(names)",
+           "partition('l')", "rpartition('o')", "partition(', ')[2]", "format(one)", "items", "role"]
 FILTERS = ["trim", "upper", "lower", "title", "capitalize", "length", "count", "list", "first",
            "last", "string", "int", "float", "abs", "round", "round(1)", "round(2, 'floor')",
            "round(method='ceil')", "sort", "sort(reverse=true)", "sort(attribute='n')", "unique|list",
@@ -41,6 +42,8 @@ FILTERS = ["trim", "upper", "lower", "title", "capitalize", "length", "count", "
            "select('string')|list", "reject('none')|list", "select|list",
            "selectattr('tag')|list", "selectattr('role', 'equalto', 'user')|list",
            "rejectattr('n', '>', 1)|list", "selectattr('tag', 'defined')|map(attribute='n')|list",
+           "groupby('role')|list", "groupby('n')|map(attribute='list')|list", "batch(2)|list",
+           "batch(2, 'x')|list", "slice(3)|list", "slice(2, 'x')|list",
            "safe", "format(one, 'x')", "attr('upper')", "int(9)", "int(base=16)"]
 TESTS = ["defined", "undefined", "none", "string", "mapping", "iterable", "sequence", "number",
          "integer", "float", "boolean", "true", "false", "odd", "even", "divisibleby(3)",

@@ -201,6 +201,8 @@ class BraceFormatter {
   Result<Value> First(std::string_view name) {
     const auto index = ParseNumber<std::int64_t>(name);
     if (name.empty() || index) {
+      (name.empty() ? counts_ : numbers_) = true;
+      if (counts_ && numbers_) return BadFormat("mixes '{}' and '{0}'");
       const auto at = static_cast<std::size_t>(name.empty() ? next_++ : *index);
       if (at < arguments_.positional.size()) return arguments_.positional[at];
       return InvalidArgument(
@@ -278,6 +280,8 @@ class BraceFormatter {
   MarkedText out_;
   std::size_t at_ = 0;
   std::int64_t next_ = 0;  // the value of the next "{}"
+  bool counts_ = false;    // a "{}" was read
+  bool numbers_ = false;   // a "{0}" was read
 };
 
 }  // namespace

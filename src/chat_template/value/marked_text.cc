@@ -75,6 +75,10 @@ void MarkedText::Append(const MarkedText& text, std::size_t begin, std::size_t e
 }
 
 Status MarkedText::Extend(const MarkedText& text, Budget& budget) {
+  if (empty()) {
+    *this = text;
+    return budget.Spend(Budget::kStep);
+  }
   KVCACHE_RETURN_IF_ERROR(budget.Spend(text.Footprint()));
   const bool in_place =
       buffer_ && buffer_->bytes.size() == size_ && buffer_->charge.IsOf(budget) && !text.empty();
