@@ -22,7 +22,7 @@ import tempfile
 from mutations import HEADER_USERS, MUTATIONS
 
 ROOT = pathlib.Path(__file__).resolve().parent.parent.parent
-FLAGS = ["-std=c++20", "-O1", "-Iinclude", "-Isrc", "-Itests"]
+FLAGS = ["-std=c++20", "-O1", "-MMD", "-Iinclude", "-Isrc", "-Itests"]
 
 
 def run(command, **options):
@@ -45,6 +45,14 @@ def compile_one(folder, source, target_name=None):
     if result.returncode != 0:
         sys.exit(f"{source.relative_to(folder)} does not compile:\n{result.stderr[-3000:]}")
     return target
+
+
+def users(folder, file, objects):
+    """Returns the sources that a file's change affects."""
+    if file in HEADER_USERS or not file.endswith(".h"):
+        return HEADER_USERS.get(file, [file])
+    return [str(source.relative_to(folder)) for source, target in objects.items()
+            if f"{file} " in target.with_suffix(".d").read_text().replace("\n", " \n")]
 
 
 def test(folder, objects, steps, kind):
@@ -98,7 +106,7 @@ def main():
             path.write_text(original.replace(text, replacement), encoding="utf-8")
             mutated = dict(objects)
             try:
-                for number_of_user, user in enumerate(HEADER_USERS.get(file, [file])):
+                for number_of_user, user in enumerate(users(folder, file, objects)):
                     mutated[folder / user] = compile_one(folder, folder / user,
                                                          f"mutated{number_of_user}")
             except SystemExit as failure:
