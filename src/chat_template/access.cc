@@ -168,6 +168,10 @@ Result<Value> SliceText(const MarkedText& text, const Value& begin, const Value&
 
 }  // namespace
 
+bool IsBuiltinName(const Value& object, std::string_view name) {
+  return HasMethod(object, name) || IsUnsupportedPythonAttribute(object, name);
+}
+
 Result<Value> GetAttribute(const Value& object, const MarkedText& name, Environment& env) {
   if (object.IsUndefined()) return InvalidArgument(object.why());
   KVCACHE_ASSIGN_OR_RETURN(Value own, BuiltinAttribute(object, name, env));

@@ -14,15 +14,46 @@ Result<Value> Interpreter::Evaluate(const Expression& expression) {
   return value;
 }
 
+Result<const Value*> Interpreter::Refer(const Expression& expression, Value& storage) {
+  KVCACHE_RETURN_IF_ERROR(At(expression.place, env_.budget.Spend(Budget::kStep)));
+  if (depth_ >= kMaxEvaluationDepth) return TooDeep(expression.place);
+  ++depth_;
+  auto value = ReferKind(expression, storage);
+  --depth_;
+  return value;
+}
+
+Result<const Value*> Interpreter::ReferKind(const Expression& expression, Value& storage) {
+  switch (expression.kind) {
+    case ExpressionKind::kConstant: return &expression.value;
+    case ExpressionKind::kName: return Name(expression, storage);
+    case ExpressionKind::kAttribute:
+    case ExpressionKind::kItem: return Member(expression, storage);
+    default: break;
+  }
+  KVCACHE_ASSIGN_OR_RETURN(storage, EvaluateKind(expression));
+  return &storage;
+}
+
+Result<bool> Interpreter::IsTrue(const Expression& expression) {
+  Value storage;
+  KVCACHE_ASSIGN_OR_RETURN(const Value* value, Refer(expression, storage));
+  return value->IsTruthy();
+}
+
 Result<Value> Interpreter::EvaluateKind(const Expression& expression) {
   switch (expression.kind) {
-    case ExpressionKind::kConstant: return expression.value;
-    case ExpressionKind::kName: return Name(expression);
+    case ExpressionKind::kConstant:
+    case ExpressionKind::kName:
+    case ExpressionKind::kAttribute:
+    case ExpressionKind::kItem: {
+      Value storage;
+      KVCACHE_ASSIGN_OR_RETURN(const Value* value, ReferKind(expression, storage));
+      return value == &storage ? std::move(storage) : Value(*value);
+    }
     case ExpressionKind::kList:
     case ExpressionKind::kTuple: return Items(expression);
     case ExpressionKind::kDict: return DictLiteral(expression);
-    case ExpressionKind::kAttribute:
-    case ExpressionKind::kItem: return Member(expression);
     case ExpressionKind::kSlice: return Slice(expression);
     case ExpressionKind::kCall: return Call(expression);
     case ExpressionKind::kFilter: return Filter(expression, nullptr);
@@ -32,8 +63,8 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression) {
     case ExpressionKind::kBinary: return Binary(expression);
     case ExpressionKind::kCompare: return Compare(expression);
     case ExpressionKind::kNot: {
-      KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.parts[0]));
-      return Value::Bool(!value.IsTruthy());
+      KVCACHE_ASSIGN_OR_RETURN(const bool holds, IsTrue(*expression.parts[0]));
+      return Value::Bool(!holds);
     }
     case ExpressionKind::kAnd:
     case ExpressionKind::kOr: return AndOr(expression);
@@ -42,11 +73,12 @@ Result<Value> Interpreter::EvaluateKind(const Expression& expression) {
   return Status(StatusCode::kInternal, "the expression has an unknown kind");
 }
 
-Result<Value> Interpreter::Name(const Expression& expression) {
+Result<const Value*> Interpreter::Name(const Expression& expression, Value& storage) {
   for (Scope* scope = scope_.get(); scope != nullptr; scope = scope->parent.get()) {
-    if (const Value* found = scope->Find(expression.symbol)) return *found;
+    if (const Value* found = scope->Find(expression.symbol)) return found;
   }
-  return Value::Missing(StrCat(Quoted(expression.name), " is undefined"));
+  storage = Value::Missing(StrCat(Quoted(expression.name), " is undefined"));
+  return &storage;
 }
 
 Result<Value> Interpreter::Items(const Expression& expression) {
@@ -71,13 +103,22 @@ Result<Value> Interpreter::DictLiteral(const Expression& expression) {
   return MakeDict(std::move(dict));
 }
 
-Result<Value> Interpreter::Member(const Expression& expression) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value object, Evaluate(*expression.parts[0]));
-  if (expression.kind == ExpressionKind::kAttribute) {
-    return At(expression.place, GetAttribute(object, expression.value.text(), env_));
+Result<const Value*> Interpreter::Member(const Expression& expression, Value& storage) {
+  KVCACHE_ASSIGN_OR_RETURN(const Value* object, Refer(*expression.parts[0], storage));
+  const bool is_item = expression.kind == ExpressionKind::kItem;
+  Value key_storage;
+  const Value* key = &expression.value;
+  if (is_item) {
+    KVCACHE_ASSIGN_OR_RETURN(key, Refer(*expression.parts[1], key_storage));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const Value key, Evaluate(*expression.parts[1]));
-  return At(expression.place, GetItem(object, key, env_));
+  const bool is_plain =
+      object->IsDict() && key->IsText() && (is_item || !IsBuiltinName(*object, key->bytes()));
+  const Value* item = is_plain ? object->dict().Find(key->bytes()) : nullptr;
+  if (item != nullptr) return item;
+  KVCACHE_ASSIGN_OR_RETURN(
+      storage, At(expression.place, is_item ? GetItem(*object, *key, env_)
+                                            : GetAttribute(*object, key->text(), env_)));
+  return &storage;
 }
 
 Result<Value> Interpreter::Slice(const Expression& expression) {
@@ -162,19 +203,21 @@ Result<Value> Interpreter::Filter(const Expression& expression, const Value* inp
 }
 
 Result<Value> Interpreter::Test(const Expression& expression) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*expression.parts[0]));
+  Value storage;
+  KVCACHE_ASSIGN_OR_RETURN(const Value* value, Refer(*expression.parts[0], storage));
   KVCACHE_ASSIGN_OR_RETURN(const Arguments arguments, EvaluateArguments(expression));
   KVCACHE_ASSIGN_OR_RETURN(
-      const bool passes, At(expression.place, ApplyTest(expression.name, value, arguments, env_)));
+      const bool passes, At(expression.place, ApplyTest(expression.name, *value, arguments, env_)));
   return Value::Bool(passes);
 }
 
 Result<Value> Interpreter::Concat(const Expression& expression) {
   MarkedText text;
   for (const ExpressionPtr& part : expression.parts) {
-    KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*part));
+    Value storage;
+    KVCACHE_ASSIGN_OR_RETURN(const Value* value, Refer(*part, storage));
     KVCACHE_ASSIGN_OR_RETURN(const MarkedText more,
-                             At(expression.place, TextOf(value, env_.budget)));
+                             At(expression.place, TextOf(*value, env_.budget)));
     KVCACHE_RETURN_IF_ERROR(At(expression.place, text.Extend(more, env_.budget)));
   }
   return Value(std::move(text));
@@ -195,9 +238,10 @@ Result<Value> Interpreter::Unary(const Expression& expression) {
 }
 
 Result<Value> Interpreter::Binary(const Expression& expression) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value a, Evaluate(*expression.parts[0]));
-  KVCACHE_ASSIGN_OR_RETURN(const Value b, Evaluate(*expression.parts[1]));
-  return At(expression.place, Operate(expression.name, a, b, env_.budget));
+  Value storage[2];
+  KVCACHE_ASSIGN_OR_RETURN(const Value* a, Refer(*expression.parts[0], storage[0]));
+  KVCACHE_ASSIGN_OR_RETURN(const Value* b, Refer(*expression.parts[1], storage[1]));
+  return At(expression.place, Operate(expression.name, *a, *b, env_.budget));
 }
 
 Result<bool> Interpreter::CompareTwo(const std::string& name, const Value& a, const Value& b) {
@@ -217,13 +261,15 @@ Result<bool> Interpreter::CompareTwo(const std::string& name, const Value& a, co
 }
 
 Result<Value> Interpreter::Compare(const Expression& expression) {
-  KVCACHE_ASSIGN_OR_RETURN(Value left, Evaluate(*expression.parts[0]));
+  Value storage[2];
+  KVCACHE_ASSIGN_OR_RETURN(const Value* left, Refer(*expression.parts[0], storage[0]));
   for (std::size_t i = 0; i < expression.names.size(); ++i) {
-    KVCACHE_ASSIGN_OR_RETURN(Value right, Evaluate(*expression.parts[i + 1]));
+    Value& free = storage[(i + 1) % 2];
+    KVCACHE_ASSIGN_OR_RETURN(const Value* right, Refer(*expression.parts[i + 1], free));
     KVCACHE_ASSIGN_OR_RETURN(const bool holds,
-                             At(expression.place, CompareTwo(expression.names[i], left, right)));
+                             At(expression.place, CompareTwo(expression.names[i], *left, *right)));
     if (!holds) return Value::Bool(false);
-    left = std::move(right);
+    left = right;
   }
   return Value::Bool(true);
 }
@@ -235,8 +281,8 @@ Result<Value> Interpreter::AndOr(const Expression& expression) {
 }
 
 Result<Value> Interpreter::Conditional(const Expression& expression) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value condition, Evaluate(*expression.parts[0]));
-  if (condition.IsTruthy()) return Evaluate(*expression.parts[1]);
+  KVCACHE_ASSIGN_OR_RETURN(const bool condition, IsTrue(*expression.parts[0]));
+  if (condition) return Evaluate(*expression.parts[1]);
   if (expression.parts[2]) return Evaluate(*expression.parts[2]);
   return Value::Missing("the condition of an inline if without else is false");
 }

@@ -107,16 +107,17 @@ Status Interpreter::Emit(const MarkedText& text, Place place) {
 }
 
 Status Interpreter::Print(const Statement& statement) {
-  KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*statement.expression));
-  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(value, env_.budget)));
+  Value storage;
+  KVCACHE_ASSIGN_OR_RETURN(const Value* value, Refer(*statement.expression, storage));
+  KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(*value, env_.budget)));
   return Emit(text, statement.place);
 }
 
 Result<Interpreter::Flow> Interpreter::If(const Statement& statement) {
   for (const Branch& branch : statement.branches) {
     if (branch.condition) {
-      KVCACHE_ASSIGN_OR_RETURN(const Value value, Evaluate(*branch.condition));
-      if (!value.IsTruthy()) continue;
+      KVCACHE_ASSIGN_OR_RETURN(const bool holds, IsTrue(*branch.condition));
+      if (!holds) continue;
     }
     return Execute(branch.body);
   }
@@ -141,8 +142,8 @@ class Interpreter::FilteredItems final : public Generator {
       if (!item) return item;
       const NestedScope nested(interpreter_.scope_, scope_);
       KVCACHE_RETURN_IF_ERROR(interpreter_.Assign(*statement_.target, *item));
-      KVCACHE_ASSIGN_OR_RETURN(const Value holds, interpreter_.Evaluate(*statement_.condition));
-      if (holds.IsTruthy()) return item;
+      KVCACHE_ASSIGN_OR_RETURN(const bool holds, interpreter_.IsTrue(*statement_.condition));
+      if (holds) return item;
     }
   }
 

@@ -77,10 +77,15 @@ class Interpreter {
   // ---- Expressions (evaluate.cc) ----
   Result<Value> Evaluate(const Expression& expression);
   Result<Value> EvaluateKind(const Expression& expression);
-  Result<Value> Name(const Expression& expression);
+  // Returns the value without a copy if it is a constant, a variable, or an item of a dict of those;
+  // else a pointer to `storage`. It is valid while `storage` lives and no statement runs.
+  Result<const Value*> Refer(const Expression& expression, Value& storage);
+  Result<const Value*> ReferKind(const Expression& expression, Value& storage);
+  Result<const Value*> Name(const Expression& expression, Value& storage);
+  Result<const Value*> Member(const Expression& expression, Value& storage);
+  Result<bool> IsTrue(const Expression& expression);
   Result<Value> Items(const Expression& expression);
   Result<Value> DictLiteral(const Expression& expression);
-  Result<Value> Member(const Expression& expression);
   Result<Value> Slice(const Expression& expression);
   Result<Value> Call(const Expression& expression);
   Result<Value> Filter(const Expression& expression, const Value* input);

@@ -34,6 +34,9 @@ struct JsonStyle {
 // Returns the value as JSON. Strings keep the origin of their bytes; all other bytes are foreign.
 Result<MarkedText> JsonOf(const Value& value, const JsonStyle& style, Budget& budget);
 
+// Returns whether object.name is a method, or an attribute of Python that is not supported. Items of a dict with
+// such a name are not its attributes.
+bool IsBuiltinName(const Value& object, std::string_view name);
 // Return object.name and object[key]: a method, an attribute or an item; undefined if there is
 // none. Errors: the object is undefined; an attribute that is not supported.
 Result<Value> GetAttribute(const Value& object, const MarkedText& name, Environment& env);

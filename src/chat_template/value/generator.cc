@@ -1,5 +1,7 @@
 #include "chat_template/value/generator.h"
 
+#include <utility>
+
 #include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/value/environment.h"
@@ -94,8 +96,10 @@ Result<std::vector<Value>> Iterate(const Value& value, Environment& env) {
 }
 
 Result<bool> Loop::Advance(Environment& env) {
-  KVCACHE_ASSIGN_OR_RETURN(std::optional<Value> next, Peek(env));
-  next_.reset();
+  std::optional<Value> next = std::exchange(next_, std::nullopt);
+  if (!next) {
+    KVCACHE_ASSIGN_OR_RETURN(next, items_->Next(env));
+  }
   if (!next) return false;
   if (index_ > 0) previous_ = std::move(current_);
   current_ = std::move(*next);

@@ -61,7 +61,9 @@ class Converter {
 
   Result<Value> Object(const ordered_json& json, int level) {
     Dict dict;
-    for (const auto& [name, element] : json.items()) {
+    for (auto it = json.begin(); it != json.end(); ++it) {  // items() would copy each key
+      const std::string& name = it.key();
+      const ordered_json& element = it.value();
       const bool is_role = roles_ == Roles::kKnownAreTrusted && level == 1 && name == "role" &&
                            element.is_string() &&
                            IsKnownRole(element.get_ref<const std::string&>());
