@@ -209,8 +209,8 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* bytes, std::size_t siz
   } catch (const ordered_json::exception&) {
     return 0;  // a member has another type than expected
   }
-  const auto text = parsed->Render(input, kWork);
-  const auto again = parsed->Render(input, kWork);
+  const auto text = parsed->Render(input, {.work = kWork, .seconds = 0.0});
+  const auto again = parsed->Render(input, {.work = kWork, .seconds = 0.0});
   Check(text.ok() == again.ok());
   if (!text.ok()) {
     Check(text.status().message() == again.status().message());

@@ -2,11 +2,7 @@
 //
 //   thoughts.begin  the model thinks  thoughts.end
 //   text
-//   section_begin
-//     call_begin name name_end arguments call_end
-//     separator
-//     call_begin name name_end arguments call_end
-//   section_end
+//   section_begin  calls  section_end
 //   text
 //
 // Each marker may be empty. White space beside markers belongs to nothing.
@@ -24,23 +20,16 @@ namespace kvcache {
 
 // How the name and the arguments of a call are written.
 enum class CallForm : std::uint8_t {
-  kNone,        // the model calls no tools, or nobody knows how
-  kObject,      // {"name": "f", "arguments": {"a": 1}}, or an array of such objects
-  kNamed,       // f{"a": 1}
-  kParameters,  // f<parameter=a>1</parameter>
-  kPython,      // f(a=1), or a list of such calls
-  kBraces,      // f{a:1}, with strings between marks of their own
+  kNone,    // the model calls no tools, or nobody knows how
+  kObject,  // {"name": "f", "arguments": {"a": 1}}, or an array of such objects
 };
 
 struct CallSyntax {
   CallForm form = CallForm::kNone;
   std::string section_begin{}, section_end{};  // around all calls
-  std::string call_begin{}, call_end{};        // around each call
-  std::string name_end{};                      // behind the name
-  // kObject: the keys of the name, of the arguments and of the call's id.
-  std::vector<std::string> name_keys{"name"}, argument_keys{"arguments", "parameters"};
-  // Returns whether calls stand in the text without a marker: then only calls of offered tools are calls.
-  bool bare() const { return section_begin.empty() && call_begin.empty(); }
+
+  // Returns whether calls stand in the text without a marker. Then only calls of offered tools are calls.
+  bool bare() const { return section_begin.empty(); }
 };
 
 struct ThoughtSyntax {
