@@ -83,6 +83,8 @@ bool IsPythonSpace(std::uint32_t c) {
 std::size_t FindText(std::string_view text, std::string_view wanted, std::size_t from) {
   if (from > text.size()) return std::string_view::npos;
   if (wanted.empty()) return from;
+  // memmem takes no null pointer, which an empty text may have.
+  if (wanted.size() > text.size() - from) return std::string_view::npos;
   const void* at = memmem(text.data() + from, text.size() - from, wanted.data(), wanted.size());
   if (at == nullptr) return std::string_view::npos;
   return static_cast<std::size_t>(static_cast<const char*>(at) - text.data());
