@@ -3,7 +3,8 @@
 
 # Layers whose speed is not that of the model. The presets for development optimise them less, which takes three
 # quarters of the time.
-set(KVCACHE_COLD_LAYERS app app/serve chat_template convert dialect gguf grammar inspect model_store replay safetensors server)
+set(KVCACHE_COLD_LAYERS app app/serve chat_template convert dialect dialect/grammar gguf grammar inspect json model_store
+    replay safetensors server)
 set(KVCACHE_COLD_OPTIONS "" CACHE STRING "Further options of layers whose speed matters little")
 
 set(KVCACHE_WARNINGS -Wall -Wextra -Wshadow -Wconversion -Wno-sign-conversion)

@@ -8,7 +8,7 @@
 
 #include "chat_template/chat_template.h"
 #include "engine/chat/conversation_text.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "fuzz_input.h"
 
 namespace kvcache {

@@ -5,7 +5,7 @@
 #include <string>
 #include <string_view>
 
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "fuzz_input.h"
 #include "json_mutator.h"
 #include "server/api/ollama/models.h"

@@ -4,7 +4,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache {
 namespace {

@@ -1,7 +1,7 @@
 #include "dialect/call_writer.h"
 
 #include "dialect/scan.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache {
 namespace {

@@ -8,7 +8,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "replay/line_reader.h"
 
 namespace kvcache {

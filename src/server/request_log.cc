@@ -6,7 +6,7 @@
 #include <utility>
 
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "server/request/fields.h"
 
 namespace kvcache::server {

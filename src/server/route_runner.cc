@@ -5,7 +5,7 @@
 #include <variant>
 #include <vector>
 
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "server/request/pictures.h"
 
 namespace kvcache::server {

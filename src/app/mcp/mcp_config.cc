@@ -5,7 +5,7 @@
 #include "app/terminal/terminal.h"
 #include "base/errors.h"
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache::app {
 namespace {

@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/chat/conversation_text.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache {
 namespace {

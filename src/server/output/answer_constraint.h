@@ -12,7 +12,7 @@
 #include <string_view>
 #include <vector>
 
-#include "dialect/call_grammar.h"
+#include "dialect/grammar/call_grammar.h"
 #include "grammar/grammar.h"
 #include "grammar/token_mask.h"
 #include "kvcache_engine/scheduler.h"

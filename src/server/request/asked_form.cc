@@ -6,7 +6,7 @@
 #include <vector>
 
 #include "base/strings.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache::server {
 namespace {

@@ -11,7 +11,7 @@
 #include "base/fnv.h"
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 #include "server/output/closable_json.h"
 
 namespace kvcache::server {

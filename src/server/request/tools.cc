@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 namespace kvcache::server {
 namespace {

@@ -1,4 +1,4 @@
-#include "dialect/argument_grammar.h"
+#include "dialect/grammar/argument_grammar.h"
 
 #include <algorithm>
 #include <string>
@@ -7,7 +7,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "dialect/call_grammar.h"
+#include "dialect/grammar/call_grammar.h"
 #include "grammar/schema/json_schema.h"
 #include "grammar/schema/keywords.h"
 

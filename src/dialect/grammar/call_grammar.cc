@@ -1,4 +1,4 @@
-#include "dialect/call_grammar.h"
+#include "dialect/grammar/call_grammar.h"
 
 #include <string>
 #include <utility>
@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "dialect/argument_grammar.h"
+#include "dialect/grammar/argument_grammar.h"
 
 namespace kvcache {
 namespace {

@@ -1,4 +1,4 @@
-#include "engine/chat/json_text.h"
+#include "json/json_text.h"
 
 #include <array>
 #include <nlohmann/json.hpp>
