@@ -142,7 +142,7 @@ bool CallReader::Enter(std::string_view& text) {
   return Fail();
 }
 
-std::size_t CallReader::EndOfName(std::string_view text, bool last) const {
+std::size_t CallReader::EndOfName(std::string_view text) const {
   if (syntax_.form == CallForm::kPython) {
     const auto* const end = std::find_if_not(text.begin(), text.end(), IsNameCharacter);
     return end == text.end() ? std::string_view::npos
@@ -154,13 +154,12 @@ std::size_t CallReader::EndOfName(std::string_view text, bool last) const {
       text, {syntax_.name_end, syntax_.call_end, syntax_.section_end, syntax_.parameter_begin});
   // A marker in the middle of the name is the id's.
   if (end <= found.certain && end != text.npos) return end;
-  if (found.at != text.npos) return found.at;
-  return last && found.certain == text.size() ? text.npos : text.npos;
+  return found.at;
 }
 
 bool CallReader::InName(std::string_view& text, bool last, std::vector<AnswerPart>* parts) {
   if (syntax_.name_end.empty() || syntax_.form == CallForm::kPython) SkipSpaces(text);
-  const std::size_t end = EndOfName(text, last);
+  const std::size_t end = EndOfName(text);
   if (end == std::string_view::npos) {
     if (text.size() > kMaxName) return Fail();
     return false;

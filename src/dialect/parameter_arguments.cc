@@ -32,7 +32,7 @@ Kind KindOf(const Json* schema, const std::string& name) {
 
 // Returns a value that is no string for sure as JSON.
 std::string JsonOf(const std::string& text) {
-  const std::string word(Trimmed(text));
+  std::string word(Trimmed(text));
   if (word == "True" || word == "False") return word == "True" ? "true" : "false";
   if (word == "None") return "null";
   if (Json::accept(word)) return word;

@@ -344,8 +344,9 @@ void Adapt(const HistoryForm& history, Json& messages) {
         if (!arguments.is_string()) arguments = arguments.dump();
       }
     }
-    if (history.null_content && message.value("content", Json()) == "")
-      message["content"] = nullptr;
+    const Json content = message.value("content", Json());
+    const bool empty = content.is_string() && content.get_ref<const std::string&>().empty();
+    if (history.null_content && empty) message["content"] = nullptr;
   }
 }
 
