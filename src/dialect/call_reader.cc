@@ -65,7 +65,7 @@ CallReader::Outcome CallReader::Read(std::string_view& text, bool last,
 bool CallReader::Step(std::string_view& text, bool last, std::vector<AnswerPart>* parts) {
   switch (state_) {
     case State::kOpen: return AtOpen(text, last);
-    case State::kName: return InName(text, last, parts);
+    case State::kName: return InName(text, parts);
     case State::kObject: return InObject(text, last, parts);
     case State::kArguments: return InArguments(text, last, parts);
     case State::kTail: return AtTail(text, last);
@@ -157,7 +157,7 @@ std::size_t CallReader::EndOfName(std::string_view text) const {
   return found.at;
 }
 
-bool CallReader::InName(std::string_view& text, bool last, std::vector<AnswerPart>* parts) {
+bool CallReader::InName(std::string_view& text, std::vector<AnswerPart>* parts) {
   if (syntax_.name_end.empty() || syntax_.form == CallForm::kPython) SkipSpaces(text);
   const std::size_t end = EndOfName(text);
   if (end == std::string_view::npos) {

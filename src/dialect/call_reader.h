@@ -46,7 +46,7 @@ class CallReader {
   bool Step(std::string_view& text, bool last, std::vector<AnswerPart>* parts);
   bool AtOpen(std::string_view& text, bool last);
   bool Enter(std::string_view& text);
-  bool InName(std::string_view& text, bool last, std::vector<AnswerPart>* parts);
+  bool InName(std::string_view& text, std::vector<AnswerPart>* parts);
   std::size_t EndOfName(std::string_view text) const;
   bool InObject(std::string_view& text, bool last, std::vector<AnswerPart>* parts);
   bool AtKey(std::string_view& text, std::vector<AnswerPart>* parts);
