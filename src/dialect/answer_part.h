@@ -3,6 +3,7 @@
 // Thread safety: plain data.
 #pragma once
 
+#include <cstddef>
 #include <cstdint>
 #include <nlohmann/json.hpp>
 #include <string>
@@ -33,6 +34,13 @@ struct ToolCall {
   std::string name{};
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
   std::string id{};  // that the model wrote; empty: none
+
+  // Returns the id if it tells the calls of a conversation apart, else nothing. Short ones are numbers that each answer
+  // begins anew.
+  std::string OwnId() const {
+    constexpr std::size_t kShort = 8;
+    return id.size() > kShort ? id : std::string();
+  }
 };
 
 struct AnswerPart {

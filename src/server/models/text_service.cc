@@ -5,18 +5,14 @@
 #include <ctime>
 #include <exception>
 #include <mutex>
-#include <optional>
 #include <span>
 #include <thread>
 #include <utility>
 
 #include "base/strings.h"
-#include "chat_template/chat_format.h"
-#include "dialect/recognise.h"
+#include "dialect/model_dialect.h"
 #include "server/models/pin_book.h"
 #include "server/output/text_writer.h"
-#include "server/request/call_history.h"
-#include "server/request/tools.h"
 
 namespace kvcache::server {
 namespace {
@@ -32,43 +28,13 @@ std::tm LocalTime() {
   return local;
 }
 
-// Returns whether the template's variables say that the model is to think; none: they say nothing.
-std::optional<bool> AsksForThoughts(const Json& variables) {
-  for (const char* const name : {"enable_thinking", "thinking"}) {
-    const Json value = variables.value(name, Json());
-    if (value.is_boolean()) return value.get<bool>();
-  }
-  const Json effort = variables.value("reasoning_effort", Json());
-  if (effort.is_string()) return effort != "none";
-  return std::nullopt;
-}
-
-// Returns whether a template lets the model think if nothing is said: told not to, it writes another prompt.
-bool ThinksUnasked(const ChatFormat& format, const ThoughtSyntax& thoughts) {
-  ChatInput input;
-  input.messages.push_back({{"role", "user"}, {"content", "question"}});
-  const auto unasked = format.Write(input);
-  input.variables["enable_thinking"] = false;
-  const auto without = format.Write(std::move(input));
-  return unasked.ok() && without.ok() && unasked->text != without->text &&
-         !EndsBehind(unasked->text, thoughts);
-}
-
 class Service final : public TextService {
  public:
-  Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ChatFormat format,
-          ChatFormat tool_format, Recognition known, std::int64_t max_running)
+  Service(Engine& engine, std::unique_ptr<Scheduler> scheduler, ModelDialect dialect,
+          std::int64_t max_running)
       : engine_(engine),
         scheduler_(std::move(scheduler)),
-        format_(std::move(format)),
-        tool_format_(std::move(tool_format)),
-        thoughts_(known.dialect.thoughts),
-        history_(std::move(known.history)),
-        dialect_(std::make_shared<const Dialect>(
-            BindDialect(std::move(known.dialect), engine.tokenizer()))),
-        id_form_(IdFormOf(tool_format_, *dialect_)),
-        reasons_(known.reasons),
-        thinks_unasked_(reasons_ && ThinksUnasked(format_, thoughts_)),
+        dialect_(std::move(dialect)),
         max_running_(max_running),
         started_(LocalTime()),
         pins_(scheduler_->prefixes(), max_pinned()),
@@ -81,21 +47,12 @@ class Service final : public TextService {
   }
 
   Result<Prompt> Render(ChatInput input) const override {
-    AnswerSyntax answer{.dialect = dialect_,
-                        .reasoning = reasons_,
-                        .calls = dialect_->has_calls() && !input.tools.is_null()};
-    AddOffered(input.tools, answer);
-    const bool thinks = AsksForThoughts(input.variables).value_or(thinks_unasked_);
-    KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
-    answer.opens_reasoning =
-        reasons_ && (written.open == OpenPart::kThoughts ||
-                     (written.open == OpenPart::kNone && EndsInside(written.text, thoughts_)));
-    // Thoughts come before a text, and never inside of it.
-    if (written.open == OpenPart::kText) answer.reasoning = false;
-    answer.may_reason = answer.reasoning && thinks && !EndsBehind(written.text, thoughts_);
+    input.now = started_;
+    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, dialect_.Write(std::move(input)));
+    ChatPrompt& written = own.written;
     Prompt prompt{.tokens = std::move(written.marked.tokens),
-                  .stops = format_.Stops(),
-                  .answer = std::move(answer),
+                  .stops = dialect_.Stops(),
+                  .answer = std::move(own.answer),
                   .begun = std::move(written.open_text),
                   .chat = true};
     for (const TokenAnchor& anchor : written.marked.anchors) {
@@ -114,12 +71,13 @@ class Service final : public TextService {
   }
 
   Result<std::string> RenderText(ChatInput input) const override {
-    KVCACHE_ASSIGN_OR_RETURN(ChatPrompt written, Write(std::move(input)));
-    return std::move(written.text);
+    input.now = started_;
+    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, dialect_.Write(std::move(input)));
+    return std::move(own.written.text);
   }
 
-  const SharedDialect& dialect() const override { return dialect_; }
-  bool reasons() const override { return reasons_; }
+  const SharedDialect& dialect() const override { return dialect_.dialect(); }
+  bool reasons() const override { return dialect_.reasons(); }
 
   Result<Prompt> Encode(std::string_view text) const override {
     KVCACHE_ASSIGN_OR_RETURN(auto tokens, engine_.Tokenize(text));
@@ -235,13 +193,13 @@ class Service final : public TextService {
   Result<std::shared_ptr<FormConstraint>> Constrain(const TextRequest& request, bool is_new) {
     AnswerForm form = request.form;
     if (form == nullptr) return std::shared_ptr<FormConstraint>();
-    std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_, *dialect_); });
+    std::call_once(table_made_, [this] { table_ = MakeTokenTable(engine_, *dialect()); });
     const AnswerSyntax& answer = request.prompt.answer;
     std::optional<Thoughts> thoughts;
     if (answer.may_reason) thoughts = Thoughts::kMayBegin;
     if (answer.opens_reasoning) thoughts = Thoughts::kBegun;
     // A prompt that ends inside of a text has what the dialect writes before it.
-    const bool inside = dialect_->calls.form == CallForm::kChannels && !answer.reasoning;
+    const bool inside = dialect()->calls.form == CallForm::kChannels && !answer.reasoning;
     if (answer.dialect != nullptr && !inside) {
       KVCACHE_ASSIGN_OR_RETURN(form, forms_.Of(form, thoughts, *answer.dialect));
     }
@@ -360,14 +318,6 @@ class Service final : public TextService {
 
   static Status Stopping() { return {StatusCode::kCancelled, "the server is stopping"}; }
 
-  Result<ChatPrompt> Write(ChatInput input) const {
-    input.now = started_;
-    RewriteIds(id_form_, dialect_->calls.name_prefix, input.messages);
-    Adapt(history_, input.messages);
-    const ChatFormat& format = input.tools.is_null() ? format_ : tool_format_;
-    return format.Write(std::move(input));
-  }
-
   void AddTask(std::function<void()> task) {
     {
       const std::lock_guard lock(mutex_);
@@ -406,14 +356,7 @@ class Service final : public TextService {
 
   Engine& engine_;
   std::unique_ptr<Scheduler> scheduler_;
-  ChatFormat format_;
-  ChatFormat tool_format_;        // writes prompts with tools
-  const ThoughtSyntax thoughts_;  // as the template writes it
-  const HistoryForm history_;
-  const SharedDialect dialect_;
-  const IdForm id_form_;
-  const bool reasons_;
-  const bool thinks_unasked_;
+  const ModelDialect dialect_;
   const std::int64_t max_running_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;
@@ -441,18 +384,12 @@ Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int6
                ? ChatFormat::ForModel(engine.file(), engine.tokenizer(), tools)
                : ChatFormat::FromSource(chat_template, "the model's TEMPLATE", engine.tokenizer());
   };
-  KVCACHE_ASSIGN_OR_RETURN(auto format, make_format(ToolUse::kNone));
-  KVCACHE_ASSIGN_OR_RETURN(auto tool_format, make_format(ToolUse::kTools));
-  const auto recognise = [&]() -> Result<Recognition> {
-    if (dialect.empty()) return RecogniseDialect(tool_format, engine.tokenizer());
-    return RecogniseAs(dialect, tool_format, engine.tokenizer());
-  };
-  KVCACHE_ASSIGN_OR_RETURN(Recognition known, recognise());
+  KVCACHE_ASSIGN_OR_RETURN(ModelDialect own,
+                           ModelDialect::Make(make_format, engine.tokenizer(), dialect));
   options.use_engine_drafts = true;
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
-  return std::unique_ptr<TextService>(new Service(engine, std::move(scheduler), std::move(format),
-                                                  std::move(tool_format), std::move(known),
-                                                  max_running));
+  return std::unique_ptr<TextService>(
+      new Service(engine, std::move(scheduler), std::move(own), max_running));
 }
 
 }  // namespace kvcache::server

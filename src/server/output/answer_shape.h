@@ -28,11 +28,10 @@ struct Answer {
   std::vector<AnsweredCall> calls{};
 };
 
-// Returns the id of a call: the model's, if it tells the calls of a conversation apart. Short ones are numbers that
-// each answer begins anew.
+// Returns the id of a call: the model's own, or a new one.
 inline std::string CallId(const ToolCall& call, std::string_view prefix) {
-  constexpr std::size_t kShort = 8;
-  return call.id.size() > kShort ? call.id : NewId(prefix);
+  const std::string own = call.OwnId();
+  return own.empty() ? NewId(prefix) : own;
 }
 
 // Returns an event of a stream.

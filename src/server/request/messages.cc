@@ -4,7 +4,6 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "server/request/call_history.h"
 #include "server/request/pictures.h"
 
 namespace kvcache::server {
@@ -61,7 +60,7 @@ void NameThoughts(Json& message) {
   }
 }
 
-// Templates print arguments as JSON, so texts become what they say.
+// Checks calls, and removes an empty list of them.
 Status ReadCalls(Json& message, const std::string& name) {
   const auto found = message.find("tool_calls");
   if (found == message.end()) return Status::Ok();
@@ -73,13 +72,12 @@ Status ReadCalls(Json& message, const std::string& name) {
       InvalidArgument(StrCat("the 'tool_calls' of ", name,
                              " must be an array of objects with a 'function' that has a 'name'"));
   if (!found->is_array()) return wrong;
-  for (Json& call : *found) {
+  for (const Json& call : *found) {
     if (!call.is_object() || !call.contains("function") || !call["function"].is_object()) {
       return wrong;
     }
-    Json& function = call["function"];
+    const Json& function = call["function"];
     if (!function.contains("name") || !function["name"].is_string()) return wrong;
-    function["arguments"] = CallArguments(function.value("arguments", Json()));
   }
   return Status::Ok();
 }
@@ -121,7 +119,6 @@ Result<Json> ReadMessages(const Json& messages) {
     KVCACHE_RETURN_IF_ERROR(ReadCalls(message, name));
     read.push_back(std::move(message));
   }
-  CompleteCalls(read);
   return read;
 }
 

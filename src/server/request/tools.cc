@@ -6,7 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "chat_template/chat_format.h"
+#include "dialect/model_dialect.h"
 #include "json/json_text.h"
 
 namespace kvcache::server {
@@ -218,14 +218,6 @@ Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer) {
   if (form.ok()) return form;
   return InvalidArgument("the tools beside the form of the answer cannot be enforced: " +
                          form.status().message());
-}
-
-void AddOffered(const Json& tools, AnswerSyntax& answer) {
-  for (const Json& tool : tools) {
-    const Json& function = tool["function"];
-    answer.tools.push_back(
-        {.name = function["name"], .parameters = function.value("parameters", Json())});
-  }
 }
 
 void SetCalls(const Tools& tools, AnswerSyntax& answer) {

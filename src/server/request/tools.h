@@ -29,8 +29,6 @@ struct Tools {
 // kInvalidArgument if the grammar of both cannot be made.
 Result<AnswerForm> FormOf(const Tools& tools, const AnswerForm& answer);
 
-// Adds tools of a request, as Tools::list, to what the parser of an answer knows.
-void AddOffered(const Json& tools, AnswerSyntax& answer);
 // Sets what the parser of an answer knows of its tools.
 void SetCalls(const Tools& tools, AnswerSyntax& answer);
 

@@ -6,11 +6,11 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "server/output/closable_json.h"
+#include "dialect/call_history.h"
+#include "json/closable_json.h"
 #include "server/output/delivery.h"
 #include "server/output/stamps.h"
 #include "server/request/asked_form.h"
-#include "server/request/call_history.h"
 #include "server/request/model_defaults.h"
 #include "server/request/pictures.h"
 #include "server/request/request_sampling.h"
@@ -365,7 +365,6 @@ Result<ChatInput> ReadConversation(const Json& body, const Fields& fields, const
   KVCACHE_RETURN_IF_ERROR(conversation.MarkEnd(body));
   ChatInput input;
   input.messages = conversation.Take();
-  CompleteCalls(input.messages);
   marks = conversation.TakeMarks();
   return input;
 }

@@ -8,7 +8,7 @@
 #include <string>
 #include <string_view>
 
-namespace kvcache::server {
+namespace kvcache {
 
 class ClosableJson {
  public:
@@ -33,4 +33,4 @@ class ClosableJson {
   int escaped_ = 0;         // characters of an escape sequence that are to come
 };
 
-}  // namespace kvcache::server
+}  // namespace kvcache

@@ -1,4 +1,4 @@
-#include "server/request/call_history.h"
+#include "dialect/call_history.h"
 
 #include <gtest/gtest.h>
 
@@ -6,10 +6,10 @@
 #include <utility>
 #include <vector>
 
-#include "server/request/messages.h"
-
-namespace kvcache::server {
+namespace kvcache {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 TEST(CallHistory, ArgumentsAreAnObject) {
   const std::pair<Json, Json> cases[] = {
@@ -75,11 +75,10 @@ TEST(CallHistory, ResultsHaveTheNamesAndIdsOfTheirCalls) {
        {{"other", "x"}, {"g", "y"}}},
   };
   for (const Case& each : cases) {
-    const auto read =
-        ReadMessages(Conversation(each.ids[0], each.ids[1], each.results[0], each.results[1]));
-    ASSERT_TRUE(read.ok()) << read.status().message();
+    Json messages = Conversation(each.ids[0], each.ids[1], each.results[0], each.results[1]);
+    CompleteCalls(messages);
     for (std::size_t i = 0; i < 2; ++i) {
-      const Json& message = (*read)[2 + i];
+      const Json& message = messages[2 + i];
       EXPECT_EQ(message["name"], each.wanted[i][0]) << each.what;
       EXPECT_EQ(message["tool_call_id"], each.wanted[i][1]) << each.what;
     }
@@ -93,10 +92,9 @@ TEST(CallHistory, IdsTakeTheFormOfTheTemplate) {
     Json second = result;
     first["tool_call_id"] = given[1];
     second["tool_call_id"] = given[0];
-    auto read = ReadMessages(Conversation(given[0], given[1], first, second));
-    EXPECT_TRUE(read.ok()) << read.status().message();
-    RewriteIds(form, "functions.", *read);
-    const Json& messages = *read;
+    Json messages = Conversation(given[0], given[1], first, second);
+    CompleteCalls(messages);
+    RewriteIds(form, "functions.", messages);
     const Json& calls = messages[1]["tool_calls"];
     EXPECT_EQ(messages[2]["tool_call_id"], calls[1]["id"]);
     EXPECT_EQ(messages[3]["tool_call_id"], calls[0]["id"]);
@@ -118,21 +116,20 @@ TEST(CallHistory, IdsTakeTheFormOfTheTemplate) {
   }
 }
 
-TEST(CallHistory, ThoughtsOfEveryApiHaveOneName) {
-  const Json parts = Json::array(
-      {{{"type", "thinking"}, {"thinking", "hm"}}, {{"type", "text"}, {"text", "said"}}});
-  for (const Json& fields :
-       {Json({{"content", "said"}, {"reasoning_content", "hm"}}),
-        Json({{"content", "said"}, {"reasoning", "hm"}}),
-        Json({{"content", "said"}, {"thinking", "hm"}}), Json({{"content", parts}})}) {
-    Json message = {{"role", "assistant"}};
-    message.update(fields);
-    const auto read = ReadMessages(Json::array({{{"role", "user"}, {"content", "q"}}, message}));
-    ASSERT_TRUE(read.ok()) << read.status().message();
-    EXPECT_EQ((*read)[1]["reasoning_content"], "hm");
-    EXPECT_EQ((*read)[1]["content"], "said");
-  }
+TEST(CallHistory, WhatIsNoCallStays) {
+  Json messages = Json::parse(R"([7, {"role": "assistant", "tool_calls": "f"},
+      {"role": "assistant", "tool_calls": [{"function": {"name": "f"}}, 3]},
+      {"role": "tool", "content": "r"}, {"role": 1, "tool_calls": [null]}])");
+  const Json given = messages;
+  CompleteCalls(messages);
+  RewriteIds(IdForm::kNamed, "functions.", messages);
+  EXPECT_EQ(messages, given);
+}
+
+TEST(CallHistory, AnUnusedIdIsNotAmongThoseOfTheMessages) {
+  EXPECT_EQ(UnusedCallId(Json::array()), "call00001");
+  EXPECT_EQ(UnusedCallId(Conversation("call00003", "x", {}, {})), "call00004");
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache

@@ -1,11 +1,11 @@
-#include "server/output/closable_json.h"
+#include "json/closable_json.h"
 
 #include <gtest/gtest.h>
 
 #include <nlohmann/json.hpp>
 #include <string>
 
-namespace kvcache::server {
+namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;
@@ -57,4 +57,4 @@ TEST(ClosableJson, BeginsAnewBehindTheEnd) {
 }
 
 }  // namespace
-}  // namespace kvcache::server
+}  // namespace kvcache

@@ -4,16 +4,15 @@
 #pragma once
 
 #include <cstdint>
+#include <nlohmann/json.hpp>
+#include <string>
 #include <string_view>
 
 #include "dialect/dialect.h"
-#include "server/request/fields.h"
 
 namespace kvcache {
-class ChatFormat;
-}
 
-namespace kvcache::server {
+class ChatFormat;
 
 // The ids of calls that a template writes.
 enum class IdForm : std::uint8_t {
@@ -25,14 +24,18 @@ enum class IdForm : std::uint8_t {
 IdForm IdFormOf(const ChatFormat& format, const Dialect& dialect);
 // Gives calls and their results ids of a form, the same in every turn, where clients have others. `prefix`: before the
 // name of a tool. REQUIRES: CompleteCalls.
-void RewriteIds(IdForm form, std::string_view prefix, Json& messages);
+void RewriteIds(IdForm form, std::string_view prefix, nlohmann::ordered_json& messages);
 
 // Returns the arguments of a call as templates read them: an object also from null, from the text of an object, and
 // from one that a limit cut off. Any other text stays.
-Json CallArguments(Json arguments);
+nlohmann::ordered_json CallArguments(nlohmann::ordered_json arguments);
 
-// Gives calls without an id one, and results of tools the id and the name of their call. A result without an id is of
-// the first call of its name, or of any name, that has no result yet. REQUIRES: messages for templates.
-void CompleteCalls(Json& messages);
+// Makes arguments objects, and gives calls without an id one, and results of tools the id and the name of their call. A
+// result without an id is of the first call of its name, or of any name, that has no result yet. What is no message or
+// no call stays.
+void CompleteCalls(nlohmann::ordered_json& messages);
 
-}  // namespace kvcache::server
+// Returns an id that no call of the messages has.
+std::string UnusedCallId(const nlohmann::ordered_json& messages);
+
+}  // namespace kvcache

@@ -1,9 +1,10 @@
-#include "server/request/call_history.h"
+#include "dialect/call_history.h"
 
 #include <algorithm>
 #include <cctype>
 #include <cstddef>
 #include <map>
+#include <set>
 #include <string>
 #include <utility>
 #include <vector>
@@ -11,11 +12,13 @@
 #include "base/fnv.h"
 #include "base/strings.h"
 #include "chat_template/chat_format.h"
+#include "json/closable_json.h"
 #include "json/json_text.h"
-#include "server/output/closable_json.h"
 
-namespace kvcache::server {
+namespace kvcache {
 namespace {
+
+using Json = nlohmann::ordered_json;
 
 constexpr std::size_t kNineSize = 9;
 
@@ -37,12 +40,31 @@ std::string NumberedId(std::size_t number) {
   return "call" + std::string(5 - std::min<std::size_t>(5, digits.size()), '0') + digits;
 }
 
+bool IsMessage(const Json& message, const char* role) {
+  return message.is_object() && TextOf(message, "role") == role;
+}
+
+bool IsCall(const Json& call) {
+  return call.is_object() && call.contains("function") && call["function"].is_object();
+}
+
+// Returns the calls of a message, if it has any and all are calls.
+Json* CallsOf(Json& message) {
+  if (!message.is_object()) return nullptr;
+  const auto found = message.find("tool_calls");
+  const bool calls = found != message.end() && found->is_array() &&
+                     std::all_of(found->begin(), found->end(), IsCall);
+  return calls ? &*found : nullptr;
+}
+
 // Returns the calls of an answer. `count`: those of the conversation so far.
 std::vector<OpenCall> NoteCalls(Json& calls, std::size_t& count) {
   std::vector<OpenCall> noted;
   for (Json& call : calls) {
     ++count;
     if (TextOf(call, "id").empty()) call["id"] = NumberedId(count);
+    Json& function = call["function"];
+    function["arguments"] = CallArguments(function.value("arguments", Json()));
     noted.push_back({.id = TextOf(call, "id"), .name = TextOf(call["function"], "name")});
   }
   return noted;
@@ -128,13 +150,26 @@ Json CallArguments(Json arguments) {
 }
 
 void CompleteCalls(Json& messages) {
+  if (!messages.is_array()) return;
   std::vector<OpenCall> calls;
   std::size_t count = 0;
   for (Json& message : messages) {
-    const auto found = message.find("tool_calls");
-    if (message["role"] == "assistant" && found != message.end()) calls = NoteCalls(*found, count);
-    if (message["role"] == "tool") CompleteResult(message, calls);
+    Json* const own = CallsOf(message);
+    if (own != nullptr && IsMessage(message, "assistant")) calls = NoteCalls(*own, count);
+    if (IsMessage(message, "tool")) CompleteResult(message, calls);
   }
+}
+
+std::string UnusedCallId(const Json& messages) {
+  std::set<std::string> used;
+  for (const Json& message : messages) {
+    const auto calls = message.find("tool_calls");
+    if (!message.is_object() || calls == message.end() || !calls->is_array()) continue;
+    for (const Json& call : *calls) used.insert(TextOf(call, "id"));
+  }
+  std::size_t number = used.size() + 1;
+  while (used.contains(NumberedId(number))) ++number;
+  return NumberedId(number);
 }
 
 IdForm IdFormOf(const ChatFormat& format, const Dialect& dialect) {
@@ -154,12 +189,12 @@ void RewriteIds(IdForm form, std::string_view prefix, Json& messages) {
   };
   std::size_t count = 0;
   for (Json& message : messages) {
-    if (const auto calls = message.find("tool_calls"); calls != message.end()) {
+    if (Json* const calls = CallsOf(message)) {
       if (form == IdForm::kNamed) named = NameCalls(prefix, *calls, count);
       for (Json& call : *calls) rewrite(call, "id");
     }
-    if (message["role"] == "tool") rewrite(message, "tool_call_id");
+    if (IsMessage(message, "tool")) rewrite(message, "tool_call_id");
   }
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache

@@ -1,9 +1,9 @@
-#include "server/output/closable_json.h"
+#include "json/closable_json.h"
 
 #include <cstring>
 #include <utility>
 
-namespace kvcache::server {
+namespace kvcache {
 
 std::string ClosableJson::Take(std::string_view piece) {
   for (const char c : piece) TakeByte(c);
@@ -65,4 +65,4 @@ void ClosableJson::Open(char c) {
   Pass();
 }
 
-}  // namespace kvcache::server
+}  // namespace kvcache
