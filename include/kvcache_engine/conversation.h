@@ -56,6 +56,8 @@ class Conversation {
 
   // Appends a message.
   void Add(std::string_view role, std::string_view content);
+  // Appends the result of a call: the call's id, the tool's name, and what the tool returned.
+  void AddToolResult(std::string_view id, std::string_view name, std::string_view text);
   // Removes the messages [begin, end). REQUIRES: begin <= end <= size().
   void Remove(std::size_t begin, std::size_t end);
   // Moves the messages from `begin` on into a conversation of their own, without tools and

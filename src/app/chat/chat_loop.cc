@@ -46,11 +46,11 @@ std::string Welcome(const Chat& chat) {
 
 class ChatLoop {
  public:
-  ChatLoop(Engine& engine, const RunFlags& flags, ChatFormat format, double load_ms,
+  ChatLoop(Engine& engine, const RunFlags& flags, ModelDialect dialect, double load_ms,
            std::int64_t kept_tokens)
       : engine_(engine),
         flags_(flags),
-        chat_(engine, std::move(format)),
+        chat_(engine, std::move(dialect)),
         load_ms_(load_ms),
         on_terminal_(StdinIsTerminal()),
         lines_(MakeLineEditor()) {
@@ -211,10 +211,10 @@ Status RunChat(Engine& engine, const RunFlags& flags, double load_ms) {
     return Unsupported(
         "a model with an encoder answers one text and does not chat: give it one with -p");
   }
-  auto format = flags.chat.Format(engine);
-  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
+  auto dialect = flags.chat.Dialect(engine);
+  if (!dialect.ok()) return AdviseOnTemplate(std::move(dialect).TakeStatus());
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t kept, flags.store.TokensBesideContext(engine));
-  Status status = ChatLoop(engine, flags, std::move(format).value(), load_ms, kept).Run();
+  Status status = ChatLoop(engine, flags, std::move(dialect).value(), load_ms, kept).Run();
   StoreFlags::Finish(engine);
   return status;
 }

@@ -105,9 +105,9 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
 }
 
 // Generates the answer to the one message `text`.
-Status AnswerOne(Engine& engine, const RunFlags& flags, ChatFormat format, const std::string& text,
-                 double load_ms) {
-  Chat chat(engine, std::move(format));
+Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
+                 const std::string& text, double load_ms) {
+  Chat chat(engine, std::move(dialect));
   KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.conversation()));
   std::istringstream unused(UnusedByTemplate(chat.format(), chat.conversation()));
   for (std::string line; std::getline(unused, line);) AddNote(line);
@@ -138,11 +138,12 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
   const Status fits = CheckBytesFit(engine, text);
   if (!fits.ok()) return {fits.code(), StrCat("the prompt ", fits.message())};
   if (flags.chat.raw) return Continue(engine, flags, text, load_ms);
-  auto format = flags.chat.Format(engine);
-  if (!format.ok()) return AdviseOnTemplate(std::move(format).TakeStatus());
-  const bool plain = format->kind() == ChatFormatKind::kPlain && !flags.chat.NeedTemplate();
+  auto dialect = flags.chat.Dialect(engine);
+  if (!dialect.ok()) return AdviseOnTemplate(std::move(dialect).TakeStatus());
+  const ChatFormatKind kind = dialect->format(/*tools=*/nullptr).kind();
+  const bool plain = kind == ChatFormatKind::kPlain && !flags.chat.NeedTemplate();
   if (plain) return Continue(engine, flags, text, load_ms);
-  return AnswerOne(engine, flags, std::move(format).value(), text, load_ms);
+  return AnswerOne(engine, flags, std::move(dialect).value(), text, load_ms);
 }
 
 Status Run(RunFlags& flags) {

@@ -50,6 +50,9 @@ void ChatFlags::Add(FlagSet command) {
   add("--chat-template", chat_template, "T",
       "use chatml, plain or a Jinja file instead of the model's own chat template")
       .Excludes(raw_flag);
+  add("--dialect", dialect, "NAME",
+      "how the model thinks and calls tools, instead of what its template says")
+      .Excludes(raw_flag);
   add("--var", variables, "NAME=VALUE",
       "set a variable of the chat template; may be given several times")
       .Check(CheckAssignment)
@@ -66,16 +69,18 @@ void ChatFlags::Add(FlagSet command) {
       .Excludes(raw_flag);
 }
 
-Result<ChatFormat> ChatFlags::Format(const Engine& engine) const {
+Result<ModelDialect> ChatFlags::Dialect(const Engine& engine) const {
+  return ModelDialect::Make([&](ToolUse tools) { return Format(engine, tools); },
+                            engine.tokenizer(), dialect);
+}
+
+Result<ChatFormat> ChatFlags::Format(const Engine& engine, ToolUse tools) const {
   const Tokenizer& tokenizer = engine.tokenizer();
   if (raw) return ChatFormat::BuiltIn("plain", tokenizer);
   if (chat_template.empty() && stored_template) {
     return ChatFormat::FromSource(*stored_template, "the stored model's template", tokenizer);
   }
-  if (chat_template.empty()) {
-    return ChatFormat::ForModel(engine.file(), tokenizer,
-                                tools_file.empty() ? ToolUse::kNone : ToolUse::kTools);
-  }
+  if (chat_template.empty()) return ChatFormat::ForModel(engine.file(), tokenizer, tools);
   auto built_in = ChatFormat::BuiltIn(chat_template, tokenizer);
   if (built_in.ok()) return built_in;
   auto source = ReadTextFile(chat_template, kMaxTemplateBytes);

@@ -8,7 +8,7 @@
 #include <vector>
 
 #include "app/flags/command_line.h"
-#include "chat_template/chat_format.h"
+#include "dialect/model_dialect.h"
 #include "kvcache_engine/conversation.h"
 #include "kvcache_engine/engine.h"
 #include "model_store/stored_model.h"
@@ -22,6 +22,7 @@ struct ChatFlags {
   std::optional<std::string> system;
   std::string tools_file;
   std::string chat_template;  // chatml, plain or a file; empty: the model's own
+  std::string dialect;        // a name; empty: what the template says
   std::vector<std::string> variables;
   bool think = false;
   bool no_think = false;
@@ -36,15 +37,18 @@ struct ChatFlags {
   // Returns whether a flag was given that has an effect only in a template.
   bool NeedTemplate() const {
     return !chat_template.empty() || stored_template || !stored_messages.empty() || system ||
-           !tools_file.empty() || think || no_think || !variables.empty();
+           !tools_file.empty() || !dialect.empty() || think || no_think || !variables.empty();
   }
 
-  // Returns the template that the flags or the model choose. Errors name the template, and what
-  // --chat-template takes.
-  Result<ChatFormat> Format(const Engine& engine) const;
+  // Returns the dialect and the templates that the flags or the model choose. Errors name the template, and what
+  // --chat-template takes; an unknown dialect, with all names.
+  Result<ModelDialect> Dialect(const Engine& engine) const;
 
   // Adds the system message, tools and variables. Errors name the flag or the file.
   Status Fill(Conversation& conversation) const;
+
+ private:
+  Result<ChatFormat> Format(const Engine& engine, ToolUse tools) const;
 };
 
 // Returns a warning, ended by '\n', for the tools and for each variable that the template never

@@ -8,8 +8,10 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
-#include "chat_template/chat_format.h"
+#include "dialect/model_dialect.h"
+#include "engine/chat/chat_answer.h"
 #include "engine/engine_impl.h"
+#include "engine/request/shown_tokens.h"
 #include "engine/request/text_stream.h"
 
 namespace kvcache {
@@ -47,15 +49,12 @@ std::size_t CommonPrefix(std::string_view a, std::string_view b) {
   return static_cast<std::size_t>(end - a.begin());
 }
 
-// Returns the generated text as the template will write it: without the space that encoding puts in
-// front of text after a special token.
-std::string AnswerText(const Tokenizer& tokenizer, std::int32_t before,
-                       const GenerateResult& result) {
-  std::string text = result.text;
-  const bool drops = !result.tokens.empty() && text.starts_with(' ') &&
-                     DropsLeadingSpace(tokenizer, before, result.tokens.front());
-  if (drops) text.erase(0, 1);
-  return text;
+// Returns whether a text begins with the space that encoding puts in front of text after a special token. A template
+// writes the text without it.
+bool HasSpaceOfEncoding(const Tokenizer& tokenizer, std::int32_t before,
+                        const GenerateResult& result) {
+  return !result.tokens.empty() && result.text.starts_with(' ') &&
+         DropsLeadingSpace(tokenizer, before, result.tokens.front());
 }
 
 // Returns the last anchors as restore points: a template that writes earlier text anew keeps what is before one of
@@ -83,24 +82,28 @@ struct Written {
 }  // namespace
 
 struct Chat::Impl {
-  Impl(Engine& chat_engine, ChatFormat chat_format)
-      : engine(chat_engine), format(std::move(chat_format)) {}
+  Impl(Engine& chat_engine, ModelDialect model_dialect)
+      : engine(chat_engine), dialect(std::move(model_dialect)) {}
 
   const Written& NearestTo(std::string_view text) const;
   Written Align(ChatPrompt prompt, const Written& source) const;
   Status CheckFits(std::size_t tokens) const;
   // Returns the tokens of the last prompt and answer that this one does not have.
   std::int32_t DroppedTokens(std::span<const std::int32_t> tokens) const;
-  Result<ChatTurn> Answer(GenerateRequest request);
+  Result<ChatTurn> Answer(GenerateRequest request, ChatHandlers handlers);
+  // Makes `aligned` what is written. Returns how it differs from what was written before.
+  ChatTurn Replace(Written aligned);
   Status OpenScheduler();
   void LimitPrefixes() const;
-  void Remember(const GenerateResult& result);
+  // Adds an answer to the messages, and its text and tokens to what is written.
+  void Remember(const ChatAnswer& answer, ChatTurn& turn);
+  void Append(const GenerateResult& result, bool has_space);
   Rewrite ReasonFor(std::size_t common, const ordered_json& now) const;
 
   ChatInput& input() { return conversation.input(); }
 
   Engine& engine;
-  ChatFormat format;
+  ModelDialect dialect;
   Conversation conversation;
   std::int64_t max_kept = kContextsKept * engine.context();  // tokens besides the conversation
   std::unique_ptr<Scheduler> scheduler;                      // null before the first answer
@@ -121,17 +124,19 @@ std::string_view RewriteText(Rewrite rewrite) {
 
 Result<std::unique_ptr<Chat>> Chat::Open(Engine& engine, const ChatOptions& options) {
   const Tokenizer& tokenizer = engine.tokenizer();
-  auto format =
-      options.template_source.empty()
-          ? ChatFormat::ForModel(engine.file(), tokenizer,
-                                 options.use_tools ? ToolUse::kTools : ToolUse::kNone)
-          : ChatFormat::FromSource(options.template_source, "the given template", tokenizer);
-  if (!format.ok()) return std::move(format).TakeStatus();
-  return std::make_unique<Chat>(engine, std::move(format).value());
+  auto dialect = ModelDialect::Make(
+      [&](ToolUse tools) {
+        const std::string& source = options.template_source;
+        return source.empty() ? ChatFormat::ForModel(engine.file(), tokenizer, tools)
+                              : ChatFormat::FromSource(source, "the given template", tokenizer);
+      },
+      tokenizer, options.dialect);
+  if (!dialect.ok()) return std::move(dialect).TakeStatus();
+  return std::make_unique<Chat>(engine, std::move(dialect).value());
 }
 
-Chat::Chat(Engine& engine, ChatFormat format)
-    : impl_(std::make_unique<Impl>(engine, std::move(format))) {
+Chat::Chat(Engine& engine, ModelDialect dialect)
+    : impl_(std::make_unique<Impl>(engine, std::move(dialect))) {
   impl_->input().now = LocalTime();
 }
 
@@ -147,12 +152,19 @@ void Chat::LimitKept(std::int64_t tokens) {
   impl_->max_kept = std::min(impl_->max_kept, tokens);
 }
 
-const ChatFormat& Chat::format() const {
-  return impl_->format;
+const std::string& Chat::dialect_name() const {
+  return impl_->dialect.dialect()->name;
+}
+bool Chat::calls_tools() const {
+  return impl_->dialect.dialect()->has_calls();
 }
 
-Result<ChatTurn> Chat::Answer(GenerateRequest request) {
-  return impl_->Answer(std::move(request));
+const ChatFormat& Chat::format() const {
+  return impl_->dialect.format(input().tools);
+}
+
+Result<ChatTurn> Chat::Answer(GenerateRequest request, ChatHandlers handlers) {
+  return impl_->Answer(std::move(request), std::move(handlers));
 }
 
 // Returns what was written before and has the longest text in common.
@@ -240,15 +252,9 @@ void Chat::Impl::LimitPrefixes() const {
   }
 }
 
-Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
-  KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(input()));
-  const std::size_t common = CommonPrefix(written.text, prompt.text);
-  const Written& source = NearestTo(prompt.text);
-  Written aligned = Align(std::move(prompt), source);
-  KVCACHE_RETURN_IF_ERROR(CheckFits(aligned.marked.tokens.size()));
-  KVCACHE_RETURN_IF_ERROR(OpenScheduler());
-
+ChatTurn Chat::Impl::Replace(Written aligned) {
   ChatTurn turn;
+  const std::size_t common = CommonPrefix(written.text, aligned.text);
   turn.dropped = DroppedTokens(aligned.marked.tokens);
   if (turn.dropped > 0) turn.rewrite = ReasonFor(common, aligned.input);
   if (common < written.text.size()) {
@@ -256,36 +262,75 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request) {
     if (earlier.size() > kMaxEarlier) earlier.pop_front();
   }
   written = std::move(aligned);
+  return turn;
+}
+
+Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request, ChatHandlers handlers) {
+  KVCACHE_ASSIGN_OR_RETURN(DialectPrompt prompt, dialect.Write(input()));
+  const Written& source = NearestTo(prompt.written.text);
+  Written aligned = Align(std::move(prompt.written), source);
+  KVCACHE_RETURN_IF_ERROR(CheckFits(aligned.marked.tokens.size()));
+  KVCACHE_RETURN_IF_ERROR(OpenScheduler());
+  ChatTurn turn = Replace(std::move(aligned));
 
   request.prompt = written.marked.tokens;
   request.restore_points = RestorePoints(written.marked);
   const auto prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
   const std::int32_t free_tokens = engine.context() - prompt_tokens;
   if (request.max_tokens > free_tokens) request.max_tokens = -1;  // until the context is full
-  for (std::string& stop : format.Stops()) request.stop.push_back(std::move(stop));
-  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(*scheduler, request));
+  for (std::string& stop : dialect.Stops()) request.stop.push_back(std::move(stop));
+  ChatAnswer answer(std::move(prompt.answer), std::move(request.on_text),
+                    std::move(handlers.on_thoughts));
+  request.on_text = [&answer](std::string_view piece) { return answer.Push(piece); };
+  KVCACHE_ASSIGN_OR_RETURN(
+      turn.result, GenerateShown(*scheduler, request, {dialect.dialect()->marker_tokens, kEdge}));
+  if (!answer.Finish()) turn.result.stop = StopReason::kInterrupted;
   held = std::move(request.prompt);
   held.insert(held.end(), turn.result.tokens.begin(), turn.result.tokens.end());
   held.resize(std::min(held.size(), static_cast<std::size_t>(turn.result.evaluated)));
   LimitPrefixes();
   turn.context_full =
       turn.result.stop == StopReason::kLength && turn.result.evaluated >= engine.context();
-  Remember(turn.result);
+  Remember(answer, turn);
   return turn;
 }
 
-void Chat::Impl::Remember(const GenerateResult& result) {
+void Chat::Impl::Remember(const ChatAnswer& answer, ChatTurn& turn) {
+  const GenerateResult& result = turn.result;
   const bool nothing = result.stop == StopReason::kInterrupted && result.tokens.empty();
-  if (nothing) return;
-  const std::string text = AnswerText(engine.tokenizer(), written.marked.tokens.back(), result);
-  input().messages.push_back({{"role", "assistant"}, {"content", text}});
-  written.text += text;
-  written.input = InputJson(conversation.input());
+  if (!nothing) {
+    const bool has_space =
+        HasSpaceOfEncoding(engine.tokenizer(), written.marked.tokens.back(), result);
+    std::string content = answer.text();
+    if (has_space && content.starts_with(' ')) content.erase(0, 1);
+    turn.calls = answer.AddTo(input().messages, std::move(content));
+    Append(result, has_space);
+  }
+  turn.thoughts = answer.thoughts();
+  turn.result.text = answer.text();
+}
+
+void Chat::Impl::Append(const GenerateResult& result, bool has_space) {
   std::vector<std::int32_t>& tokens = written.marked.tokens;
-  tokens.insert(tokens.end(), result.tokens.begin(), result.tokens.end());
+  std::vector<TokenAnchor>& anchors = written.marked.anchors;
+  std::string_view rest = std::string_view(result.text).substr(has_space ? 1 : 0);
+  const std::vector<std::int32_t>& markers = dialect.dialect()->marker_tokens;
+  for (const std::int32_t token : result.tokens) {
+    const std::size_t begin = rest.find(kEdge);
+    if (begin != rest.npos && std::binary_search(markers.begin(), markers.end(), token)) {
+      const std::size_t end = rest.find(kEdge, begin + 1);
+      written.text += rest.substr(0, begin);
+      anchors.push_back({written.text.size(), tokens.size()});
+      written.text += rest.substr(begin + 1, end - begin - 1);
+      rest.remove_prefix(end + 1);
+    }
+    tokens.push_back(token);
+  }
+  written.text += rest;
+  written.input = InputJson(conversation.input());
   // The tokens may include the first ones of a stop string, whose text was not returned.
   if (result.stop == StopReason::kStopString) return;
-  written.marked.anchors.push_back({written.text.size(), tokens.size()});
+  anchors.push_back({written.text.size(), tokens.size()});
 }
 
 }  // namespace kvcache

@@ -9,7 +9,7 @@
 #include <nlohmann/json.hpp>
 #include <string>
 
-#include "chat_template/chat_format.h"
+#include "dialect/model_dialect.h"
 #include "engine/engine_impl.h"
 #include "make_model/make_model.h"
 
@@ -40,8 +40,13 @@ class ChatTest : public ::testing::Test {
 
   ChatTest() : engine_(std::move(Engine::Open(*path_, {.threads = 1})).value()) {}
 
-  ChatFormat Format() const {
-    return std::move(ChatFormat::ForModel(engine_->file(), engine_->tokenizer(), ToolUse::kNone))
+  ModelDialect Dialect() const {
+    return std::move(ModelDialect::Make(
+                         [&](ToolUse tools) {
+                           return ChatFormat::ForModel(engine_->file(), engine_->tokenizer(),
+                                                       tools);
+                         },
+                         engine_->tokenizer()))
         .value();
   }
 
@@ -71,7 +76,7 @@ class ChatTest : public ::testing::Test {
 std::string* ChatTest::path_ = nullptr;
 
 TEST_F(ChatTest, EachTurnComputesOnlyWhatIsNew) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   std::int32_t held = 0;
   for (int turn = 0; turn < 6; ++turn) {
     Say(chat, "message " + std::to_string(turn));
@@ -100,7 +105,7 @@ TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
     said.turn = std::move(turn).value();
     return said;
   };
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Said warm;
   for (const char* text : {"one", "two", "three"}) {
     Say(chat, text);
@@ -111,7 +116,7 @@ TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
   EXPECT_GT(Kept(warm.turn), 20);
   // A new chat with the same messages computes all of them.
   const auto engine = std::move(Engine::Open(*path_, {.threads = 1})).value();
-  Chat other(*engine, Format());
+  Chat other(*engine, Dialect());
   other.input().messages = chat.input().messages;
   other.input().messages.erase(other.input().messages.size() - 1);
   const Said cold = answer(other);
@@ -121,7 +126,7 @@ TEST_F(ChatTest, KeptHistoryGivesTheSameBits) {
 }
 
 TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   chat.input().variables["cut"] = 1;
   Say(chat, "one");
   const ChatTurn first = Answer(chat);
@@ -135,7 +140,7 @@ TEST_F(ChatTest, RewrittenTextCostsWhatComesAfterIt) {
 }
 
 TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Say(chat, "one");
   const ChatTurn first = Answer(chat);
   chat.input().messages.erase(1);  // the answer, to be given again
@@ -147,7 +152,7 @@ TEST_F(ChatTest, ChangedMessagesKeepTheCommonPrefix) {
 }
 
 TEST_F(ChatTest, FailuresChangeNothing) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Say(chat, "one");
   const Position held = Answer(chat).result.evaluated;
   const auto before = chat.input().messages;
@@ -161,7 +166,7 @@ TEST_F(ChatTest, FailuresChangeNothing) {
 }
 
 TEST_F(ChatTest, InterruptedBeforeTheFirstTokenAddsNothing) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Say(chat, "one");
   const std::atomic<bool> interrupted{true};
   GenerateRequest request = Ask(4);
@@ -192,7 +197,7 @@ TEST_F(ChatTest, OpensWithTheModelsTemplateOrAGivenOne) {
 }
 
 TEST_F(ChatTest, TheContextNeverShifts) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Say(chat, "one");
   GenerateRequest request = Ask(100000);
   request.sampling.temperature = 0.0f;
@@ -204,7 +209,7 @@ TEST_F(ChatTest, TheContextNeverShifts) {
 }
 
 TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
-  Chat chat(*engine_, Format());
+  Chat chat(*engine_, Dialect());
   Say(chat, "one");
   const ChatTurn whole = Answer(chat, 20);
   ASSERT_GT(whole.result.text.size(), 8u);
@@ -219,13 +224,13 @@ TEST_F(ChatTest, WhatFollowsAStopStringIsNotHistory) {
   EXPECT_EQ(Kept(next) + next.result.computed_tokens, next.result.prompt_tokens);
   // The prompt has the tokens of the messages, and none of the stop string: a new chat has the same.
   chat.input().messages.erase(chat.input().messages.size() - 1);
-  const auto prompt = Format().Write(chat.input());
+  const auto prompt = chat.format().Write(chat.input());
   ASSERT_TRUE(prompt.ok());
   EXPECT_EQ(std::ssize(prompt->marked.tokens), next.result.prompt_tokens);
   const auto text = engine_->tokenizer().Decode(prompt->marked.tokens, {ControlText::kShown});
   EXPECT_THAT(*text, ::testing::HasSubstr(cut->result.text + "<|im_end|>"));
   const auto cold = std::move(Engine::Open(*path_, {.threads = 1})).value();
-  Chat other(*cold, Format());
+  Chat other(*cold, Dialect());
   other.input().messages = chat.input().messages;
   const ChatTurn again = Answer(other);
   EXPECT_EQ(again.result.prompt_tokens, next.result.prompt_tokens);

@@ -175,6 +175,12 @@ void Conversation::Add(std::string_view role, std::string_view content) {
   input_->messages.push_back(Message(role, content));
 }
 
+void Conversation::AddToolResult(std::string_view id, std::string_view name,
+                                 std::string_view text) {
+  input_->messages.push_back(
+      {{"role", "tool"}, {"tool_call_id", id}, {"name", name}, {"content", text}});
+}
+
 void Conversation::Remove(std::size_t begin, std::size_t end) {
   const auto first = input_->messages.begin();
   input_->messages.erase(first + static_cast<std::ptrdiff_t>(begin),

@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/seconds_since.h"
 #include "engine/engine_impl.h"
+#include "engine/request/shown_tokens.h"
 #include "engine/request/text_stream.h"
 
 namespace kvcache {
@@ -19,8 +20,10 @@ using Clock = std::chrono::steady_clock;
 // Writes the text of one request, as its functions are called. What they throw ends the request and is thrown again.
 class Answer : public std::enable_shared_from_this<Answer> {
  public:
-  Answer(const Engine& engine, const GenerateRequest& request)
-      : request_(request), text_(engine.tokenizer(), request.stop) {}
+  Answer(const Engine& engine, const GenerateRequest& request, const ShownTokens& shown)
+      : request_(request), text_(engine.tokenizer(), request.stop) {
+    text_.Show(shown.tokens, shown.edge);
+  }
 
   ScheduledRequest Scheduled() {
     ScheduledRequest scheduled{.prompt = request_.prompt,
@@ -178,10 +181,15 @@ double GenerateResult::DecodeTokensPerSecond() const {
 }
 
 Result<GenerateResult> Generate(Scheduler& scheduler, const GenerateRequest& request) {
+  return GenerateShown(scheduler, request, {});
+}
+
+Result<GenerateResult> GenerateShown(Scheduler& scheduler, const GenerateRequest& request,
+                                     const ShownTokens& shown) {
   for (const std::string& stop : request.stop) {
     if (stop.empty()) return InvalidArgument("a stop string is empty");
   }
-  const auto answer = std::make_shared<Answer>(scheduler.engine(), request);
+  const auto answer = std::make_shared<Answer>(scheduler.engine(), request, shown);
   KVCACHE_ASSIGN_OR_RETURN(const RequestId id, scheduler.Submit(answer->Scheduled()));
   const Submitted submitted(scheduler, id, *answer);
   while (!answer->done()) KVCACHE_RETURN_IF_ERROR(scheduler.Step().status());
