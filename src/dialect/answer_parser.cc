@@ -210,11 +210,12 @@ bool AnswerParser::InChannels(std::string_view& text, bool last) {
                                std::make_move_iterator(parts_.end()));
   parts_.resize(first);
   for (AnswerPart& part : read) {
+    if (done_) return false;
     const bool words =
         part.kind == AnswerPart::Kind::kText || part.kind == AnswerPart::Kind::kReasoning;
     if (words) {
       Say(part.kind, part.text);
-    } else if (!done_) {
+    } else {
       parts_.push_back(std::move(part));
       NoteCalls(parts_.size() - 1);
     }

@@ -215,6 +215,8 @@ bool CallReader::Offered(std::string_view name) const {
 bool CallReader::Report(std::vector<AnswerPart>* parts) {
   const std::string& name = writer_.call().name;
   if (name.empty() || (known_only_ && !Offered(name))) return false;
+  // A control token in a name or an id is of another call, or of none.
+  if ((name + writer_.call().id).find(kEdge) != std::string::npos) return false;
   writer_.Report(parts);
   return true;
 }

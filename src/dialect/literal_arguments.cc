@@ -13,12 +13,18 @@ bool IsNumber(const std::string& word) {
   return parsed.is_number();
 }
 
+// Returns a text as JSON.
+std::string Quoted(const std::string& text) {
+  return nlohmann::ordered_json(text).dump(-1, ' ', false,
+                                           nlohmann::ordered_json::error_handler_t::replace);
+}
+
 // Returns a word as JSON.
 std::string ValueOf(const std::string& word) {
   if (word == "True" || word == "true") return "true";
   if (word == "False" || word == "false") return "false";
   if (word == "None" || word == "null" || word == "none") return "null";
-  return IsNumber(word) ? word : nlohmann::ordered_json(word).dump();
+  return IsNumber(word) ? word : Quoted(word);
 }
 
 std::size_t DigitsOf(char escape) {
@@ -136,7 +142,7 @@ void LiteralArguments::EndWord(bool key, std::string* out) {
   word_.clear();
   if (word.empty()) return;
   BeginItem(out);
-  *out += key ? nlohmann::ordered_json(word).dump() : ValueOf(word);
+  *out += key ? Quoted(word) : ValueOf(word);
 }
 
 void LiteralArguments::Structure(char c, std::string* out) {

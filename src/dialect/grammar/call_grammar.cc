@@ -4,9 +4,9 @@
 #include <utility>
 #include <vector>
 
-#include "base/errors.h"
 #include "base/strings.h"
 #include "dialect/grammar/argument_grammar.h"
+#include "dialect/scan.h"
 
 namespace kvcache {
 namespace {
@@ -36,10 +36,6 @@ class CallGrammar {
         line_(builder.AnyOf({{}, builder.Literal("\n")})) {}
 
   Result<GrammarSymbol> Answers() {
-    if (!rule_.forced && syntax_.bare()) {
-      return Unsupported(
-          "the model writes calls without tags; calls follow a schema only if they are forced");
-    }
     const GrammarSymbol call = builder_.NewRule();
     for (const Json& tool : rule_.tools) {
       const Json& function = tool["function"];
@@ -121,7 +117,9 @@ class CallGrammar {
   // Adds the markers around calls, and the text before them.
   Result<GrammarSymbol> Framed(GrammarSymbol call) {
     // Models without markers call one tool.
-    if (syntax_.bare() && syntax_.form == CallForm::kObject) return builder_.AnyOf({{call}});
+    if (syntax_.bare() && syntax_.form == CallForm::kObject) {
+      return rule_.forced ? builder_.AnyOf({{call}}) : OrText({call});
+    }
     GrammarSequence calls = {call};
     std::string begin = syntax_.call_begin;
     if (syntax_.listed) {
@@ -130,6 +128,7 @@ class CallGrammar {
       calls = Joined(Joined(Joined(builder_.Literal("["), {line_}), Some(calls, {comma})),
                      Joined({line_}, builder_.Literal("]")));
     }
+    if (syntax_.bare() && !rule_.forced) return OrText(calls);
     if (!syntax_.section_begin.empty()) {
       begin = syntax_.section_begin;
       const GrammarSequence one = Joined(builder_.Literal(syntax_.call_begin), calls);
@@ -147,6 +146,29 @@ class CallGrammar {
     const GrammarSymbol rest = builder_.AnyOf({calls});
     if (!rule_.forced) return TextUpTo(begin, {rest}, true, builder_);
     return builder_.AnyOf({Joined(builder_.Literal(begin), {rest})});
+  }
+
+  // Adds calls without markers, and texts that do not begin as they do.
+  GrammarSymbol OrText(const GrammarSequence& calls) {
+    const bool object = syntax_.form == CallForm::kObject;
+    const GrammarSymbol answer = TextWithout(object ? "{[" : "[");
+    builder_.Add(answer, calls);
+    if (object) builder_.Add(answer, Joined(builder_.Literal("["), {TextWithout("{")}));
+    return answer;
+  }
+
+  // Adds texts that do not begin with one of some brackets.
+  GrammarSymbol TextWithout(std::string_view brackets) {
+    ByteSet spaces, others;
+    for (const char c : kWhiteSpace) spaces.set(static_cast<unsigned char>(c));
+    others = ~spaces;
+    for (const char c : brackets) others.reset(static_cast<unsigned char>(c));
+    const GrammarSymbol text = builder_.NewRule();
+    builder_.Add(text, {});
+    builder_.Add(text, {builder_.Bytes(spaces), text});
+    builder_.Add(text, Joined({builder_.Bytes(others)},
+                              builder_.Repeat(builder_.Bytes(ByteSet().set()), 0, -1)));
+    return text;
   }
 
   // A call follows the header of its channel. What comes before it is a message of its own.

@@ -25,8 +25,8 @@ struct CallRule {
   bool loose = false;   // a schema that cannot be enforced allows any object
 };
 
-// Adds the answers that a rule allows. Errors: those of AddJsonSchema; kUnsupported for calls without markers that are
-// not forced.
+// Adds the answers that a rule allows. Calls without markers that are not forced begin the answer: one that begins with
+// a bracket as calls do has to go on as one. Errors: those of AddJsonSchema.
 Result<GrammarSymbol> AddCalls(const CallRule& rule, const Dialect& dialect,
                                GrammarBuilder& builder);
 

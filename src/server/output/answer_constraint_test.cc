@@ -239,7 +239,21 @@ TEST(AnswerFormGrammar, CallsAndThoughts) {
   EXPECT_FALSE(matches(free, "well <tool_call>{}</tool_call>"));
   EXPECT_TRUE(matches(*CallsForm({.tools = tools, .forced = true}, *FindDialect("json")),
                       R"({"name":"f","parameters":{}})"));
-  EXPECT_FALSE(CallsForm({.tools = tools}, *FindDialect("json")).ok());
+  // Without tags, the beginning of the answer says whether it is a call.
+  const AnswerForm bare = *CallsForm({.tools = tools}, *FindDialect("json"));
+  for (const char* text :
+       {"", " \n", "well, {} [", "\n[1] says", "[ ", R"( {"name":"f","parameters":{}})"}) {
+    EXPECT_TRUE(matches(bare, text)) << text;
+  }
+  for (const char* text : {"{", " {}", R"([{"name":"g"}])", R"({"name":"g","parameters":{}})",
+                           R"({"name":"f","parameters":[]})"}) {
+    EXPECT_FALSE(matches(bare, text)) << text;
+  }
+  const AnswerForm python = *CallsForm({.tools = tools}, *FindDialect("python"));
+  for (const char* text : {"", "well [g()]", " [f()]", "[f(), f()]"}) {
+    EXPECT_TRUE(matches(python, text)) << text;
+  }
+  for (const char* text : {"[g()]", "[f(", "[1] says"}) EXPECT_FALSE(matches(python, text)) << text;
   EXPECT_TRUE(matches(*EitherForm(tagged, json), "{}"));
 }
 

@@ -129,8 +129,8 @@ void Force(Fields& fields, const std::string& only, Tools& tools) {
   tools.one_call = true;
 }
 
-// Makes the form of the answer. A schema that cannot be enforced is an error. Calls without tags have no form beside
-// text; there the parser takes only those of callable tools.
+// Makes the form of the answer. A schema that cannot be enforced is an error. Of calls without tags, the parser takes
+// only those of callable tools, so that other answers that begin with a bracket are text.
 void AddForm(Fields& fields, Tools& tools) {
   const bool tags = !tools.dialect->calls.bare();
   const bool limits = tools.limited && tags;
