@@ -1,15 +1,20 @@
 #!/usr/bin/env python3
 """An MCP server for tests. Usage: mcp_server.py [FAULT]
 
-Tools: add (a, b) → their sum; say (text) → the text; fail () → an error; big () → 100,000 bytes. Each page of the
-list has two of them.
+Tools: add (a, b) → their sum; say (text) → the text; fail () → an error; big () → 100,000 bytes; table () → a structured
+result only; parts () → parts that are no text; slow () → no answer; a.b () → its own name. Each page of the
+list has two of them. The file that MCP_TEST_LOG names gets a line for each message, and "ended".
 
 FAULT: dies (at the start), mute (answers nothing), old (an unknown revision), chatty (prints lines that are no
-messages, and asks the client), leaves (at the first call), stays (after its input has ended).
+messages, and asks the client), leaves (at the first call), stays (after its input has ended, and after SIGTERM), huge
+(a line of 17 MiB before each answer to a call), broken (its answers to calls are no JSON), batch (answers in arrays),
+bare (has no tools), endless (pages of tools), nameless (a tool without a name), listless (no list of tools), deaf
+(reads nothing after the start), unknown (answers with an error and no id).
 """
 
 import json
 import os
+import signal
 import sys
 import time
 
@@ -21,11 +26,26 @@ NOTHING = {"type": "object", "properties": {}}
 TOOLS = [{"name": "add", "description": "Adds two numbers.", "inputSchema": NUMBERS},
          {"name": "say", "description": "Repeats a text.", "inputSchema": TEXT},
          {"name": "fail", "description": "Fails.", "inputSchema": NOTHING},
-         {"name": "big", "description": "Says much.", "inputSchema": NOTHING}]
+         {"name": "big", "description": "Says much.", "inputSchema": NOTHING},
+         {"name": "table", "description": "Has a structured result.", "inputSchema": NOTHING},
+         {"name": "parts", "description": "Has parts that are no text.", "inputSchema": None},
+         {"name": "slow", "description": "Never answers.", "inputSchema": NOTHING},
+         {"name": "a.b", "description": "Has a dot.", "inputSchema": NOTHING},
+         {"name": "task", "inputSchema": NOTHING, "execution": {"taskSupport": "required"}}]
+PARTS = [{"type": "image", "data": "AAAA", "mimeType": "image/png"},
+         {"type": "resource_link", "uri": "file:///x", "name": "x"},
+         {"type": "resource", "resource": {"uri": "file:///y", "text": "why"}}, 7]
+
+
+def log(line):
+    if path := os.environ.get("MCP_TEST_LOG"):
+        with open(path, "a", encoding="utf-8") as file:
+            file.write(line + "\n")
 
 
 def send(message):
-    print(json.dumps({"jsonrpc": "2.0", **message}), flush=True)
+    message = {"jsonrpc": "2.0", **message}
+    print(json.dumps([message] if FAULT == "batch" else message), flush=True)
 
 
 def text(value, is_error=False):
@@ -34,54 +54,80 @@ def text(value, is_error=False):
 
 def call(name, arguments):
     if FAULT == "leaves":
-        print("the disk is full", file=sys.stderr, flush=True)
+        print("first words\nthe disk is full", file=sys.stderr, flush=True)
         sys.exit(3)
-    if name == "add":
-        return text(str(arguments["a"] + arguments["b"]))
-    if name == "say":
-        return text(arguments["text"])
-    if name == "big":
-        return text("x" * 100_000)
-    return text("it cannot be done", True)
+    if FAULT == "huge":
+        print("x" * (17 << 20), flush=True)
+    if FAULT == "broken":
+        print('{"jsonrpc": "2.0", "id": 3, "result": {', flush=True)
+    results = {"say": lambda: text(arguments["text"]), "big": lambda: text("x" * 100_000),
+               "table": lambda: {"content": [], "structuredContent": {"rows": [1, 2]}},
+               "parts": lambda: {"content": PARTS}, "a.b": lambda: text(name),
+               "add": lambda: text(str(arguments["a"] + arguments["b"]))}
+    return results.get(name, lambda: text("it cannot be done", True))()
+
+
+def tool_list(params):
+    if FAULT == "listless":
+        return {"tools": "none"}
+    if FAULT == "nameless":
+        return {"tools": [{"description": "?"}]}
+    if FAULT == "endless":
+        return {"tools": [], "nextCursor": "more"}
+    first = int(params.get("cursor", 0))
+    page = {"tools": TOOLS[first:first + 2]}
+    return page if first + 2 >= len(TOOLS) else {**page, "nextCursor": str(first + 2)}
 
 
 def answer(method, params):
     if method == "initialize":
         revision = "1999-01-01" if FAULT == "old" else params["protocolVersion"]
-        return {"protocolVersion": revision, "capabilities": {"tools": {}},
+        return {"protocolVersion": revision, "capabilities": {} if FAULT == "bare" else {"tools": {}},
                 "serverInfo": {"name": "test", "version": "1"}}
-    if method == "tools/list":
-        first = int(params.get("cursor", 0))
-        page = {"tools": TOOLS[first:first + 2]}
-        return page if first + 2 >= len(TOOLS) else {**page, "nextCursor": str(first + 2)}
+    if method == "tools/list" and FAULT != "bare":
+        return tool_list(params)
     if method == "tools/call":
         return call(params["name"], params["arguments"])
     return None
+
+
+def handle(message):
+    method = message.get("method", "answer")
+    log(method + (" " + message["params"]["name"] if method == "tools/call" else ""))
+    slow = message.get("params", {}).get("name") == "slow"
+    if "id" not in message or "method" not in message or FAULT == "mute" or slow:
+        return
+    if FAULT == "chatty":
+        print("listening …", flush=True)
+        send({"method": "notifications/message", "params": {"data": "hello"}})
+        send({"id": "mine", "method": "ping"})
+        send({"id": 7, "method": "roots/list"})
+    if FAULT == "unknown":
+        send({"id": None, "error": {"code": -32700, "message": "no such language"}})
+    try:
+        result = answer(method, message.get("params", {}))
+    except (KeyError, TypeError) as error:
+        send({"id": message["id"], "error": {"code": -32602, "message": f"wrong arguments: {error}"}})
+        return
+    if result is None:
+        send({"id": message["id"], "error": {"code": -32601, "message": "no such method"}})
+    else:
+        send({"id": message["id"], "result": result})
 
 
 def main():
     if FAULT == "dies":
         print("no such account", file=sys.stderr)
         sys.exit(1)
+    if FAULT == "stays":
+        signal.signal(signal.SIGTERM, signal.SIG_IGN)
     for line in sys.stdin:
-        message = json.loads(line)
-        if "id" not in message or "method" not in message or FAULT == "mute":
-            continue
-        if FAULT == "chatty":
-            print("listening …", flush=True)
-            send({"method": "notifications/message", "params": {"data": "hello"}})
-            send({"id": "mine", "method": "ping"})
-            send({"id": 7, "method": "roots/list"})
-        result = answer(message["method"], message.get("params", {}))
-        if result is None:
-            send({"id": message["id"], "error": {"code": -32601, "message": "no such method"}})
-        else:
-            send({"id": message["id"], "result": result})
+        handle(json.loads(line))
+        if FAULT == "deaf" and '"cursor": "8"' in line.replace('":"', '": "'):
+            time.sleep(600)
     if FAULT == "stays":
         time.sleep(600)
-    if log := os.environ.get("MCP_TEST_LOG"):
-        with open(log, "a", encoding="utf-8") as file:
-            file.write("ended\n")
+    log("ended")
 
 
 if __name__ == "__main__":

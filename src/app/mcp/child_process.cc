@@ -12,6 +12,7 @@
 #include <csignal>
 #include <cstring>
 #include <thread>
+#include <utility>
 #include <vector>
 
 #include "app/terminal/terminal.h"
@@ -26,6 +27,7 @@ using Clock = std::chrono::steady_clock;
 constexpr std::size_t kMaxLine = std::size_t{16} << 20;
 constexpr std::size_t kLastWords = 1000;             // bytes of standard error that are kept
 constexpr auto kPatience = std::chrono::seconds(2);  // for a process that is to end
+constexpr auto kLastWordsTime = std::chrono::milliseconds(200);  // for them, behind the end
 
 struct Pipe {
   FileDescriptor read, write;
@@ -100,15 +102,13 @@ int Spawn(const McpServer& server, int input, int output, int errors, pid_t& pid
   return error;
 }
 
-// Returns whether the process ended within the time.
-bool WaitFor(pid_t pid, Clock::duration time) {
-  const auto deadline = Clock::now() + time;
-  for (;;) {
-    const pid_t found = waitpid(pid, nullptr, WNOHANG);
-    if (found == pid || (found < 0 && errno != EINTR)) return true;
-    if (Clock::now() >= deadline) return false;
-    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+// Returns whether the process has ended. It is not reaped, so that nobody else gets its number.
+bool HasEnded(pid_t pid) {
+  siginfo_t info{};
+  if (waitid(P_PID, static_cast<id_t>(pid), &info, WEXITED | WNOHANG | WNOWAIT) != 0) {
+    return errno != EINTR;
   }
+  return info.si_pid == pid;
 }
 
 int MillisecondsUntil(Clock::time_point deadline) {
@@ -127,8 +127,10 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const McpServer& serve
       Spawn(server, input.read.get(), output.write.get(), errors.write.get(), process->pid_);
   if (error != 0) {
     process->pid_ = -1;
-    return Status(StatusCode::kIo, StrCat("cannot start ", Quoted(server.command.front()), ": ",
-                                          std::strerror(error)));
+    const std::string folder =
+        server.folder.empty() ? "" : StrCat(" in the folder ", Quoted(server.folder));
+    return Status(StatusCode::kIo, StrCat("cannot start ", Quoted(server.command.front()), folder,
+                                          ": ", std::strerror(error)));
   }
   for (const int fd : {input.write.get(), output.read.get(), errors.read.get()}) {
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
@@ -142,24 +144,40 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const McpServer& serve
 ChildProcess::~ChildProcess() {
   if (pid_ < 0) return;
   (void)input_.Close();
-  if (WaitFor(pid_, kPatience)) return;
-  (void)kill(-pid_, SIGTERM);
-  if (WaitFor(pid_, kPatience)) return;
-  (void)kill(-pid_, SIGKILL);
-  (void)WaitFor(pid_, kPatience);
+  if (!EndsWithin(kPatience)) {
+    (void)kill(-pid_, SIGTERM);
+    (void)EndsWithin(kPatience);
+  }
+  // Processes that it has started and that it left behind end as well.
+  (void)kill(-pid_, HasEnded(pid_) ? SIGTERM : SIGKILL);
+  while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
+  }
+}
+
+// Reads meanwhile, because a process that waits for a reader does not see the end of its input.
+bool ChildProcess::EndsWithin(Clock::duration time) {
+  const auto deadline = Clock::now() + time;
+  while (!HasEnded(pid_)) {
+    if (Clock::now() >= deadline) return false;
+    for (FileDescriptor* const from : {&output_, &errors_}) {
+      std::string ignored;
+      if (from->is_open() && !Take(*from, ignored)) *from = FileDescriptor();
+    }
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
+  return true;
 }
 
 Status ChildProcess::WriteLine(std::string_view line, Deadline deadline) {
-  std::string rest = StrCat(line, "\n");
-  while (!rest.empty()) {
-    bool can_write = false;
-    KVCACHE_RETURN_IF_ERROR(Wait(true, deadline, can_write));
-    if (!can_write) continue;
-    const ssize_t written = write(input_.get(), rest.data(), rest.size());
-    if (written > 0) rest.erase(0, static_cast<std::size_t>(written));
-    if (written < 0 && errno == EPIPE) return Ended();
+  unsent_ += line;
+  unsent_ += '\n';
+  for (;;) {
+    const ssize_t written = write(input_.get(), unsent_.data(), unsent_.size());
+    if (written < 0 && errno != EAGAIN && errno != EINTR) return Ended();
+    if (written > 0) unsent_.erase(0, static_cast<std::size_t>(written));
+    if (unsent_.empty()) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(Wait(POLLOUT, deadline));
   }
-  return Status::Ok();
 }
 
 Result<std::string> ChildProcess::ReadLine(Deadline deadline) {
@@ -169,30 +187,33 @@ Result<std::string> ChildProcess::ReadLine(Deadline deadline) {
       std::string line = read_.substr(0, end);
       read_.erase(0, end + 1);
       searched_ = 0;
-      return line;
+      if (!std::exchange(skips_, false)) return line;
+      continue;
     }
     searched_ = read_.size();
-    if (searched_ > kMaxLine) return Unsupported("a line has more than 16 MiB");
-    bool can_write = false;
-    KVCACHE_RETURN_IF_ERROR(Wait(false, deadline, can_write));
+    if (searched_ > kMaxLine) {
+      read_.clear();
+      searched_ = 0;
+      if (!std::exchange(skips_, true)) return Unsupported("writes a line of more than 16 MiB");
+    }
+    KVCACHE_RETURN_IF_ERROR(Wait(0, deadline));
   }
 }
 
-Status ChildProcess::Wait(bool writes, Deadline deadline, bool& can_write) {
+Status ChildProcess::Wait(short input_events, Deadline deadline) {
   std::array<pollfd, 3> polled{pollfd{output_.get(), POLLIN, 0}, pollfd{errors_.get(), POLLIN, 0},
-                               pollfd{writes ? input_.get() : -1, POLLOUT, 0}};
+                               pollfd{input_events != 0 ? input_.get() : -1, input_events, 0}};
   if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
   const int ready = poll(polled.data(), polled.size(), MillisecondsUntil(deadline));
   if (ready < 0 && errno != EINTR) {
     return {StatusCode::kIo, StrCat("cannot wait for the process: ", std::strerror(errno))};
   }
-  if (ready == 0 && Clock::now() >= deadline) return {StatusCode::kIo, "no answer came in time"};
+  if (ready == 0 && Clock::now() >= deadline) {
+    return {StatusCode::kIo, "does not answer in time"};
+  }
   if (ready <= 0) return Status::Ok();
-  if (polled[1].revents != 0 && !Take(errors_, last_words_)) errors_ = FileDescriptor();
-  if (last_words_.size() > kLastWords) last_words_.erase(0, last_words_.size() - kLastWords);
-  if (polled[0].revents != 0 && !Take(output_, read_)) return Ended();
-  can_write = polled[2].revents != 0;
-  return Status::Ok();
+  if (polled[1].revents != 0) TakeErrors();
+  return polled[0].revents == 0 || Take(output_, read_) ? Status::Ok() : Ended();
 }
 
 bool ChildProcess::Take(FileDescriptor& from, std::string& into) {
@@ -202,15 +223,23 @@ bool ChildProcess::Take(FileDescriptor& from, std::string& into) {
   return size > 0 || (size < 0 && (errno == EAGAIN || errno == EINTR));
 }
 
+void ChildProcess::TakeErrors() {
+  if (!Take(errors_, last_words_)) errors_ = FileDescriptor();
+  if (last_words_.size() > kLastWords) last_words_.erase(0, last_words_.size() - kLastWords);
+}
+
 // What the process wrote to standard error before its end tells more than the end.
 Status ChildProcess::Ended() {
-  errno = 0;
-  while (errors_.is_open() && Take(errors_, last_words_) && errno == 0) {
+  const auto deadline = Clock::now() + kLastWordsTime;
+  while (errors_.is_open() && Clock::now() < deadline) {
+    pollfd polled{errors_.get(), POLLIN, 0};
+    if (poll(&polled, 1, MillisecondsUntil(deadline)) > 0) TakeErrors();
   }
   const std::size_t end = last_words_.find_last_not_of(" \r\n\t") + 1;
-  const std::string_view text = std::string_view(last_words_).substr(0, end);
-  return {StatusCode::kIo, text.empty() ? std::string("the process has ended")
-                                        : StrCat("the process has ended; it said: ", text)};
+  std::string_view text = std::string_view(last_words_).substr(0, end);
+  text.remove_prefix(text.rfind('\n') + 1);
+  return {StatusCode::kIo,
+          text.empty() ? std::string("has ended") : StrCat("has ended; it said: ", text)};
 }
 
 }  // namespace kvcache::app

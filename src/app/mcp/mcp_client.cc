@@ -2,10 +2,12 @@
 
 #include <algorithm>
 #include <array>
+#include <optional>
 #include <utility>
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "base/utf8.h"
 #include "json/json_text.h"
 
 namespace kvcache::app {
@@ -16,9 +18,9 @@ using Clock = std::chrono::steady_clock;
 
 constexpr std::array<std::string_view, 4> kRevisions = {"2025-11-25", "2025-06-18", "2025-03-26",
                                                         "2024-11-05"};
-constexpr std::chrono::seconds kStartTime{60};  // a server may be downloaded first
-constexpr std::chrono::seconds kCallTime{300};
+constexpr std::chrono::milliseconds kNoticeTime{200};
 constexpr std::size_t kMaxTools = 1000;
+constexpr std::size_t kMaxMessageBytes = 500;  // of an error, in ours
 
 std::string TextIn(const Json& object, const char* key) {
   const Json value = object.is_object() ? object.value(key, Json()) : Json();
@@ -33,7 +35,7 @@ std::string Dump(const Json& json) {
 std::string TextOfPart(const Json& part) {
   const std::string type = TextIn(part, "type");
   if (type == "text") return TextIn(part, "text");
-  if (type == "resource_link") return TextIn(part, "uri");
+  if (type == "resource_link") return StrCat(TextIn(part, "name"), " ", TextIn(part, "uri"));
   if (type == "resource") {
     const Json resource = part.value("resource", Json());
     const std::string text = TextIn(resource, "text");
@@ -55,23 +57,40 @@ McpResult ResultOf(const Json& json) {
   return result;
 }
 
+// Returns what an error of a server says.
+std::string ErrorText(const Json& error) {
+  const std::string message = TextIn(error, "message");
+  return std::string(BeginningOf(message.empty() ? Dump(error) : message, kMaxMessageBytes));
+}
+
+// Returns whether a line that is no JSON was meant as a message: servers print other things, too, though they must not.
+bool IsMeantAsMessage(std::string_view line) {
+  return line.find("\"jsonrpc\"") != std::string_view::npos;
+}
+
+std::string CommandLineOf(const McpServer& server) {
+  std::string words;
+  for (const std::string& word : server.command) words += StrCat(words.empty() ? "" : " ", word);
+  return words;
+}
+
 }  // namespace
 
-McpClient::McpClient(McpServer server, std::unique_ptr<ChildProcess> process)
-    : server_(std::move(server)), process_(std::move(process)) {}
+McpClient::McpClient(McpServer server, const McpTimes& times, std::unique_ptr<ChildProcess> process)
+    : server_(std::move(server)), times_(times), process_(std::move(process)) {}
 
-Result<std::unique_ptr<McpClient>> McpClient::Open(const McpServer& server) {
-  const std::string context = StrCat("the MCP server ", Quoted(server.name));
+Result<std::unique_ptr<McpClient>> McpClient::Open(const McpServer& server, const McpTimes& times) {
+  const std::string context =
+      StrCat("the MCP server ", Quoted(server.name), " (", Quoted(CommandLineOf(server), 200), ")");
   auto process = ChildProcess::Start(server);
   if (!process.ok()) return std::move(process).TakeStatus().WithContext(context);
-  std::unique_ptr<McpClient> client(new McpClient(server, std::move(*process)));
+  std::unique_ptr<McpClient> client(new McpClient(server, times, std::move(*process)));
   KVCACHE_RETURN_IF_ERROR(client->Greet().WithContext(context));
-  KVCACHE_RETURN_IF_ERROR(client->ListTools().WithContext(context));
   return client;
 }
 
 Result<McpResult> McpClient::Call(const std::string& tool, const Json& arguments) {
-  auto result = Request("tools/call", {{"name", tool}, {"arguments", arguments}}, kCallTime);
+  auto result = Request("tools/call", {{"name", tool}, {"arguments", arguments}}, times_.call);
   if (!result.ok()) {
     return std::move(result).TakeStatus().WithContext(
         StrCat("the MCP server ", Quoted(server_.name)));
@@ -83,68 +102,92 @@ Status McpClient::Greet() {
   KVCACHE_ASSIGN_OR_RETURN(
       const Json greeting,
       Request("initialize",
-              {{"protocolVersion", "2025-06-18"},
+              {{"protocolVersion", kRevisions.front()},
                {"capabilities", Json::object()},
                {"clientInfo", {{"name", "kvcache"}, {"version", KVCACHE_VERSION}}}},
-              kStartTime));
+              times_.start));
   const std::string revision = TextIn(greeting, "protocolVersion");
   if (std::find(kRevisions.begin(), kRevisions.end(), revision) == kRevisions.end()) {
     return Unsupported(StrCat("speaks revision ", Quoted(revision), " of the protocol; known are ",
                               kRevisions.back(), " to ", kRevisions.front()));
   }
-  return Send({{"jsonrpc", "2.0"}, {"method", "notifications/initialized"}},
-              Clock::now() + kStartTime);
+  KVCACHE_RETURN_IF_ERROR(Send({{"jsonrpc", "2.0"}, {"method", "notifications/initialized"}},
+                               Clock::now() + times_.start));
+  const Json capabilities = greeting.value("capabilities", Json());
+  const bool has_tools = capabilities.is_object() && capabilities.contains("tools");
+  return has_tools ? ListTools() : Status::Ok();
 }
 
 Status McpClient::ListTools() {
   Json params = Json::object();
-  for (;;) {
-    KVCACHE_ASSIGN_OR_RETURN(const Json page, Request("tools/list", params, kStartTime));
+  for (std::size_t pages = 0; pages < kMaxTools; ++pages) {
+    KVCACHE_ASSIGN_OR_RETURN(const Json page, Request("tools/list", params, times_.start));
     const Json list = page.is_object() ? page.value("tools", Json()) : Json();
-    if (!list.is_array())
+    if (!list.is_array()) {
       return InvalidArgument("answers 'tools/list' without an array of 'tools'");
-    for (const Json& tool : list) {
-      McpTool taken{.name = TextIn(tool, "name"), .description = TextIn(tool, "description")};
-      if (taken.name.empty()) return InvalidArgument("lists a tool without a 'name'");
-      taken.parameters = tool.value("inputSchema", Json::object());
-      tools_.push_back(std::move(taken));
     }
+    for (const Json& tool : list) KVCACHE_RETURN_IF_ERROR(AddTool(tool));
     const std::string next = TextIn(page, "nextCursor");
+    if (tools_.size() > kMaxTools) break;
     if (next.empty()) return Status::Ok();
-    if (tools_.size() > kMaxTools || list.empty()) {
-      return Unsupported(StrCat("lists more than ", kMaxTools, " tools"));
-    }
     params = {{"cursor", next}};
   }
+  return Unsupported(StrCat("lists more than ", kMaxTools, " tools, or as many pages"));
 }
 
-Result<Json> McpClient::Request(std::string_view method, Json params, std::chrono::seconds time) {
+// A tool that runs as a task only is left out: nobody here would ask how far it is.
+Status McpClient::AddTool(const Json& tool) {
+  McpTool taken{.name = TextIn(tool, "name"), .description = TextIn(tool, "description")};
+  if (taken.name.empty()) return InvalidArgument("lists a tool without a 'name'");
+  if (TextIn(tool.value("execution", Json()), "taskSupport") == "required") return Status::Ok();
+  taken.parameters = tool.value("inputSchema", Json());
+  if (!taken.parameters.is_object()) taken.parameters = {{"type", "object"}};
+  tools_.push_back(std::move(taken));
+  return Status::Ok();
+}
+
+Result<Json> McpClient::Request(std::string_view method, Json params,
+                                std::chrono::milliseconds time) {
   const auto deadline = Clock::now() + time;
   const std::int64_t id = ++requests_;
-  KVCACHE_RETURN_IF_ERROR(
+  const Status sent =
       Send({{"jsonrpc", "2.0"}, {"id", id}, {"method", method}, {"params", std::move(params)}},
-           deadline));
-  auto answer = Answer(id, deadline);
-  if (answer.ok() || answer.status().code() != StatusCode::kCancelled) return answer;
-  (void)Send(
-      {{"jsonrpc", "2.0"}, {"method", "notifications/cancelled"}, {"params", {{"requestId", id}}}},
-      Clock::now());
+           deadline);
+  auto answer = sent.ok() ? Answer(id, deadline) : Result<Json>(sent);
+  const bool gives_up = !answer.ok() && answer.status().code() != StatusCode::kInvalidArgument;
+  // A greeting must not be cancelled.
+  if (gives_up && method != "initialize") {
+    (void)Send({{"jsonrpc", "2.0"},
+                {"method", "notifications/cancelled"},
+                {"params", {{"requestId", id}}}},
+               Clock::now() + kNoticeTime);
+  }
   return answer;
 }
 
 Result<Json> McpClient::Answer(std::int64_t id, ChildProcess::Deadline deadline) {
   for (;;) {
     KVCACHE_ASSIGN_OR_RETURN(const std::string line, process_->ReadLine(deadline));
-    const auto message = ParseJson(line);
-    // Servers print other things to standard output, though they must not.
-    if (!message.ok() || !message->is_object()) continue;
-    if (message->contains("method")) {
-      if (message->contains("id")) KVCACHE_RETURN_IF_ERROR(Reply(*message, deadline));
-      continue;
+    auto parsed = ParseJson(line);
+    if (!parsed.ok()) {
+      if (!IsMeantAsMessage(line)) continue;
+      return std::move(parsed).TakeStatus().WithContext("writes a message that cannot be read");
     }
-    if (message->value("id", Json()) != id) continue;  // of a call that was cancelled
-    if (!message->contains("error")) return message->value("result", Json());
-    return InvalidArgument(StrCat("says: ", TextIn((*message)["error"], "message")));
+    // Servers of the revision 2025-03-26 write several messages at once.
+    const Json messages = parsed->is_array() ? *parsed : Json::array({*parsed});
+    std::optional<Json> answer;
+    for (const Json& message : messages) {
+      if (!message.is_object()) continue;
+      const Json message_id = message.value("id", Json());
+      if (message.contains("method")) {
+        if (!message_id.is_null()) KVCACHE_RETURN_IF_ERROR(Reply(message, deadline));
+      } else if (message_id == id || (message_id.is_null() && message.contains("error"))) {
+        answer = message;
+      }  // else it is the answer to a request that was cancelled
+    }
+    if (!answer) continue;
+    if (!answer->contains("error")) return answer->value("result", Json());
+    return InvalidArgument(StrCat("says: ", ErrorText((*answer)["error"])));
   }
 }
 

@@ -20,8 +20,7 @@ class ServerReader {
   Result<std::string> Text(const char* key) const {
     const auto found = json_.find(key);
     if (found == json_.end() || found->is_null()) return std::string();
-    if (!found->is_string()) return Wrong(key, "a string");
-    return found->get<std::string>();
+    return TextOf(*found, key, "a string");
   }
 
   Result<std::vector<std::string>> Texts(const char* key) const {
@@ -30,8 +29,8 @@ class ServerReader {
     if (found == json_.end() || found->is_null()) return texts;
     if (!found->is_array()) return Wrong(key, "an array of strings");
     for (const Json& item : *found) {
-      if (!item.is_string()) return Wrong(key, "an array of strings");
-      texts.push_back(item.get<std::string>());
+      KVCACHE_ASSIGN_OR_RETURN(std::string text, TextOf(item, key, "an array of strings"));
+      texts.push_back(std::move(text));
     }
     return texts;
   }
@@ -42,15 +41,24 @@ class ServerReader {
     if (found == json_.end() || found->is_null()) return variables;
     if (!found->is_object()) return Wrong("env", "an object of strings");
     for (const auto& [name, value] : found->items()) {
-      if (!value.is_string()) return Wrong("env", "an object of strings");
-      variables.emplace_back(name, value.get<std::string>());
+      const bool is_name =
+          !name.empty() && name.find_first_of(std::string_view("=\0", 2)) == name.npos;
+      if (!is_name) return InvalidArgument(StrCat("'env' has the name ", Quoted(name)));
+      KVCACHE_ASSIGN_OR_RETURN(std::string text, TextOf(value, "env", "an object of strings"));
+      variables.emplace_back(name, std::move(text));
     }
     return variables;
   }
 
-  bool Disabled() const { return json_.value("disabled", Json()) == true; }
-
  private:
+  // The system takes texts that end at a NUL.
+  static Result<std::string> TextOf(const Json& json, const char* key, const char* rule) {
+    if (!json.is_string()) return Wrong(key, rule);
+    std::string text = json.get<std::string>();
+    if (text.find('\0') == std::string::npos) return text;
+    return InvalidArgument(StrCat("'", key, "' has a NUL byte"));
+  }
+
   static Status Wrong(const char* key, const char* rule) {
     return InvalidArgument(StrCat("'", key, "' must be ", rule));
   }
@@ -90,11 +98,12 @@ Result<std::vector<McpServer>> ReadServers(const std::string& text) {
   }
   std::vector<McpServer> servers;
   for (const auto& [name, entry] : list->items()) {
+    if (entry.is_object() && entry.value("disabled", Json()) == true) continue;
     auto server = ReadServer(name, entry);
     if (!server.ok()) {
       return std::move(server).TakeStatus().WithContext(StrCat("the server ", Quoted(name)));
     }
-    if (!ServerReader(entry).Disabled()) servers.push_back(std::move(*server));
+    servers.push_back(std::move(*server));
   }
   return servers;
 }

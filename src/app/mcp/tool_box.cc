@@ -31,8 +31,9 @@ Result<std::unique_ptr<ToolBox>> ToolBox::Open(const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<McpServer> servers, ReadMcpConfig(path));
   std::unique_ptr<ToolBox> box(new ToolBox);
   for (const McpServer& server : servers) {
-    KVCACHE_ASSIGN_OR_RETURN(auto client, McpClient::Open(server));
-    box->clients_.push_back(std::move(client));
+    auto client = McpClient::Open(server);
+    if (!client.ok()) return std::move(client).TakeStatus().WithContext(path);
+    box->clients_.push_back(std::move(*client));
   }
   for (const auto& client : box->clients_) box->AddTools(*client);
   return box;
@@ -41,7 +42,7 @@ Result<std::unique_ptr<ToolBox>> ToolBox::Open(const std::string& path) {
 nlohmann::ordered_json ToolBox::Describe() const {
   auto list = nlohmann::ordered_json::array();
   for (const Tool& tool : tools_) {
-    const McpTool& own = tool.client->tools()[tool.index];
+    const McpTool& own = Own(tool);
     list.push_back({{"type", "function"},
                     {"function",
                      {{"name", tool.name},
@@ -57,8 +58,18 @@ ToolBox::Tool* ToolBox::Find(std::string_view name) {
   return found == tools_.end() ? nullptr : &*found;
 }
 
+bool ToolBox::Allow(std::string_view name) {
+  bool found = name == "*";
+  for (Tool& tool : tools_) {
+    if (name != "*" && name != tool.name) continue;
+    tool.allowed = true;
+    found = true;
+  }
+  return found;
+}
+
 Result<McpResult> ToolBox::Call(const Tool& tool, const nlohmann::ordered_json& arguments) {
-  return tool.client->Call(tool.client->tools()[tool.index].name, arguments);
+  return tool.client->Call(Own(tool).name, arguments);
 }
 
 // A name that several servers have gets the server's in front, and a number if it is still taken.

@@ -23,7 +23,7 @@ class ToolBox {
     bool allowed = false;   // runs without a question
   };
 
-  // Starts the servers that a file lists. Errors: those of ReadMcpConfig and McpClient::Open.
+  // Starts the servers that a file lists. Errors: those of ReadMcpConfig and McpClient::Open; all name the file.
   static Result<std::unique_ptr<ToolBox>> Open(const std::string& path);
 
   const std::vector<std::unique_ptr<McpClient>>& clients() const { return clients_; }
@@ -32,6 +32,10 @@ class ToolBox {
   nlohmann::ordered_json Describe() const;
   // Returns null if there is no such tool.
   Tool* Find(std::string_view name);
+  // Returns the tool as its server lists it.
+  static const McpTool& Own(const Tool& tool) { return tool.client->tools()[tool.index]; }
+  // Allows a tool, or all with "*". Returns whether there is one of that name.
+  bool Allow(std::string_view name);
   // Errors: those of McpClient::Call.
   static Result<McpResult> Call(const Tool& tool, const nlohmann::ordered_json& arguments);
 
