@@ -10,12 +10,14 @@
 
 #include <cstdlib>
 #include <memory>
+#include <optional>
 #include <random>
 #include <string>
 
 #include "support/cache_driver.h"
 #include "support/internal/inspected_causal.h"
 #include "support/internal/kinds_random.h"
+#include "support/internal/recurrent_reference.h"
 #include "support/script_random.h"
 
 namespace kvcache::testing::kinds_model_test {
@@ -99,6 +101,12 @@ struct RareScript {
   CausalReferenceOptions causal;
   const char* script;
   StatusCode last;  // the code that the last step must return
+  std::optional<RecurrentReferenceOptions> recurrent{};
+
+  std::unique_ptr<CacheReference> MakeReference(const ReferenceSetup& setup) const {
+    if (recurrent.has_value()) return std::make_unique<RecurrentReference>(setup, *recurrent);
+    return std::make_unique<InspectedCausal>(setup, causal);
+  }
 };
 const RareScript kRareScripts[] = {
     // The cache is full although a sequence of the batch evicts a token, because another sequence
@@ -121,6 +129,32 @@ const RareScript kRareScripts[] = {
      "forward 0:3 0:4\n"
      "remove 1 0 1\n",
      StatusCode::kCacheFull},
+    // A split inside a page of host memory: both parts restore their tokens.
+    {TestKind::kFull,
+     {.max_sequences = 2, .capacity = 8, .max_batch = 4},
+     {},
+     "forward 0:0 0:1 0:2 0:3\n"
+     "snapshot 0 0 4 1\n"
+     "materialize 1\n"
+     "split 1 2 2\n"
+     "bring 1 2 1\n"
+     "bring 1 4 2\n",
+     StatusCode::kOk},
+    // Snapshots hold all states but those that the zeros, the sequence and one pass need. The last pass
+    // materialises the oldest.
+    {TestKind::kRecurrent,
+     {.max_sequences = 1, .capacity = 8, .max_batch = 2},
+     {},
+     "forward 0:0\n"
+     "snapshot 0 0 1 1\n"
+     "forward 0:1\n"
+     "snapshot 0 1 2 2\n"
+     "forward 0:2\n"
+     "snapshot 0 2 3 3\n"
+     "forward 0:3\n"
+     "forward 0:4\n",
+     StatusCode::kOk,
+     RecurrentReferenceOptions{.attention = {}, .snapshot_states = 0, .checkpoints = {.count = 0}}},
 };
 
 TEST_P(KindsModelTest, RareScriptsAgreeWithTheReferenceModel) {
@@ -129,7 +163,7 @@ TEST_P(KindsModelTest, RareScriptsAgreeWithTheReferenceModel) {
     DriverSetup setup;
     setup.options = rare.options;
     setup.make_reference = [&](const ReferenceSetup& reference) {
-      return std::make_unique<InspectedCausal>(reference, rare.causal);
+      return rare.MakeReference(reference);
     };
     CacheDriver driver(setup);
     const Script script = ParseScript(rare.script);

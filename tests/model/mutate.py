@@ -1,5 +1,5 @@
 #!/usr/bin/env python3
-"""Plants bugs in a copy of the caches and checks that the random scripts find each of them.
+"""Plants bugs in a copy of the caches and checks that the model test finds each of them.
 
 Usage: tests/model/mutate.py [--steps 40000] [--only NAME] [--from NUMBER]
 

@@ -141,6 +141,7 @@ class RecurrentReference : public CacheReference {
   void RunSegment(const StateSegment& segment, int layer, int kind);
   void CheckColumns(const StateSegments& segments);
   void CheckViewsRefused(RecurrentCache& cache, int layer, int kind);
+  void CheckRoom();
   Status KeepInputs(RecurrentCache& cache, int layer);
   bool NeedsInputs() const;
   void BeginRounds();

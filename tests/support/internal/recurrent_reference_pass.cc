@@ -51,6 +51,7 @@ Status RecurrentReference::RunPass(Cache& cache, const TestBatch& batch, const S
   const bool states_first = batch.tokens.front().content % 2 == 0;
   if (!states_first) KVCACHE_RETURN_IF_ERROR(attention_.RunPass(cache, batch, step));
   RecurrentCache& states = *cache.Recurrent();
+  CheckRoom();
   bool all = true;
   for (std::size_t i = 0; i < kRecurrentLayers.size(); ++i) {
     all = all && PutsLayer(step, static_cast<int>(i));
@@ -64,6 +65,13 @@ Status RecurrentReference::RunPass(Cache& cache, const TestBatch& batch, const S
   if (all && !reserving_ && batch.parents.empty()) Commit();
   if (states_first) KVCACHE_RETURN_IF_ERROR(attention_.RunPass(cache, batch, step));
   return Status::Ok();
+}
+
+// A pass outside of transactions leaves them the cells that are set aside for them.
+void RecurrentReference::CheckRoom() {
+  if (reserving_ || !batch_.parents.empty()) return;
+  const std::int32_t free = cache_->inspect().parts.states.free_cells();
+  if (free < 0) seen_ = "a pass took " + std::to_string(-free) + " cells of transactions";
 }
 
 // Uses segments, or views if the batch is even.
