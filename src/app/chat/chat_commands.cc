@@ -14,11 +14,8 @@ namespace {
 
 constexpr std::string_view kBlanks = " \t\r\n";
 
-struct Request {
+struct Request : ChatState {
   std::string argument;
-  Chat& chat;
-  ChatBranches& branches;
-  RunFlags& flags;
   std::string& say;
 
   Conversation& conversation() const { return chat.conversation(); }
@@ -188,6 +185,11 @@ Result<AfterCommand> Branches(const Request& request) {
   return AfterCommand::kReadOn;
 }
 
+Result<AfterCommand> Tools(const Request& request) {
+  request.say = request.tools.List();
+  return AfterCommand::kReadOn;
+}
+
 Result<AfterCommand> Think(const Request& request) {
   if (request.argument != "on" && request.argument != "off") {
     return InvalidArgument(StrCat("/think takes on or off, not ", Quoted(request.argument)));
@@ -277,6 +279,7 @@ constexpr NamedCommand kCommands[] = {
     {"fork", "", "keeps the conversation as a branch and goes on", Fork},
     {"branches", "[N]", "lists the branches, or goes to branch N", Branches},
     {"system", "[TEXT]", "sets the system message; without TEXT shows it", System},
+    {"tools", "", "lists the tools of --mcp, and which run without a question", Tools},
     {"think", "on|off", "turns reasoning on or off, if the template has a switch for it", Think},
     {"set", "NAME N", "sets temp, top-k, top-p, min-p, repeat-penalty, seed or n", Set},
     {"save", "FILE", "writes the conversation to a file (JSON)", Save},
@@ -315,8 +318,7 @@ bool IsCommand(std::string_view text) {
   return text.starts_with('/') && !text.starts_with("//");
 }
 
-Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches& branches,
-                                RunFlags& flags, std::string& say) {
+Result<AfterCommand> RunCommand(std::string_view text, const ChatState& state, std::string& say) {
   text.remove_prefix(1);
   const std::size_t end = std::min(text.find_first_of(kBlanks), text.size());
   const std::string_view name = text.substr(0, end);
@@ -328,7 +330,7 @@ Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches&
     if (command.argument.empty() && !argument.empty()) {
       return InvalidArgument(StrCat("/", name, " takes no argument, not ", Quoted(argument)));
     }
-    return command.run({std::move(argument), chat, branches, flags, say});
+    return command.run({state, std::move(argument), say});
   }
   return InvalidArgument(StrCat("there is no command ", Quoted(StrCat("/", name)),
                                 "; /help lists the commands, // begins a message with a slash"));

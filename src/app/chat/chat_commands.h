@@ -9,6 +9,7 @@
 #include <string_view>
 
 #include "app/chat/chat_branches.h"
+#include "app/chat/chat_tools.h"
 #include "app/flags/run_flags.h"
 #include "kvcache_engine/chat.h"
 
@@ -27,9 +28,16 @@ bool IsCommand(std::string_view text);
 // Returns the number of messages without the last answer.
 std::size_t AnsweredMessages(const Conversation& conversation);
 
+// What commands show and change.
+struct ChatState {
+  Chat& chat;
+  ChatBranches& branches;
+  const ChatTools& tools;
+  RunFlags& flags;
+};
+
 // Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such
 // command, or what is wrong with its argument.
-Result<AfterCommand> RunCommand(std::string_view text, Chat& chat, ChatBranches& branches,
-                                RunFlags& flags, std::string& say);
+Result<AfterCommand> RunCommand(std::string_view text, const ChatState& state, std::string& say);
 
 }  // namespace kvcache::app

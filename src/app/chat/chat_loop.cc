@@ -9,6 +9,7 @@
 #include "app/chat/answer_output.h"
 #include "app/chat/answer_report.h"
 #include "app/chat/chat_commands.h"
+#include "app/chat/chat_tools.h"
 #include "app/chat/context_fit.h"
 #include "app/chat/message_reader.h"
 #include "app/commands/json_report.h"
@@ -59,6 +60,8 @@ class ChatLoop {
 
   Status Run() {
     KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
+    KVCACHE_ASSIGN_OR_RETURN(tools_, ChatTools::Open(flags_, chat_));
+    tools_.OfferTo(chat_.conversation());
     ShowNotes();
     Say(UnusedByTemplate(chat_.format(), chat_.conversation()));
     if (on_terminal_) Say(Welcome(chat_));
@@ -111,7 +114,7 @@ class ChatLoop {
   Status Command(const std::string& text) {
     std::string say;
     KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after,
-                             RunCommand(text, chat_, branches_, flags_, say));
+                             RunCommand(text, {chat_, branches_, tools_, flags_}, say));
     Say(say);
     quit_ = after == AfterCommand::kQuit;
     if (after == AfterCommand::kAnswer) return Answer();
@@ -132,7 +135,21 @@ class ChatLoop {
     conversation.Remove(conversation.size() - 1, conversation.size());
   }
 
+  // Answers until an answer has no calls.
   Status Answer(std::optional<Conversation> old_answer = std::nullopt) {
+    LineEditor* const editor = tools_.MayAsk() ? lines_.get() : nullptr;
+    for (int round = 1; !quit_; ++round) {
+      tools_.OfferTo(chat_.conversation());
+      KVCACHE_ASSIGN_OR_RETURN(const ChatTurn turn,
+                               AnswerOnce(std::exchange(old_answer, std::nullopt), round));
+      const bool goes_on = tools_.Run(turn, round, engine_, chat_.conversation(), editor);
+      if (flags_.json) ReportJson(turn);
+      if (!goes_on) break;
+    }
+    return Status::Ok();
+  }
+
+  Result<ChatTurn> AnswerOnce(std::optional<Conversation> old_answer, int round) {
     const bool is_retry = old_answer.has_value();
     const PasteMode paste_mode;  // keeps the marks of a paste that the next line will read
     Progress progress;
@@ -144,23 +161,25 @@ class ChatLoop {
     progress.Clear();
     output.End();
     if (!turn.ok()) {
-      Undo(std::move(old_answer));
+      if (round == 1) Undo(std::move(old_answer));
       Status status = std::move(turn).TakeStatus();
       if (status.code() == StatusCode::kUnsupported) return AdviseOnTemplate(std::move(status));
       if (status.code() != StatusCode::kCacheFull) return status;
-      return {status.code(), StrCat(status.message(), "; ", kMakeRoom)};
+      return Status(status.code(), StrCat(status.message(), "; ", kMakeRoom));
     }
     Report(*turn);
     if (turn->result.stop == StopReason::kInterrupted) lines_->DropTypedAhead();
     const bool nothing =
         turn->result.stop == StopReason::kInterrupted && turn->result.tokens.empty();
+    if (nothing && round == 1) Undo(std::move(old_answer));
     if (nothing) {
-      Undo(std::move(old_answer));
-      Say(StrCat("interrupted before the answer began; the ",
-                 is_retry ? "conversation is unchanged" : "message is removed",
+      Say(StrCat("interrupted before the answer began; ",
+                 round > 1  ? "the results of the tools stay, and /retry answers them"
+                 : is_retry ? "the conversation is unchanged"
+                            : "the message is removed",
                  ", the cache keeps what was read"));
     }
-    return Status::Ok();
+    return turn;
   }
 
   // Leading white space of an answer is not shown.
@@ -175,17 +194,25 @@ class ChatLoop {
     return output.Write(text);
   }
 
+  static DroppedTokens DroppedOf(const ChatTurn& turn) {
+    return {turn.dropped, std::string(RewriteText(turn.rewrite))};
+  }
+
+  void ReportJson(const ChatTurn& turn) {
+    nlohmann::json report =
+        AnswerJson(engine_, flags_, turn.result, DroppedOf(turn), std::exchange(load_ms_, 0.0));
+    AddCallsJson(tools_.results(), report);
+    PrintJson(report);
+  }
+
   void Report(const ChatTurn& turn) {
-    const DroppedTokens dropped{turn.dropped, std::string(RewriteText(turn.rewrite))};
-    if (flags_.json) {
-      PrintJson(AnswerJson(engine_, flags_, turn.result, dropped, std::exchange(load_ms_, 0.0)));
-    } else {
+    if (!flags_.json && (turn.calls.empty() || !turn.result.text.empty())) {
       (void)std::fputc('\n', stdout);
       quit_ = std::fflush(stdout) != 0;
     }
     if (StderrIsTerminal()) {
       const bool stopped = turn.result.stop == StopReason::kInterrupted;
-      Say(AnswerSummary(turn.result, dropped) + (stopped ? " · stopped\n" : "\n"));
+      Say(AnswerSummary(turn.result, DroppedOf(turn)) + (stopped ? " · stopped\n" : "\n"));
     }
     if (turn.context_full) {
       Say(StrCat("the context of ", engine_.context(), " tokens is full, and the answer ended; ",
@@ -197,6 +224,7 @@ class ChatLoop {
   RunFlags flags_;
   Chat chat_;
   ChatBranches branches_;
+  ChatTools tools_;
   double load_ms_;
   const bool on_terminal_;
   std::unique_ptr<LineEditor> lines_;

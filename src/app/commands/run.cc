@@ -6,11 +6,13 @@
 #include <random>
 #include <sstream>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "app/chat/answer_output.h"
 #include "app/chat/answer_report.h"
 #include "app/chat/chat_loop.h"
+#include "app/chat/chat_tools.h"
 #include "app/chat/context_fit.h"
 #include "app/commands/command.h"
 #include "app/commands/json_report.h"
@@ -55,13 +57,17 @@ Status CheckAnswered(const GenerateResult& result) {
                  " prompt tokens; there is no answer")};
 }
 
-Status Report(Engine& engine, const RunFlags& flags, const GenerateResult& result, double load_ms) {
+Status Report(Engine& engine, const RunFlags& flags, const ChatTurn& turn, double load_ms,
+              const std::vector<ToolResult>& calls = {}) {
+  const GenerateResult& result = turn.result;
   if (flags.json) {
-    PrintJson(AnswerJson(engine, flags, result, {}, load_ms));
+    nlohmann::json report = AnswerJson(engine, flags, result, {}, load_ms);
+    AddCallsJson(calls, report);
+    PrintJson(report);
     return CheckAnswered(result);
   }
   KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
-  (void)std::fputc('\n', stdout);
+  if (turn.calls.empty() || !result.text.empty()) (void)std::fputc('\n', stdout);
   (void)std::fflush(stdout);
   if (StderrIsTerminal()) {
     (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, {}).c_str());
@@ -99,19 +105,14 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
     output.End();
     ShowText(request, output);
   }
-  KVCACHE_ASSIGN_OR_RETURN(const GenerateResult result, Generate(*scheduler, request));
+  ChatTurn turn;
+  KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(*scheduler, request));
   output.End();
-  return Report(engine, flags, result, load_ms);
+  return Report(engine, flags, turn, load_ms);
 }
 
-// Generates the answer to the one message `text`.
-Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
-                 const std::string& text, double load_ms) {
-  Chat chat(engine, std::move(dialect));
-  KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(chat.conversation()));
-  std::istringstream unused(UnusedByTemplate(chat.format(), chat.conversation()));
-  for (std::string line; std::getline(unused, line);) AddNote(line);
-  chat.conversation().Add("user", text);
+// Generates the next answer of the chat, and writes its text.
+Result<ChatTurn> AnswerOnce(Engine& engine, const RunFlags& flags, Chat& chat) {
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, 0);
   AnswerOutput output;
@@ -122,16 +123,40 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
     };
   }
   auto turn = chat.Answer(std::move(request));
-  if (!turn.ok()) {
-    Status status = std::move(turn).TakeStatus();
-    if (status.code() == StatusCode::kCacheFull) {
-      return {status.code(), status.message() + AdviceOnLength(engine)};
-    }
-    return status.code() == StatusCode::kUnsupported ? AdviseOnTemplate(std::move(status)) : status;
-  }
   progress.Clear();
   output.End();
-  return Report(engine, flags, turn->result, load_ms);
+  if (turn.ok()) return turn;
+  Status status = std::move(turn).TakeStatus();
+  if (status.code() == StatusCode::kCacheFull) {
+    return Status(status.code(), status.message() + AdviceOnLength(engine));
+  }
+  return status.code() == StatusCode::kUnsupported ? AdviseOnTemplate(std::move(status)) : status;
+}
+
+// Generates answers to the one message `text`, until one has no calls of tools.
+Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
+                 const std::string& text, double load_ms) {
+  Chat chat(engine, std::move(dialect));
+  Conversation& conversation = chat.conversation();
+  KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(conversation));
+  KVCACHE_ASSIGN_OR_RETURN(ChatTools tools, ChatTools::Open(flags, chat));
+  tools.OfferTo(conversation);
+  std::istringstream unused(UnusedByTemplate(chat.format(), conversation));
+  for (std::string line; std::getline(unused, line);) AddNote(line);
+  conversation.Add("user", text);
+  const auto editor = tools.MayAsk() ? MakeLineEditor() : nullptr;
+  for (int round = 1;; ++round) {
+    KVCACHE_ASSIGN_OR_RETURN(const ChatTurn turn, AnswerOnce(engine, flags, chat));
+    if (!flags.json) KVCACHE_RETURN_IF_ERROR(Report(engine, flags, turn, load_ms));
+    const bool goes_on = tools.Run(turn, round, engine, conversation, editor.get());
+    if (flags.json) {
+      const double ms = std::exchange(load_ms, 0.0);
+      KVCACHE_RETURN_IF_ERROR(Report(engine, flags, turn, ms, tools.results()));
+    }
+    if (goes_on) continue;
+    if (tools.refusal().empty()) return Status::Ok();
+    return {StatusCode::kCancelled, StrCat("there is no last answer: ", tools.refusal())};
+  }
 }
 
 Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {

@@ -47,6 +47,15 @@ void ChatFlags::Add(FlagSet command) {
   add("--tools", tools_file, "FILE",
       "JSON file of the functions that the model may call, in OpenAI's format")
       .Excludes(raw_flag);
+  const Flag mcp_flag =
+      add("--mcp", mcp_file, "FILE",
+          "start the MCP servers that this JSON file lists ('mcpServers'), and let "
+          "the model call their tools, each call after a question")
+          .Excludes(raw_flag)
+          .Excludes(command.Find("--tools"));
+  add("--mcp-allow", mcp_allowed, "TOOL",
+      "run this tool without a question, or all with '*'; may be given several times")
+      .Needs(mcp_flag);
   add("--chat-template", chat_template, "T",
       "use chatml, plain or a Jinja file instead of the model's own chat template")
       .Excludes(raw_flag);

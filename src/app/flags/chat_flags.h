@@ -21,8 +21,10 @@ struct ChatFlags {
   bool special = false;  // with raw: special tokens in the prompt's text are those tokens
   std::optional<std::string> system;
   std::string tools_file;
-  std::string chat_template;  // chatml, plain or a file; empty: the model's own
-  std::string dialect;        // a name; empty: what the template says
+  std::string mcp_file;                  // the MCP servers to start
+  std::vector<std::string> mcp_allowed;  // their tools that run without a question
+  std::string chat_template;             // chatml, plain or a file; empty: the model's own
+  std::string dialect;                   // a name; empty: what the template says
   std::vector<std::string> variables;
   bool think = false;
   bool no_think = false;
@@ -37,7 +39,8 @@ struct ChatFlags {
   // Returns whether a flag was given that has an effect only in a template.
   bool NeedTemplate() const {
     return !chat_template.empty() || stored_template || !stored_messages.empty() || system ||
-           !tools_file.empty() || !dialect.empty() || think || no_think || !variables.empty();
+           !tools_file.empty() || !mcp_file.empty() || !dialect.empty() || think || no_think ||
+           !variables.empty();
   }
 
   // Returns the dialect and the templates that the flags or the model choose. Errors name the template, and what

@@ -45,6 +45,7 @@ Status CheckValues(const RunFlags& flags) {
   return CheckOneStandardInput(
       {{reads_messages ? "the prompt or chat" : "--file", reads_messages ? "-" : flags.prompt_file},
        {"--tools", flags.chat.tools_file},
+       {"--mcp", flags.chat.mcp_file},
        {"--chat-template", flags.chat.chat_template}});
 }
 
