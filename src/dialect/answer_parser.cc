@@ -21,6 +21,7 @@ enum TextMarker : std::size_t { kSection, kCall, kTextBegin, kTextEnd };
 AnswerParser::AnswerParser(AnswerSyntax syntax) {
   if (syntax.dialect == nullptr) syntax.dialect = TextOnly();
   syntax_ = std::make_shared<const AnswerSyntax>(std::move(syntax));
+  held_ = syntax_->begun;
   if (calls().form == CallForm::kChannels) {
     state_ = State::kChannels;
     const auto place = syntax_->opens_reasoning ? ChannelReader::Place::kThoughts

@@ -25,6 +25,7 @@ struct AnswerSyntax {
   bool opens_reasoning = false;  // the prompt ends inside of thoughts
   bool may_reason = false;       // the model is to think, and begins its thoughts itself
   bool calls = false;            // tools are offered
+  std::string begun{};           // how the answer begins; the prompt ends with it
   // The tools of the request. Calls without markers that name another one are text.
   std::vector<OfferedTool> tools{};
   bool one_call = false;  // the answer ends after a call

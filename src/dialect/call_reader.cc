@@ -34,7 +34,7 @@ void CallReader::Begin(std::string_view marker) {
   in_list_ = entered_ = false;
   const bool without_section = marker.empty() && !syntax_.section_begin.empty();
   const bool unmarked_name = syntax_.form == CallForm::kParameters && syntax_.name_end.empty();
-  known_only_ = syntax_.bare() || without_section || unmarked_name;
+  known_only_ = syntax_.bare() || syntax_.known_only || without_section || unmarked_name;
 }
 
 CallReader::Outcome CallReader::Read(std::string_view& text, bool last,

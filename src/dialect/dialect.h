@@ -50,6 +50,7 @@ struct CallSyntax {
   std::string name_prefix{};  // is no part of the name
   bool numbered = false;      // ":0" behind the name is no part of it; all of it is the call's id
   std::string id_begin{};     // kNamed: between the name and the call's id
+  bool known_only = false;    // only calls of offered tools are calls
   bool shared = false;        // one section has all calls; else each call has its own
   bool listed = false;        // kObject, kKeyed, kPython: calls stand in an array
   // kObject: the keys of the name, the arguments and the call's id. The first ones are written, all are read.
@@ -77,14 +78,27 @@ struct Dialect {
   std::string text_begin{},
       text_end{};  // around the text; `text_begin` is a marker only before all text
   CallSyntax calls{};
+  // What a template writes that offers tools in this dialect and writes no calls: all of these. None: the marker.
+  std::vector<std::string> signs{};
   std::vector<std::int32_t>
       marker_tokens{};  // control tokens in the markers (BindDialect), in order
 
   bool has_calls() const { return calls.form != CallForm::kNone; }
 };
 
-// How a template wants what models said in earlier turns.
+// Where a template reads the tools that are offered.
+enum class ToolForm : std::uint8_t {
+  kTools,       // in the variable `tools`
+  kFunctions,   // as JSON in the variable `functions`, with the time in `datetime`
+  kSystemText,  // as JSON in the key `tools` of the system message
+  kSystemList,  // as a list there
+  kText         // nowhere: they become a part of the system message's text
+};
+
+// How a template wants what models said in earlier turns, and tools.
 struct HistoryForm {
+  ToolForm tools = ToolForm::kTools;
+  std::string example{};        // kText: a call as the model writes it
   bool text_arguments = false;  // the arguments of calls are JSON in a string
   bool null_content = false;    // the content of a message with calls and no text is null
   std::string thoughts_key{"reasoning_content"};

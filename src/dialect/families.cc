@@ -173,6 +173,18 @@ Dialect Python(const char* name, const char* begin, const char* end, bool listed
           .form = CallForm::kPython, .section_begin = begin, .section_end = end, .listed = listed}};
 }
 
+Dialect Lfm() {
+  Dialect lfm = Python("lfm", "<|tool_call_start|>", "<|tool_call_end|>", true);
+  lfm.signs = {"List of tools: "};
+  return lfm;
+}
+
+Dialect Phi() {
+  Dialect phi = Array("phi", "<|tool_call|>", "<|/tool_call|>");
+  phi.signs = {"<|tool|>", "<|/tool|>"};
+  return phi;
+}
+
 Dialect Gemma(const char* name, const char* begin, const char* end, const char* quote) {
   return {.name = name,
           .thoughts = {"<|channel>thought", "<channel|>"},
@@ -193,10 +205,42 @@ Dialect Harmony() {
                     .value_begin = "<|constrain|>"}};
 }
 
-Dialect GigaChat() {
-  return {.name = "gigachat",
+Dialect GigaChat(const char* name, const char* begin) {
+  return {.name = name, .calls = {.form = CallForm::kObject, .section_begin = begin}};
+}
+
+// Messages to a recipient: ">>>all" begins a text.
+Dialect FunctionaryRecipients() {
+  return {.name = "functionary-v3.2",
+          .text_begin = ">>>all\n",
+          .calls = {
+              .form = CallForm::kNamed, .call_begin = ">>>", .name_end = "\n", .known_only = true}};
+}
+
+// An object in tags of another spelling; the template names the role of users so.
+Dialect NemotronMini() {
+  return {.name = "nemotron-mini",
           .calls = {.form = CallForm::kObject,
-                    .section_begin = "<|message_sep|>\n\nfunction call<|role_sep|>"}};
+                    .section_begin = "<toolcall>",
+                    .section_end = "</toolcall>"},
+          .signs = {"<extra_id_1>User", "<tool> "}};
+}
+
+// GLM's tags, each with a word behind the name.
+Dialect Hunyuan3() {
+  return {.name = "hunyuan-v3",
+          .thoughts = {"<think:opensource>", "</think:opensource>"},
+          .calls = {.form = CallForm::kParameters,
+                    .section_begin = "<tool_calls:opensource>",
+                    .section_end = "</tool_calls:opensource>",
+                    .call_begin = "<tool_call:opensource>",
+                    .call_end = "</tool_call:opensource>",
+                    .name_end = "<tool_sep:opensource>",
+                    .shared = true,
+                    .parameter_begin = "<arg_key:opensource>",
+                    .parameter_name_end = "</arg_key:opensource>",
+                    .value_begin = "<arg_value:opensource>",
+                    .parameter_end = "</arg_value:opensource>"}};
 }
 
 Dialect MiniCpm() {
@@ -247,11 +291,15 @@ const std::vector<Dialect>& Dialects() {
       Apriel(),
       Array("nemotron", "<TOOLCALL>", "</TOOLCALL>"),
       Array("granite", "<|tool_call|>", ""),
-      Array("phi", "<|tool_call|>", "<|/tool_call|>"),
+      Phi(),
       Array("firefunction", "functools", ""),
-      GigaChat(),
+      GigaChat("gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>"),
+      GigaChat("gigachat-v3.1", "<|function_call|>"),
+      FunctionaryRecipients(),
       Functionary(),
-      Python("lfm", "<|tool_call_start|>", "<|tool_call_end|>", true),
+      NemotronMini(),
+      Hunyuan3(),
+      Lfm(),
       MiniCpm(),
       Gemma("gemma", "<|tool_call>", "<tool_call|>", "<|\"|>"),
       Gemma("function-gemma", "<start_function_call>", "<end_function_call>", "<escape>"),
@@ -266,6 +314,7 @@ const std::vector<ThoughtSyntax>& ThoughtSyntaxes() {
   static const std::vector<ThoughtSyntax> all = {
       {"<think>", "</think>"},
       {"<seed:think>", "</seed:think>"},
+      {"<think:opensource>", "</think:opensource>"},
       {"[THINK]", "[/THINK]"},
       {"<|START_THINKING|>", "<|END_THINKING|>"},
       {"<|channel>thought", "<channel|>"},

@@ -177,6 +177,23 @@ const std::vector<Case>& Cases() {
        "Well<|message_sep|>\n\nfunction call<|role_sep|>\n{\"name\": \"get_all\", \"arguments\": "
        "{\"s\": \"a\\\"}b\", \"n\": 1, \"l\": [1, \"]\"]}}<|message_sep|>\n\nfunction call"
        "<|role_sep|>\n{\"name\": \"get\", \"arguments\": {}}"},
+      {"gigachat-v3.1",
+       "Well<|function_call|>{\"name\": \"get_all\", \"arguments\": {\"s\": \"a\\\"}b\", \"n\": 1, "
+       "\"l\": [1, \"]\"]}}<|function_call|>{\"name\": \"get\", \"arguments\": {}}"},
+      {"functionary-v3.2",
+       ">>>all\nWell>>>get_all\n{\"s\": \"a\\\"}b\", \"n\": 1, \"l\": [1, \"]\"]}>>>get\n{}"},
+      {"nemotron-mini",
+       "Well <toolcall> {\"type\": \"function\", \"name\": \"get_all\", \"arguments\": {\"s\": "
+       "\"a\\\"}b\", \"n\": 1, \"l\": [1, \"]\"]}} </toolcall>\n<toolcall> {\"name\": \"get\", "
+       "\"arguments\": {}} </toolcall>"},
+      {"hunyuan-v3",
+       "Well<tool_calls:opensource>\n<tool_call:opensource>get_all<tool_sep:opensource>\n"
+       "<arg_key:opensource>s</arg_key:opensource>\n<arg_value:opensource>a\"}b"
+       "</arg_value:opensource>\n<arg_key:opensource>n</arg_key:opensource>\n"
+       "<arg_value:opensource>1</arg_value:opensource>\n<arg_key:opensource>l"
+       "</arg_key:opensource>\n<arg_value:opensource>[1, \"]\"]</arg_value:opensource>\n"
+       "</tool_call:opensource>\n<tool_call:opensource>get<tool_sep:opensource>\n"
+       "</tool_call:opensource>\n</tool_calls:opensource>"},
       {"lfm",
        "Well<|tool_call_start|>[get_all(s='a\"}b', n=1, l=[1, \"]\"]), get()]<|tool_call_end|>"},
       {"minicpm",
@@ -209,6 +226,30 @@ TEST(FamiliesTest, CallsOfEachDialect) {
         ParseAll(SyntaxOf(each.dialect), each.text),
         std::string(bare ? "" : "Well") + R"(c(get_all {"s":"a\"}b","n":1,"l":[1,"]"]})c(get {}))");
   }
+}
+
+// The prompt of this dialect has the first mark. Words behind a mark that are no tool's name are text.
+TEST(FamiliesTest, RecipientsAreTools) {
+  AnswerSyntax syntax = SyntaxOf("functionary-v3.2");
+  EXPECT_EQ(ParseAll(syntax, ">>>all\nTry\n>>> f(1)\n2"), "Try\n>>> f(1)\n2");
+  EXPECT_EQ(ParseAll(syntax, "Just text >>>"), "Just text >>>");
+  syntax.begun = ">>>";
+  EXPECT_EQ(ParseAll(syntax, "all\nWell>>>get\n{}"), "Wellc(get {})");
+  EXPECT_EQ(ParseAll(syntax, "get\n{\"n\": 1}"), "c(get {\"n\":1})");
+  EXPECT_EQ(ParseAll(syntax, "all\n"), "");
+}
+
+// A control token in a name is no part of it.
+TEST(FamiliesTest, NamesHaveNoControlTokens) {
+  AnswerSyntax syntax = SyntaxOf("gemma");
+  EXPECT_EQ(ParseAll(syntax, "<|tool_call>call:ge\xff<a>\xfft{}<tool_call|>"),
+            "<|tool_call>call:get{}<tool_call|>");
+  syntax = SyntaxOf("harmony");
+  syntax.one_call = true;
+  EXPECT_EQ(ParseAll(syntax,
+                     "<|channel|>commentary to=functions.get<|message|>{}<|end|><|start|>"
+                     "assistant<|channel|>final<|message|>Well"),
+            "c(get {})");
 }
 
 // However much of it comes, a call whose name is reported ends with what was read.

@@ -4,6 +4,8 @@
 #include <optional>
 #include <utility>
 
+#include "dialect/history_form.h"
+
 namespace kvcache {
 namespace {
 
@@ -63,6 +65,7 @@ Result<DialectPrompt> ModelDialect::Write(ChatInput input) const {
   RewriteIds(id_form_, dialect_->calls.name_prefix, input.messages);
   Adapt(history_, input.messages);
   const ChatFormat& format = this->format(input.tools);
+  OfferTools(history_, input);
   KVCACHE_ASSIGN_OR_RETURN(prompt.written, format.Write(std::move(input)));
   const ChatPrompt& written = prompt.written;
   answer.opens_reasoning =
@@ -71,6 +74,8 @@ Result<DialectPrompt> ModelDialect::Write(ChatInput input) const {
   // Thoughts come before a text, and never inside of it.
   if (written.open == OpenPart::kText) answer.reasoning = false;
   answer.may_reason = answer.reasoning && thinks && !EndsBehind(written.text, thoughts_);
+  const std::string& call = dialect_->calls.call_begin;
+  if (!call.empty() && written.text.ends_with(call)) answer.begun = call;
   return prompt;
 }
 

@@ -9,90 +9,17 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "dialect/answer_parser.h"
+#include "dialect/probe.h"
 #include "dialect/scan.h"
 
 namespace kvcache {
 namespace {
 
 using Json = nlohmann::ordered_json;
-
-constexpr std::string_view kQuestion = "kvcachequestion";
-constexpr std::string_view kAnswer = "kvcacheanswer";
-constexpr std::string_view kThought = "kvcachethought";
-constexpr std::string_view kCallNames[] = {"kvcache_first", "kvcache_second"};
-// Mistral's templates want nine letters or digits.
-constexpr const char* kIds[] = {"callprob1", "callprob2"};
-
-Json Parameters() {
-  return {{"type", "object"},
-          {"properties",
-           {{"kvcache_text", {{"type", "string"}, {"description", "text"}}},
-            {"kvcache_number", {{"type", "integer"}, {"description", "number"}}}}},
-          {"required", Json::array({"kvcache_text"})}};
-}
-
-Json Arguments(std::size_t index) {
-  return {{"kvcache_text", StrCat("kvcache ", index)}, {"kvcache_number", index + 3}};
-}
-
-Json Tools() {
-  Json tools = Json::array();
-  for (const std::string_view name : kCallNames) {
-    tools.push_back(
-        {{"type", "function"},
-         {"function", {{"name", name}, {"description", "probe"}, {"parameters", Parameters()}}}});
-  }
-  return tools;
-}
-
-// A message with calls, as it comes back in a conversation.
-Json CallMessage(std::size_t count, const HistoryForm& form) {
-  Json calls = Json::array();
-  for (std::size_t i = 0; i < count; ++i) {
-    const Json arguments = Arguments(i);
-    calls.push_back({{"id", kIds[i]},
-                     {"type", "function"},
-                     {"function",
-                      {{"name", kCallNames[i]},
-                       {"arguments", form.text_arguments ? Json(arguments.dump()) : arguments}}}});
-  }
-  return {{"role", "assistant"},
-          {"content", form.null_content ? Json() : Json("")},
-          {"tool_calls", std::move(calls)}};
-}
-
-// Renders messages behind a question. None: the template reports an error.
-std::optional<std::string> Render(const ChatFormat& format, std::vector<Json> messages,
-                                  GenerationPrompt generation = GenerationPrompt::kOmit) {
-  ChatInput input;
-  input.generation_prompt = generation;
-  input.tools = Tools();
-  input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
-  for (Json& message : messages) input.messages.push_back(std::move(message));
-  auto written = format.Write(std::move(input));
-  if (!written.ok()) return std::nullopt;
-  return std::move(written->text);
-}
-
-// Returns what stands behind the last mark; all of the text if it has none.
-std::string Behind(const std::string& text, std::string_view mark) {
-  const std::size_t at = text.rfind(mark);
-  return at == std::string::npos ? text : text.substr(at + mark.size());
-}
-
-// What stands around an answer of plain text.
-struct Frame {
-  std::string begin{}, end{};
-};
-
-Frame FrameOf(const ChatFormat& format) {
-  const auto text = Render(format, {{{"role", "assistant"}, {"content", kAnswer}}});
-  if (!text) return {};
-  std::string begin = Behind(*text, kQuestion);
-  begin.resize(std::min(begin.find(kAnswer), begin.size()));
-  const bool written = text->find(kAnswer) != std::string::npos;
-  return {.begin = std::move(begin), .end = written ? Behind(*text, kAnswer) : ""};
-}
+using probe::Frame;
+using probe::kAnswer;
+using probe::kQuestion;
+using probe::kThought;
 
 // Returns a text without white space.
 std::string Dense(std::string text) {
@@ -131,8 +58,8 @@ Reading Read(const Dialect& dialect, std::string_view text) {
   AnswerSyntax syntax{.dialect = std::make_shared<const Dialect>(dialect),
                       .reasoning = dialect.calls.form == CallForm::kChannels,
                       .calls = true};
-  for (const std::string_view name : kCallNames) {
-    syntax.tools.push_back({.name = std::string(name), .parameters = Parameters()});
+  for (const std::string_view name : probe::kNames) {
+    syntax.tools.push_back({.name = std::string(name), .parameters = probe::Parameters()});
   }
   AnswerParser parser(std::move(syntax));
   Reading reading;
@@ -152,8 +79,8 @@ bool AreProbes(const std::vector<ToolCall>& calls, std::size_t count) {
   if (calls.size() != count) return false;
   for (std::size_t i = 0; i < count; ++i) {
     const nlohmann::json read = calls[i].arguments;
-    const nlohmann::json wanted = Arguments(i);
-    if (calls[i].name != kCallNames[i] || read != wanted) return false;
+    const nlohmann::json wanted = probe::Arguments(i);
+    if (calls[i].name != probe::kNames[i] || read != wanted) return false;
   }
   return true;
 }
@@ -161,10 +88,10 @@ bool AreProbes(const std::vector<ToolCall>& calls, std::size_t count) {
 // Returns whether a dialect reads the calls of a message, and nothing else, from what the template wrote.
 bool Reads(const Dialect& dialect, const std::string& written, std::size_t count,
            const Frame& frame, const Tokenizer& tokenizer) {
-  std::string text = Behind(written, kQuestion);
+  std::string text = probe::Behind(written, kQuestion);
   const bool channels = dialect.calls.form == CallForm::kChannels;
   if (channels) {
-    const std::size_t name = text.find(kCallNames[0]);
+    const std::size_t name = text.find(probe::kNames[0]);
     const std::size_t begin = text.rfind("<|start|>assistant", name);
     if (name == std::string::npos || begin == std::string::npos) return false;
     text.erase(0, begin + std::string_view("<|start|>assistant").size());
@@ -194,19 +121,30 @@ bool IsOwn(const Dialect& dialect, const std::string& marker) {
   });
 }
 
+// Returns whether a template that offers tools says that its model writes them in a dialect.
+bool Names(const ChatFormat& format, const Dialect& dialect, const Tokenizer& tokenizer) {
+  const CallSyntax& calls = dialect.calls;
+  const std::string& marker = calls.section_begin.empty() ? calls.call_begin : calls.section_begin;
+  const auto known = [&](const std::string& text) {
+    return text.empty() || tokenizer.Find(text) != kNoToken;
+  };
+  if (marker.empty()) return false;
+  if (!dialect.signs.empty()) {
+    const bool bars = marker.starts_with("<|");
+    return (!bars || known(marker)) &&
+           std::all_of(dialect.signs.begin(), dialect.signs.end(),
+                       [&](const std::string& sign) { return format.Writes(sign); });
+  }
+  return known(marker) && known(calls.section_end) && format.Writes(marker) &&
+         IsOwn(dialect, marker);
+}
+
 // Finds the dialect of a template that offers tools but writes no calls.
 const Dialect* FindByMarkers(const ChatFormat& format, const Tokenizer& tokenizer) {
-  const auto written = Render(format, {}, GenerationPrompt::kAdd);
-  if (!written || written->find(kCallNames[0]) == std::string::npos) return nullptr;
-  for (const Dialect& each : Dialects()) {
-    const std::string& marker =
-        each.calls.section_begin.empty() ? each.calls.call_begin : each.calls.section_begin;
-    if (marker.empty() || tokenizer.Find(marker) == kNoToken || !format.Writes(marker)) continue;
-    const std::string& end = each.calls.section_end;
-    if (!end.empty() && tokenizer.Find(end) == kNoToken) continue;
-    if (IsOwn(each, marker)) return &each;
-  }
-  return nullptr;
+  const auto found = std::find_if(Dialects().begin(), Dialects().end(), [&](const Dialect& each) {
+    return Names(format, each, tokenizer);
+  });
+  return found == Dialects().end() ? nullptr : &*found;
 }
 
 // Returns whether a template leaves thoughts out of earlier answers.
@@ -226,13 +164,12 @@ bool DropsThoughts(const ChatFormat& format, const ThoughtSyntax& thoughts) {
 // Finds the key under which a template reads the thoughts of a message with calls.
 std::string ThoughtsKey(const ChatFormat& format, const HistoryForm& history) {
   for (const char* key : {"reasoning_content", "thinking", "reasoning", "thought", "tool_plan"}) {
-    Json message = CallMessage(1, history);
+    const std::string id = probe::IdOf(0, "", false);
+    Json message = probe::CallMessage({id}, history);
     message[key] = kThought;
-    Json result = {{"role", "tool"},
-                   {"tool_call_id", kIds[0]},
-                   {"name", kCallNames[0]},
-                   {"content", "result"}};
-    const auto written = Render(format, {std::move(message), std::move(result)});
+    Json result = {
+        {"role", "tool"}, {"tool_call_id", id}, {"name", probe::kNames[0]}, {"content", "result"}};
+    const auto written = probe::Render(format, history, {std::move(message), std::move(result)});
     if (written && written->find(kThought) != std::string::npos) return key;
   }
   return "reasoning_content";
@@ -257,20 +194,39 @@ Recognition Finish(const Dialect& found, HistoryForm history, const ChatFormat& 
   return result;
 }
 
-// Finds the first dialect of `dialects` that reads what the template writes.
+// Finds the first dialect of `dialects` that reads what the template writes for some calls.
+const Dialect* FindReader(const std::vector<Dialect>& dialects, const ChatFormat& format,
+                          const HistoryForm& history, std::size_t count,
+                          const Tokenizer& tokenizer) {
+  const Frame frame = probe::FrameOf(format, history);
+  std::string_view prefix;
+  for (const Dialect& each : dialects) {
+    if (each.calls.numbered) prefix = each.calls.name_prefix;
+  }
+  for (const bool numbered : {false, true}) {
+    std::vector<std::string> ids;
+    for (std::size_t i = 0; i < count; ++i) ids.push_back(probe::IdOf(i, prefix, numbered));
+    const auto written = probe::Render(format, history, {probe::CallMessage(ids, history)});
+    if (!written) continue;
+    for (const Dialect& each : dialects) {
+      if (!each.has_calls() || (numbered && !each.calls.numbered)) continue;
+      if (Reads(each, *written, count, frame, tokenizer)) return &each;
+    }
+  }
+  return nullptr;
+}
+
+// Finds the dialect that reads what the template writes, and how the template wants messages for that.
 std::optional<Recognition> RoundTrip(const std::vector<Dialect>& dialects, const ChatFormat& format,
-                                     const Tokenizer& tokenizer) {
-  const Frame frame = FrameOf(format);
+                                     ToolForm tools, const Tokenizer& tokenizer) {
   for (const std::size_t count : {2U, 1U}) {
-    for (const HistoryForm& form :
-         {HistoryForm{}, HistoryForm{.text_arguments = true}, HistoryForm{.null_content = true},
-          HistoryForm{.text_arguments = true, .null_content = true}}) {
-      const auto written = Render(format, {CallMessage(count, form)});
-      if (!written) continue;
-      for (const Dialect& each : dialects) {
-        if (each.has_calls() && Reads(each, *written, count, frame, tokenizer)) {
-          return Finish(each, form, format);
-        }
+    for (const bool null : {false, true}) {
+      for (const bool text : {false, true}) {
+        HistoryForm form{.tools = tools, .text_arguments = text, .null_content = null};
+        const Dialect* const found = FindReader(dialects, format, form, count, tokenizer);
+        if (found == nullptr) continue;
+        if (tools == ToolForm::kText) form.example = probe::ExampleOf(format, form);
+        return Finish(*found, std::move(form), format);
       }
     }
   }
@@ -284,8 +240,9 @@ ThoughtSyntax ThoughtsOf(const ChatFormat& format) {
   input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
   const auto prompt = format.Write(std::move(input));
   for (const ThoughtSyntax& each : ThoughtSyntaxes()) {
-    if (format.Writes(each.end) || (prompt.ok() && EndsInside(prompt->text, each)) ||
-        DropsThoughts(format, each)) {
+    const bool ends =
+        prompt.ok() && (EndsInside(prompt->text, each) || EndsBehind(prompt->text, each));
+    if (ends || format.Writes(each.end) || DropsThoughts(format, each)) {
       return each;
     }
   }
@@ -293,12 +250,11 @@ ThoughtSyntax ThoughtsOf(const ChatFormat& format) {
 }
 
 Recognition RecogniseDialect(const ChatFormat& format, const Tokenizer& tokenizer) {
-  if (format.Mentions("tools")) {
-    if (auto found = RoundTrip(Dialects(), format, tokenizer)) return *std::move(found);
-    if (const Dialect* const found = FindByMarkers(format, tokenizer)) {
-      return Finish(*found, {}, format);
-    }
-  }
+  const ToolForm tools = probe::FindToolForm(format);
+  if (auto found = RoundTrip(Dialects(), format, tools, tokenizer)) return *std::move(found);
+  const Dialect* const named =
+      tools == ToolForm::kText ? nullptr : FindByMarkers(format, tokenizer);
+  if (named != nullptr) return Finish(*named, {.tools = tools}, format);
   return Finish(*PlainDialect(), {}, format);
 }
 
@@ -310,8 +266,9 @@ Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
     for (const Dialect& each : Dialects()) names += StrCat(names.empty() ? "" : ", ", each.name);
     return InvalidArgument(StrCat("unknown dialect ", Quoted(name), "; known: ", names));
   }
-  if (auto found = RoundTrip({*named}, format, tokenizer)) return *std::move(found);
-  return Finish(*named, {}, format);
+  const ToolForm tools = probe::FindToolForm(format);
+  if (auto found = RoundTrip({*named}, format, tools, tokenizer)) return *std::move(found);
+  return Finish(*named, {.tools = tools}, format);
 }
 
 bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts) {
@@ -322,32 +279,6 @@ bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts) {
 bool EndsBehind(std::string_view prompt, const ThoughtSyntax& thoughts) {
   const std::size_t end = prompt.find_last_not_of(kWhiteSpace) + 1;
   return !thoughts.end.empty() && prompt.substr(0, end).ends_with(thoughts.end);
-}
-
-void Adapt(const HistoryForm& history, Json& messages) {
-  for (Json& message : messages) {
-    if (!message.is_object() || message.value("role", Json()) != "assistant") continue;
-    const auto thoughts = message.find("reasoning_content");
-    if (thoughts != message.end() && history.thoughts_key != "reasoning_content" &&
-        !message.contains(history.thoughts_key)) {
-      message[history.thoughts_key] = Json(*thoughts);
-      message.erase("reasoning_content");
-    }
-    const auto calls = message.find("tool_calls");
-    if (calls == message.end() || !calls->is_array() || calls->empty()) continue;
-    if (history.text_arguments) {
-      for (Json& call : *calls) {
-        if (!call.is_object() || !call.contains("function")) continue;
-        Json& function = call["function"];
-        if (!function.is_object() || !function.contains("arguments")) continue;
-        Json& arguments = function["arguments"];
-        if (!arguments.is_string()) arguments = arguments.dump();
-      }
-    }
-    const Json content = message.value("content", Json());
-    const bool empty = content.is_string() && content.get_ref<const std::string&>().empty();
-    if (history.null_content && empty) message["content"] = nullptr;
-  }
 }
 
 }  // namespace kvcache

@@ -36,7 +36,4 @@ ThoughtSyntax ThoughtsOf(const ChatFormat& format);
 bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts);
 bool EndsBehind(std::string_view prompt, const ThoughtSyntax& thoughts);
 
-// Changes messages of a request to what the template reads.
-void Adapt(const HistoryForm& history, nlohmann::ordered_json& messages);
-
 }  // namespace kvcache

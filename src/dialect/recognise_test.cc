@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "base/strings.h"
+#include "dialect/history_form.h"
 
 namespace kvcache::recognise_test {
 namespace {
@@ -156,6 +157,28 @@ std::vector<Case> Cases() {
        "{{ raise_exception('one') }}{% endif %} to=functions.{{ c.function.name }}<|channel|>"
        "commentary json<|message|>{{ c.function.arguments | tojson }}<|call|>{% else %}<|channel|>"
        "final<|message|>{{ m.content }}<|end|>{% endif %}{% endfor %}"},
+      {"gigachat-v3.1", Template(Each("<|function_call|>" + object))},
+      {"functionary-v3.2",
+       "{{ tools }}{% for m in messages %}<|im_start|>{{ m.role }}\n{% if m.role == 'assistant' %}"
+       "{% if m.content %}>>>all\n{{ m.content }}{% endif %}{% for c in m.tool_calls or [] %}"
+       ">>>{{ c.function.name + '\n' + c.function.arguments }}{% endfor %}{% else %}"
+       "{{ m.content }}{% endif %}<|im_end|>\n{% endfor %}"
+       "{% if add_generation_prompt %}<|im_start|>assistant\n>>>{% endif %}"},
+      {"nemotron-mini",
+       "{% for t in tools or [] %}<tool> {{ t | tojson }} </tool>{% endfor %}{% for m in messages "
+       "%}"
+       "{{ '<extra_id_1>User\n' if m.role == 'user' else '<extra_id_1>Assistant\n' }}"
+       "{{ m.content }}\n{% endfor %}"},
+      {"hunyuan-v3", Template("<tool_calls:opensource>\n" +
+                              Pairs("<tool_call:opensource>#<tool_sep:opensource>\n",
+                                    "<arg_key:opensource>?</arg_key:opensource>\n"
+                                    "<arg_value:opensource>!</arg_value:opensource>\n",
+                                    "</tool_call:opensource>\n") +
+                              "</tool_calls:opensource>")},
+      // The name is in the id alone.
+      {"kimi", Template("<|tool_calls_section_begin|>{% for c in m.tool_calls %}<|tool_call_begin|>"
+                        "{{ c.id }}<|tool_call_argument_begin|>{{ c.function.arguments | tojson }}"
+                        "<|tool_call_end|>{% endfor %}<|tool_calls_section_end|>")},
       // What no parser reads.
       {"plain", Template(Each("<tool_call>\n<function=#></function></tool_call>"))},
       {"plain", Template("<calls>[" + Listed(object) + "]</calls>")},
@@ -202,6 +225,49 @@ TEST(RecogniseTest, TheTemplateSaysWhatComesBack) {
   EXPECT_EQ(messages[0]["tool_calls"][0]["function"]["arguments"], R"({"a":1})");
   EXPECT_TRUE(messages[0]["content"].is_null());
   EXPECT_EQ(messages[0]["thinking"], "r");
+}
+
+// Tools come to the template where it reads them; if it reads none, they are a part of the system message.
+TEST(RecogniseTest, TemplatesReadToolsInOtherPlaces) {
+  const auto tokenizer = MakeBytes({"<|tool_call|>"});
+  const std::string calls =
+      R"({% if m.tool_calls %}<tool_call>{"name": "{{ m.tool_calls[0].function.name }}", )"
+      R"("arguments": {{ m.tool_calls[0].function.arguments | tojson }}})"
+      "</tool_call>{% endif %}{% if m.tool_calls | length > 1 %}{{ 1 / 0 }}{% endif %}";
+  const std::string loop =
+      "{% for m in messages %}<|im_start|>{{ m.role }}\n{{ m.content }}" + calls;
+  const auto prompt = [&](const std::string& source, const char* dialect) {
+    const Recognition found = Of(source, *tokenizer);
+    EXPECT_EQ(found.dialect.name, dialect) << source;
+    ChatInput input;
+    input.messages = {{{"role", "user"}, {"content", "question"}}};
+    input.tools = {{{"type", "function"}, {"function", {{"name", "paint"}}}}};
+    OfferTools(found.history, input);
+    const auto written = ChatFormat::FromSource(source, "test", *tokenizer)->Write(input);
+    return written.ok() ? written->text : written.status().message();
+  };
+  const std::string end = "<|im_end|>\n{% endfor %}";
+  EXPECT_EQ(
+      prompt("{{ functions + datetime[:0] }}\n" + loop + end, "hermes"),
+      "[\n    {\n        \"name\": \"paint\"\n    }\n]\n<|im_start|>user\nquestion<|im_end|>\n");
+  EXPECT_EQ(prompt(loop + "{% if m.tools %}{{ 'T' + m.tools }}{% endif %}" + end, "hermes"),
+            "<|im_start|>system\nT[{\"name\":\"paint\"}]<|im_end|>\n"
+            "<|im_start|>user\nquestion<|im_end|>\n");
+  EXPECT_EQ(prompt(loop + "{% for t in m.tools or [] %}{{ t.function.name }}{% endfor %}" + end,
+                   "hermes"),
+            "<|im_start|>system\npaint<|im_end|>\n<|im_start|>user\nquestion<|im_end|>\n");
+  const std::string text = prompt(loop + end, "hermes");
+  EXPECT_TRUE(text.starts_with("<|im_start|>system\n# Tools\n")) << text;
+  EXPECT_NE(text.find("\n{\"name\":\"paint\"}\n"), text.npos) << text;
+  EXPECT_NE(text.find(R"(<tool_call>{"name": "FUNCTION", "arguments": {"PARAMETER": "VALUE"}})"
+                      "</tool_call><|im_end|>\n<|im_start|>user\nquestion"),
+            text.npos)
+      << text;
+  EXPECT_EQ(
+      prompt("{% for m in messages %}{{ m.content }}{% if m.tools %}<|tool|>{{ m.tools + '' }}"
+             "<|/tool|>{% endif %}{% endfor %}",
+             "phi"),
+      "<|tool|>[{\"name\":\"paint\"}]<|/tool|>question");
 }
 
 TEST(RecogniseTest, MarkersOfTheVocabularyAreTrusted) {

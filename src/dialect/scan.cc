@@ -20,8 +20,8 @@ FoundMarker FindMarker(std::string_view text, std::initializer_list<std::string_
     ++index;
   }
   found.certain = std::min(found.at, text.size() - held);
-  // A longer marker may begin before the one that is found.
-  if (found.certain < found.at) found.at = std::string_view::npos;
+  // A longer marker may begin before the one that is found, or with it.
+  if (text.size() - held <= found.at) found.at = std::string_view::npos;
   return found;
 }
 

@@ -15,7 +15,7 @@ using Text = std::function<std::string(int)>;
 
 struct Talk {
   const char* name;
-  ChatInput (*make)(const Text& text);
+  std::function<ChatInput(const Text& text)> make;
 };
 
 // Returns conversations that cover every place of foreign text: contents, roles, names, calls,

@@ -1,6 +1,7 @@
 // Names the dialects of chat templates. Reads one JSON object per line and prints one for each.
 //
-//   in   {"template": "…", "special": ["<|im_end|>", …]}   the special tokens of the vocabulary
+//   in   {"template": "…", "special": ["<|im_end|>", …],   the special tokens of the vocabulary
+//         "end": "<|im_end|>"}                             that ends answers, if it has one
 //   out  {"dialect": "hermes", "thoughts": "</think>",     what ends thoughts; "" if there are none
 //         "arguments": "object" | "text", "content": "" | null, "key": "reasoning_content"}
 //        {"error": "…"}
@@ -19,7 +20,7 @@ namespace {
 using nlohmann::ordered_json;
 
 // Makes a vocabulary of bytes and special tokens.
-Result<std::unique_ptr<Tokenizer>> MakeBytes(const ordered_json& special) {
+Result<std::unique_ptr<Tokenizer>> MakeBytes(const ordered_json& special, const ordered_json& end) {
   TokenizerData data;
   data.tokens = {"<unk>", "<s>", "</s>"};
   data.types = {2, 3, 3};
@@ -30,6 +31,7 @@ Result<std::unique_ptr<Tokenizer>> MakeBytes(const ordered_json& special) {
     data.types.push_back(static_cast<int>(TokenKind::kByte));
   }
   for (const ordered_json& text : special) {
+    if (text == end) data.eos = static_cast<std::int64_t>(data.tokens.size());
     data.tokens.push_back(text);
     data.types.push_back(static_cast<int>(TokenKind::kControl));
   }
@@ -37,8 +39,9 @@ Result<std::unique_ptr<Tokenizer>> MakeBytes(const ordered_json& special) {
 }
 
 Result<ordered_json> Answer(const ordered_json& test) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::unique_ptr<Tokenizer> tokenizer,
-                           MakeBytes(test.value("special", ordered_json::array())));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const std::unique_ptr<Tokenizer> tokenizer,
+      MakeBytes(test.value("special", ordered_json::array()), test.value("end", ordered_json())));
   KVCACHE_ASSIGN_OR_RETURN(
       const ChatFormat format,
       ChatFormat::FromSource(test.at("template").get<std::string>(), "test", *tokenizer));

@@ -73,8 +73,8 @@ def chunks(text, size=5):
 
 def write_model(program, path, family, mode):
     controls = list(family.ends) + (list(family.markers) if mode == "tokens" else [])
-    scripts = [{"select": "", "tokens": pieces(family, family.answer(), mode) + [family.ends[0]]},
-               {"select": SELECT, "tokens": pieces(family, family.final(), mode) + [family.ends[-1]]}]
+    scripts = [{"select": "", "tokens": pieces(family, family.said(family.answer()), mode) + [family.ends[0]]},
+               {"select": SELECT, "tokens": pieces(family, family.said(family.final()), mode) + [family.ends[-1]]}]
     description = {"template": family.chat_template(), "controls": list(dict.fromkeys(controls)),
                    "ends": list(family.ends), "scripts": scripts}
     subprocess.run([program, path], input=json.dumps(description), text=True, check=True)
@@ -118,7 +118,7 @@ class Check:
 
     def cut_off(self):
         """Every byte of the last arguments is a token, and each has a step before it."""
-        answer = self.family.answer()
+        answer = self.family.said(self.family.answer())
         limit = 2 * (len(answer[:answer.index("Paris") + 3].encode()))
         for api in APIS:
             for stream in (False, True):

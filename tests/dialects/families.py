@@ -26,7 +26,7 @@ FRAME = (
     "{%- elif m.role == 'tool' %}@RESULT@"
     "{%- else %}@USER@{% endif %}"
     "{%- endfor %}"
-    "{%- if add_generation_prompt %}@BEGIN@{% endif %}")
+    "{%- if add_generation_prompt %}@BEGIN@@OPENED@{% endif %}")
 
 
 @dataclasses.dataclass(frozen=True)
@@ -40,6 +40,7 @@ class Family:
     text: tuple = ("", "")  # around the text
     bare: bool = False  # calls have no marker, so they stand alone
     begin: str = "<|im_start|>assistant\n"
+    opened: str = ""  # what the prompt has of the answer
     ends: tuple = ("<|im_end|>",)  # tokens that end the answer with calls, and the final one
     markers: tuple = ()  # that are control tokens in the vocabularies of the family
     result: str = "<|im_start|>tool\n{{ m.content }}<|im_end|>\n"
@@ -50,6 +51,10 @@ class Family:
         if self.bare:
             return self.thoughts() + self.calls
         return self.thoughts() + self.text[0] + TEXT + self.text[1] + self.calls
+
+    def said(self, text):
+        """What the model says of an answer."""
+        return text.removeprefix(self.opened)
 
     def final(self):
         return self.thoughts() + self.text[0] + FINAL + self.text[1]
@@ -63,7 +68,8 @@ class Family:
             thoughts = "{% if m." + self.key + " %}" + literal(self.think[0]) + "{{ m." + self.key + " }}" \
                 + literal(self.think[1]) + "{% endif %}"
         text = "{% if m.content %}" + literal(self.text[0]) + "{{ m.content }}" + literal(self.text[1]) + "{% endif %}"
-        parts = {"SYSTEM": self.system, "BEGIN": literal(self.begin), "THOUGHTS": thoughts, "TEXT": text,
+        parts = {"SYSTEM": self.system, "BEGIN": literal(self.begin), "OPENED": literal(self.opened),
+                 "THOUGHTS": thoughts, "TEXT": text,
                  "CALLS": "{% if m.tool_calls %}" + self.template + "{% endif %}", "RESULT": self.result,
                  "END": literal(self.ends[0] + "\n"), "USER": self.user}
         template = FRAME
@@ -246,7 +252,20 @@ FAMILIES = [
     Family("GigaChat 3", "gigachat", "<|message_sep|>\n\nfunction call<|role_sep|>\n" + FIRST,
            each(literal("<|message_sep|>\n\nfunction call<|role_sep|>\n") + OBJECT), think=(),
            markers=("<|message_sep|>", "<|role_sep|>")),
-    Family("Functionary", "functionary", **named("", "<function=", ">", "</function>", ""), think=()),
+    Family("GigaChat 3.1", "gigachat-v3.1", "<|function_call|>" + FIRST,
+           each("<|function_call|>" + OBJECT), think=(), markers=("<|function_call|>",)),
+    Family("Functionary v3.2", "functionary-v3.2", **named("", ">>>", "\n", "", ""), think=(),
+           text=(">>>all\n", ""), opened=">>>"),
+    Family("Nemotron Mini", "nemotron-mini",
+           f"<toolcall> {FIRST} </toolcall>\n<toolcall> {SECOND} </toolcall>",
+           each(literal("<toolcall> ") + OBJECT + literal(" </toolcall>"), separator="\n"), think=(),
+           begin="<extra_id_1>Assistant\n", ends=("<extra_id_1>",)),
+    Family("Hunyuan 3", "hunyuan-v3",
+           **parameters("<tool_calls:opensource>\n", "<tool_call:opensource>", "<tool_sep:opensource>\n",
+                        "<arg_key:opensource>", "</arg_key:opensource>\n<arg_value:opensource>",
+                        "</arg_value:opensource>\n", "</tool_call:opensource>\n", "</tool_calls:opensource>",
+                        together=True), think=("<think:opensource>", "</think:opensource>")),
+    Family("Functionary v3.1", "functionary", **named("", "<function=", ">", "</function>", ""), think=()),
     Family("LFM2", "lfm",
            '<|tool_call_start|>[get_weather(city="Paris", days=3), get_weather_time()]<|tool_call_end|>',
            each(PYTHON, "<|tool_call_start|>[", "]<|tool_call_end|>", ", "),

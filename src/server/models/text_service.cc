@@ -50,10 +50,11 @@ class Service final : public TextService {
     input.now = started_;
     KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, dialect_.Write(std::move(input)));
     ChatPrompt& written = own.written;
+    std::string begun = written.open_text.empty() ? own.answer.begun : written.open_text;
     Prompt prompt{.tokens = std::move(written.marked.tokens),
                   .stops = dialect_.Stops(),
                   .answer = std::move(own.answer),
-                  .begun = std::move(written.open_text),
+                  .begun = std::move(begun),
                   .chat = true};
     for (const TokenAnchor& anchor : written.marked.anchors) {
       const auto index = static_cast<Position>(anchor.index);
