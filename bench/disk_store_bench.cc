@@ -39,7 +39,7 @@ constexpr std::size_t kSizes[] = {std::size_t{256} << 10, std::size_t{1} << 20,
 
 ObjectId IdOf(std::int64_t number) {
   ObjectId id;
-  id.key = Require(StoreHashOf(std::as_bytes(std::span(&number, 1))));
+  id.key = Require(store::StoreHashOf(std::as_bytes(std::span(&number, 1))));
   return id;
 }
 

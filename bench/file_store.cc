@@ -56,7 +56,7 @@ Result<std::unique_ptr<FileStore>> FileStore::Open(const std::string& directory,
 }
 
 std::string FileStore::FileOf(const ObjectId& id) const {
-  const std::string name = HexText(id.key);
+  const std::string name = store::HexText(id.key);
   return StrCat(directory_, "/", name.substr(0, 2), "/", name, ".kv");
 }
 
@@ -100,13 +100,14 @@ Status FileStore::Get(const ObjectId& id, const Reader& reader) {
     if (count <= 0) return OsError("read", path, errno);
     done += static_cast<std::size_t>(count);
   }
-  KVCACHE_ASSIGN_OR_RETURN(const auto payload, OpenEnvelope(id, std::span(buffer_).first(size)));
+  KVCACHE_ASSIGN_OR_RETURN(const auto payload,
+                           store::OpenEnvelope(id, std::span(buffer_).first(size)));
   Touch(std::span(&id, 1));
   return reader(payload);
 }
 
 Status FileStore::Put(const ObjectId& id, std::span<const std::byte> payload) {
-  const Envelope envelope = MakeEnvelope(id, payload);
+  const store::Envelope envelope = store::MakeEnvelope(id, payload);
   const auto bytes = static_cast<std::int64_t>(envelope.size() + payload.size());
   KVCACHE_RETURN_IF_ERROR(Remove(id));
   while (bytes_ + bytes > budget_bytes_ && !order_.empty()) {
@@ -148,20 +149,20 @@ Status FileStore::Remove(const ObjectId& id) {
 Result<std::vector<StoredObject>> FileStore::List() {
   std::vector<StoredObject> all;
   for (const ObjectId& id : order_) {
-    all.push_back(
-        {.id = id,
-         .payload_bytes = objects_.at(id).bytes - static_cast<std::int64_t>(kEnvelopeBytes)});
+    all.push_back({.id = id,
+                   .payload_bytes =
+                       objects_.at(id).bytes - static_cast<std::int64_t>(store::kEnvelopeBytes)});
   }
   return all;
 }
 
 Result<StoreStats> FileStore::Usage() {
-  return StoreStats{
-      .objects = std::ssize(order_),
-      .payload_bytes = bytes_ - std::ssize(order_) * static_cast<std::int64_t>(kEnvelopeBytes),
-      .held_bytes = bytes_,
-      .budget_bytes = budget_bytes_,
-      .evicted = evicted_};
+  return StoreStats{.objects = std::ssize(order_),
+                    .payload_bytes = bytes_ - std::ssize(order_) *
+                                                  static_cast<std::int64_t>(store::kEnvelopeBytes),
+                    .held_bytes = bytes_,
+                    .budget_bytes = budget_bytes_,
+                    .evicted = evicted_};
 }
 
 }  // namespace kvcache::bench

@@ -261,7 +261,7 @@ class Bench {
     std::size_t at = 0;
     for (std::size_t i = 0; i < ids_.size(); ++i) {
       const std::string key =
-          "kvcache:" + HexText(ids_[i].fingerprint) + ":" + HexText(ids_[i].key);
+          "kvcache:" + store::HexText(ids_[i].fingerprint) + ":" + store::HexText(ids_[i].key);
       auto* const reply =
           static_cast<redisReply*>(redisCommand(context, "GET %b", key.data(), key.size()));
       if (reply == nullptr || reply->type != REDIS_REPLY_STRING) Fail("Redis lacks a value");
@@ -335,7 +335,7 @@ class Bench {
     const std::vector<std::byte> payload(1024);
     ObjectId id;
     const auto name = [&](std::int64_t i) {
-      id.key = Require(StoreHashOf(std::as_bytes(std::span(&i, 1))));
+      id.key = Require(store::StoreHashOf(std::as_bytes(std::span(&i, 1))));
     };
     {
       const auto store = Require(OpenDiskStore(options));

@@ -34,7 +34,7 @@ ObjectId IdOf(int number) {
 
 std::string ObjectText(int number) {
   const auto payload = std::as_bytes(std::span(kPayload));
-  const Envelope envelope = MakeEnvelope(IdOf(number), payload);
+  const store::Envelope envelope = store::MakeEnvelope(IdOf(number), payload);
   std::string text = "$" + std::to_string(envelope.size() + payload.size()) + "\r\n";
   for (const std::byte byte : envelope) text += static_cast<char>(byte);
   return text + std::string(kPayload) + "\r\n";
@@ -50,8 +50,8 @@ class Servers {
   Servers(const Servers&) = delete;
   Servers& operator=(const Servers&) = delete;
 
-  Result<std::unique_ptr<RedisConnection>> Connect(const RedisUrl& url,
-                                                   RedisConnection::Deadline deadline) {
+  Result<std::unique_ptr<store::RedisConnection>> Connect(
+      const store::RedisUrl& url, store::RedisConnection::Deadline deadline) {
     if (input_.empty()) return Status(StatusCode::kIo, "nobody is there");
     const std::string answers = NextAnswers();
     int ends[2];
@@ -60,7 +60,7 @@ class Servers {
     // What does not fit into the socket's buffer is cut.
     (void)!write(ends[1], answers.data(), answers.size());
     Check(shutdown(ends[1], SHUT_WR) == 0);
-    return RedisConnection::Over(ends[0], url, deadline);
+    return store::RedisConnection::Over(ends[0], url, deadline);
   }
 
  private:
@@ -133,10 +133,10 @@ extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size
   std::string_view input(reinterpret_cast<const char*>(data), size);
   const std::string operations = TakeText(&input, TakeByte(&input) % 8);
   Servers servers(input);
-  auto store = OpenRedisStoreOver(
+  auto store = store::OpenRedisStoreOver(
       {.url = "redis://cluster", .timeout_ms = 50, .max_pause_ms = 1},
-      [&](const RedisAddress& /*address*/, const RedisUrl& url,
-          RedisConnection::Deadline deadline) { return servers.Connect(url, deadline); });
+      [&](const store::RedisAddress& /*address*/, const store::RedisUrl& url,
+          store::RedisConnection::Deadline deadline) { return servers.Connect(url, deadline); });
   Check(store.ok());
   for (const char operation : operations) Call(**store, static_cast<unsigned char>(operation));
   return 0;

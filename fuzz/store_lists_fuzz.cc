@@ -74,7 +74,7 @@ void FuzzArchive(std::span<const std::byte> bytes) {
   Check(fd >= 0 && ftruncate(fd, 0) == 0);
   Check(pwrite(fd, bytes.data(), bytes.size(), 0) == static_cast<ssize_t>(bytes.size()));
   SameStore store({});
-  const auto counts = ImportObjects(store, "/proc/self/fd/" + std::to_string(fd));
+  const auto counts = store::ImportObjects(store, "/proc/self/fd/" + std::to_string(fd));
   Check(counts.ok() || !counts.status().message().empty());
   Check(store.put() <= bytes.size());
 }

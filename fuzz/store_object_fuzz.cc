@@ -25,19 +25,19 @@ void ReadObject(std::span<const std::byte> input) {
   const std::size_t size = std::min(kIdBytes, input.size());
   if (size > 0) std::memcpy(static_cast<void*>(&id), input.data(), size);
   const auto object = input.subspan(size);
-  const auto payload = OpenEnvelope(id, object);
+  const auto payload = store::OpenEnvelope(id, object);
   if (!payload.ok()) {
     Check(payload.status().code() == StatusCode::kCorrupt);
     Check(!payload.status().message().empty());
   } else {
-    const Envelope envelope = MakeEnvelope(id, *payload);
+    const store::Envelope envelope = store::MakeEnvelope(id, *payload);
     Check(std::equal(envelope.begin(), envelope.end(), object.begin()));
   }
   // What was written can be read.
-  const Envelope envelope = MakeEnvelope(id, object);
+  const store::Envelope envelope = store::MakeEnvelope(id, object);
   std::vector<std::byte> written(envelope.begin(), envelope.end());
   written.insert(written.end(), object.begin(), object.end());
-  const auto read = OpenEnvelope(id, written);
+  const auto read = store::OpenEnvelope(id, written);
   Check(read.ok() && std::equal(read->begin(), read->end(), object.begin(), object.end()));
 }
 
@@ -45,9 +45,9 @@ void ReadFile(std::span<const std::byte> input) {
   static const int fd = memfd_create("store", 0);
   Check(fd >= 0 && ftruncate(fd, 0) == 0);
   Check(pwrite(fd, input.data(), input.size(), 0) == static_cast<ssize_t>(input.size()));
-  const auto meta = CheckLmdbMeta(fd);
+  const auto meta = store::CheckLmdbMeta(fd);
   if (!meta.ok()) return Check(!meta.status().message().empty());
-  const Status status = CheckLmdbFile(fd, meta->transaction).status();
+  const Status status = store::CheckLmdbFile(fd, meta->transaction).status();
   Check(status.ok() || !status.message().empty());
 }
 

@@ -5,7 +5,7 @@
 
 #include "base/keyed_hash.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr std::size_t kFirstPlaces = std::size_t{1} << 10;
@@ -181,4 +181,4 @@ std::int64_t Continuations::bytes() const {
                                    nodes_.size() * (sizeof(std::uint64_t) + sizeof(Known) + 16));
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

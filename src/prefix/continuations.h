@@ -17,7 +17,7 @@
 
 #include "prefix/prefix_node.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 class Continuations {
  public:
@@ -73,4 +73,4 @@ class Continuations {
   std::size_t max_nodes_ = std::size_t{1} << 18;    // before those that are gone are forgotten
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -10,7 +10,7 @@
 
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache::continuations_test {
+namespace kvcache::prefix::continuations_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -130,4 +130,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, ContinuationsTest, ::testing::Bool(), [](const a
 });
 
 }  // namespace
-}  // namespace kvcache::continuations_test
+}  // namespace kvcache::prefix::continuations_test

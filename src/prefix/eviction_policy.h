@@ -16,7 +16,7 @@
 
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 struct PrefixNode;
 
@@ -63,4 +63,4 @@ class EvictionPolicy {
   virtual std::int64_t BytesFor(std::int64_t nodes) const = 0;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -8,7 +8,7 @@
 #include "base/keyed_hash.h"
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 // Returns the hash of no keys under a salt.
 inline std::uint64_t KeyHashOf(std::uint64_t salt) {
@@ -20,4 +20,4 @@ inline std::uint64_t AddKey(std::uint64_t hash, PrefixKey key) {
   return MixHash(hash ^ kHashOdd1, key ^ kHashOdd2) + key;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -11,7 +11,7 @@
 
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache::one_off_test {
+namespace kvcache::prefix::one_off_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -139,4 +139,4 @@ TEST_F(Recognition, RequestsThatComeOnceDoNotPushOutConversations) {
 }
 
 }  // namespace
-}  // namespace kvcache::one_off_test
+}  // namespace kvcache::prefix::one_off_test

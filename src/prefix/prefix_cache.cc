@@ -9,7 +9,7 @@
 #include "prefix/prefix_cache_impl.h"
 #include "prefix/return_policy.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr char kNoMemory[] = "no memory for the prefix cache";
@@ -19,34 +19,6 @@ constexpr Position kCommonStart = 1;
 constexpr std::size_t kMaxMisses = 3;  // reasons of one prompt
 
 }  // namespace
-
-std::string_view MissReasonName(MissReason reason) {
-  switch (reason) {
-    case MissReason::kNew: return "new";
-    case MissReason::kDiffers: return "differs";
-    case MissReason::kEvicted: return "evicted";
-    case MissReason::kNoState: return "no restore point";
-    case MissReason::kRestoreFailed: return "restore failed";
-    case MissReason::kLastToken: return "last token";
-  }
-  return "unknown";
-}
-
-Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
-                                                       PrefixOptions options) {
-  if (options.recompute_bound < 1) {
-    return InvalidArgument(
-        StrCat("the recompute bound is ", options.recompute_bound, " tokens, expected at least 1"));
-  }
-  if (options.state_tokens < 0 || options.history_tokens < 0) {
-    return InvalidArgument(StrCat("the state tokens are ", options.state_tokens,
-                                  " and the history ", options.history_tokens,
-                                  " tokens, expected at least 0"));
-  }
-  return Guarded(kNoMemory, [&]() -> Result<std::unique_ptr<PrefixCache>> {
-    return std::unique_ptr<PrefixCache>(std::make_unique<PrefixCacheImpl>(states, options));
-  });
-}
 
 PrefixCacheImpl::PrefixCacheImpl(PrefixStates& states, PrefixOptions options)
     : states_(states),
@@ -357,6 +329,38 @@ bool PrefixCacheImpl::MayGo(const PrefixNode& node) const {
 
 void PrefixCacheImpl::Relist(PrefixNode& node) {
   if (!node.root()) policy_->Offer(node, MayGo(node));
+}
+
+}  // namespace kvcache::prefix
+
+namespace kvcache {
+
+std::string_view MissReasonName(MissReason reason) {
+  switch (reason) {
+    case MissReason::kNew: return "new";
+    case MissReason::kDiffers: return "differs";
+    case MissReason::kEvicted: return "evicted";
+    case MissReason::kNoState: return "no restore point";
+    case MissReason::kRestoreFailed: return "restore failed";
+    case MissReason::kLastToken: return "last token";
+  }
+  return "unknown";
+}
+
+Result<std::unique_ptr<PrefixCache>> PrefixCache::Make(PrefixStates& states,
+                                                       PrefixOptions options) {
+  if (options.recompute_bound < 1) {
+    return InvalidArgument(
+        StrCat("the recompute bound is ", options.recompute_bound, " tokens, expected at least 1"));
+  }
+  if (options.state_tokens < 0 || options.history_tokens < 0) {
+    return InvalidArgument(StrCat("the state tokens are ", options.state_tokens,
+                                  " and the history ", options.history_tokens,
+                                  " tokens, expected at least 0"));
+  }
+  return Guarded(prefix::kNoMemory, [&]() -> Result<std::unique_ptr<PrefixCache>> {
+    return std::unique_ptr<PrefixCache>(std::make_unique<prefix::PrefixCacheImpl>(states, options));
+  });
 }
 
 }  // namespace kvcache

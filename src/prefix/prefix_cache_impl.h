@@ -14,7 +14,7 @@
 #include "prefix/eviction_policy.h"
 #include "prefix/prefix_trie.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 class PrefixCacheImpl final : public PrefixCache {
  public:
@@ -96,4 +96,4 @@ class PrefixCacheImpl final : public PrefixCache {
   std::int64_t evicted_ = 0;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-namespace kvcache::prefix_cache_test {
+namespace kvcache::prefix::prefix_cache_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -337,4 +337,4 @@ TEST_F(PrefixCacheTest, CapturesBoundWhatIsComputedAgain) {
 }
 
 }  // namespace
-}  // namespace kvcache::prefix_cache_test
+}  // namespace kvcache::prefix::prefix_cache_test

@@ -5,7 +5,7 @@
 #include "base/strings.h"
 #include "prefix/prefix_cache_impl.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr Position kMinLeft = 32;  // tokens of an edge that are worth a node
@@ -195,4 +195,4 @@ std::string PrefixCacheImpl::CheckStructure() const {
   return broken;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

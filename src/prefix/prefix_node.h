@@ -11,7 +11,7 @@
 #include "kvcache/prefix_cache.h"
 #include "prefix/eviction_policy.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 inline constexpr double kNeverPinned = -std::numeric_limits<double>::infinity();
 
@@ -36,4 +36,4 @@ struct PrefixNode {
   bool only_child() const { return previous == nullptr && next == nullptr; }
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -12,7 +12,7 @@
 
 #include "kvcache/prefix_cache.h"
 
-namespace kvcache::prefix_random_test {
+namespace kvcache::prefix::prefix_random_test {
 namespace {
 
 using Keys = std::vector<PrefixKey>;
@@ -237,4 +237,4 @@ INSTANTIATE_TEST_SUITE_P(Kinds, PrefixRandomTest, ::testing::Bool(),
                          [](const auto& kind) { return kind.param ? "Divisible" : "Exact"; });
 
 }  // namespace
-}  // namespace kvcache::prefix_random_test
+}  // namespace kvcache::prefix::prefix_random_test

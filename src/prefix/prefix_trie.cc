@@ -5,7 +5,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr int kChildrenLookedAt = 2;
@@ -171,4 +171,4 @@ std::string PrefixTrie::Check() const {
   return broken;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

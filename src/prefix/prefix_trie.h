@@ -14,7 +14,7 @@
 #include "base/keyed_hash.h"
 #include "prefix/prefix_node.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 class PrefixTrie {
  public:
@@ -100,4 +100,4 @@ class PrefixTrie {
   std::uint64_t next_number_ = 0;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -6,7 +6,7 @@
 
 #include "prefix/prefix_node.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 // Nodes that were used together go in the order in which they were made.
 bool ReturnPolicy::UsedBefore::operator()(const Entry* a, const Entry* b) const {
@@ -132,4 +132,4 @@ std::int64_t ReturnPolicy::BytesFor(std::int64_t nodes) const {
   return history_.bytes() + nodes * static_cast<std::int64_t>(sizeof(Entry) + kPlace);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -17,7 +17,7 @@
 #include "prefix/reuse_history.h"
 #include "prefix/use_class.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 class ReturnPolicy final : public EvictionPolicy {
  public:
@@ -76,4 +76,4 @@ class ReturnPolicy final : public EvictionPolicy {
   std::vector<ReuseHistory::GroupAt> groups_;                  // of the request that ended last
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr double kFirst = 50000.0;  // tokens: the end of the first bucket
@@ -107,4 +107,4 @@ void ReturnRates::Refresh(Basis basis) {
   }
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -16,7 +16,7 @@
 #include <cstdint>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 class ReturnRates {
  public:
@@ -62,4 +62,4 @@ class ReturnRates {
   std::vector<Row> worth_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -8,7 +8,7 @@
 
 #include "prefix/reuse_history.h"
 
-namespace kvcache::return_rates_test {
+namespace kvcache::prefix::return_rates_test {
 namespace {
 
 TEST(ReturnRates, BucketsCoverAllAges) {
@@ -152,4 +152,4 @@ TEST(UseClass, TellsFamiliesAndScales) {
 }
 
 }  // namespace
-}  // namespace kvcache::return_rates_test
+}  // namespace kvcache::prefix::return_rates_test

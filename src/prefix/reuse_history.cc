@@ -5,7 +5,7 @@
 
 #include "prefix/key_hash.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 namespace {
 
 constexpr std::size_t kMaxGroups = 8192;
@@ -193,4 +193,4 @@ std::int64_t ReuseHistory::bytes() const {
          static_cast<std::int64_t>(groups_.size() * sizeof(Group));
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

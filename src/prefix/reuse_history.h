@@ -22,7 +22,7 @@
 #include "prefix/return_rates.h"
 #include "prefix/use_class.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 // A number for each group, ascending with time.
 enum class UseGroup : std::int64_t { kNone = -1 };
@@ -96,4 +96,4 @@ class ReuseHistory {
   double late_returns_ = 0.0;      // tokens that returned to earlier groups
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -14,7 +14,7 @@
 
 #include "kvcache/types.h"
 
-namespace kvcache {
+namespace kvcache::prefix {
 
 inline constexpr std::int32_t kUseFamilies = 4;  // more uses than this are one family
 inline constexpr int kScales = 8;                // classes within a family, by powers of two
@@ -44,4 +44,4 @@ constexpr int UseClassOf(const PrefixUse& use) {
          (use.uses <= 1 ? ScaleOf(use.answer, 8.0) : ScaleOf(use.new_tokens, 128.0));
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::prefix

@@ -7,7 +7,7 @@
 #include "base/errors.h"
 #include "base/sha256.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 Result<StoreHash> StoreHashOf(std::span<const std::byte> bytes) {
   return Guarded("no memory for a SHA-256",
@@ -23,7 +23,7 @@ std::array<std::byte, 16> FastHash(std::span<const std::byte> bytes) {
 }
 
 std::string HexText(const StoreHash& hash, std::size_t digits) {
-  return HexText(hash.bytes).substr(0, digits);
+  return kvcache::HexText(hash.bytes).substr(0, digits);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -11,7 +11,7 @@
 #include "kvcache/status.h"
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Returns the SHA-256 of `bytes`. Errors: kOutOfMemory.
 Result<StoreHash> StoreHashOf(std::span<const std::byte> bytes);
@@ -23,4 +23,4 @@ std::array<std::byte, 16> FastHash(std::span<const std::byte> bytes);
 // Returns the first `digits` digits of a hash in hexadecimal; all 64 without a limit.
 std::string HexText(const StoreHash& hash, std::size_t digits = 64);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

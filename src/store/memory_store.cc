@@ -21,7 +21,7 @@
 #include "platform/wall_clock.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::int64_t kIndexBytes = 256;                 // of the tables, for each object
@@ -100,7 +100,7 @@ class MemoryStoreImpl final : public MemoryStore {
     const auto problem = [&] {
       return StrCat("no memory for an object of ", payload_bytes, " bytes");
     };
-    return Guarded(problem, [&]() -> Status {
+    return kvcache::Guarded(problem, [&]() -> Status {
       KVCACHE_ASSIGN_OR_RETURN(const auto content, MakeContent(id, payload_bytes));
       KVCACHE_RETURN_IF_ERROR(fill(content->payload()));
       const Envelope envelope = MakeEnvelope(id, content->payload());
@@ -274,12 +274,16 @@ class MemoryStoreImpl final : public MemoryStore {
 
 }  // namespace
 
+}  // namespace kvcache::store
+
+namespace kvcache {
+
 Result<std::unique_ptr<MemoryStore>> MakeMemoryStore(std::int64_t budget_bytes) {
   if (budget_bytes < 1) {
     return InvalidArgument(
         StrCat("the store's budget is ", budget_bytes, " bytes; must be at least 1"));
   }
-  return std::unique_ptr<MemoryStore>(std::make_unique<MemoryStoreImpl>(budget_bytes));
+  return std::unique_ptr<MemoryStore>(std::make_unique<store::MemoryStoreImpl>(budget_bytes));
 }
 
 }  // namespace kvcache

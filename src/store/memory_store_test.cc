@@ -10,7 +10,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache::memory_store_test {
+namespace kvcache::store::memory_store_test {
 namespace {
 
 class MemoryStoreTest : public ::testing::Test {
@@ -180,4 +180,4 @@ TEST_F(MemoryStoreTest, ManyThreadsAndAChangingBudget) {
 }
 
 }  // namespace
-}  // namespace kvcache::memory_store_test
+}  // namespace kvcache::store::memory_store_test

@@ -9,7 +9,7 @@
 #include "base/little_endian.h"
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::uint64_t kObjectMagic = 0x3130306a626f766b;  // "kvobj001"
@@ -106,4 +106,4 @@ Result<std::span<const std::byte>> OpenEnvelope(const ObjectId& id,
   return payload;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

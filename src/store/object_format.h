@@ -12,7 +12,7 @@
 #include "kvcache/status.h"
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 inline constexpr std::size_t kEnvelopeBytes = 128;
 
@@ -33,4 +33,4 @@ struct EnvelopeDescription {
 // Returns what an envelope says, which `object` begins with. Errors: kCorrupt.
 Result<EnvelopeDescription> DescribeEnvelope(std::span<const std::byte> object);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -8,7 +8,7 @@
 #include <string>
 #include <vector>
 
-namespace kvcache::object_format_test {
+namespace kvcache::store::object_format_test {
 namespace {
 
 std::vector<std::byte> BytesOf(std::string_view text) {
@@ -92,4 +92,4 @@ TEST(ObjectFormat, RefusesAnotherObject) {
 }
 
 }  // namespace
-}  // namespace kvcache::object_format_test
+}  // namespace kvcache::store::object_format_test

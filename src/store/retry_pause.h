@@ -6,7 +6,7 @@
 #include <algorithm>
 #include <chrono>
 
-namespace kvcache {
+namespace kvcache::store {
 
 class RetryPause {
  public:
@@ -36,4 +36,4 @@ class RetryPause {
   Clock::time_point until_{};
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

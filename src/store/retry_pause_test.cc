@@ -2,7 +2,7 @@
 
 #include <gtest/gtest.h>
 
-namespace kvcache::retry_pause_test {
+namespace kvcache::store::retry_pause_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -41,4 +41,4 @@ TEST(RetryPauseTest, FailuresAtOnceCountOnce) {
 }
 
 }  // namespace
-}  // namespace kvcache::retry_pause_test
+}  // namespace kvcache::store::retry_pause_test

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/little_endian.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::string_view kSnapshotMagic = "kvsnap01";
@@ -55,4 +55,4 @@ Result<std::size_t> SnapshotSize(std::span<const std::byte> payload) {
   return static_cast<std::size_t>(header + bytes);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

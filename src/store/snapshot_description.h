@@ -10,7 +10,7 @@
 
 #include "kvcache/status.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 struct SnapshotDescription {
   std::string kind;
@@ -26,4 +26,4 @@ Result<SnapshotDescription> DescribeSnapshot(std::span<const std::byte> payload)
 // payload that does not begin with one, or has fewer bytes.
 Result<std::size_t> SnapshotSize(std::span<const std::byte> payload);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

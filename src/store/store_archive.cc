@@ -12,7 +12,7 @@
 #include "store/content_hash.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::string_view kArchiveMagic = "kvexp001";
@@ -94,4 +94,4 @@ Result<ArchiveCounts> ImportObjects(Store& store, const std::string& path) {
   return counts;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -9,7 +9,7 @@
 
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 struct ArchiveCounts {
   std::int64_t objects = 0;
@@ -27,4 +27,4 @@ Result<ArchiveCounts> ExportObjects(Store& store, const std::string& key, const 
 // cannot write.
 Result<ArchiveCounts> ImportObjects(Store& store, const std::string& path);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

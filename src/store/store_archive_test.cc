@@ -8,7 +8,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache::store_archive_test {
+namespace kvcache::store::store_archive_test {
 namespace {
 
 class StoreArchiveTest : public ::testing::Test {
@@ -86,4 +86,4 @@ TEST_F(StoreArchiveTest, SkipsWhatHasNoRoom) {
 }
 
 }  // namespace
-}  // namespace kvcache::store_archive_test
+}  // namespace kvcache::store::store_archive_test

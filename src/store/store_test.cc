@@ -13,7 +13,7 @@
 #include "platform/wall_clock.h"
 #include "store/store_testing.h"
 
-namespace kvcache::store_test {
+namespace kvcache::store::store_test {
 namespace {
 
 enum class Kind { kMemory, kDisk };
@@ -234,4 +234,4 @@ INSTANTIATE_TEST_SUITE_P(Stores, StoreTest, ::testing::Values(Kind::kMemory, Kin
                          });
 
 }  // namespace
-}  // namespace kvcache::store_test
+}  // namespace kvcache::store::store_test

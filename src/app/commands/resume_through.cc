@@ -42,14 +42,15 @@ Result<ObjectId> IdOf(Engine& engine, Store& store, std::span<const std::int32_t
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, store));
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
   ObjectId id;
-  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, StoreHashOf(std::as_bytes(std::span(text))));
-  KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(std::as_bytes(tokens)));
+  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, store::StoreHashOf(std::as_bytes(std::span(text))));
+  KVCACHE_ASSIGN_OR_RETURN(id.key, store::StoreHashOf(std::as_bytes(tokens)));
   return id;
 }
 
 Status PutState(Engine& engine, const Snapshot& state, std::span<const float> last, Store& store,
                 const ObjectId& id) {
-  KVCACHE_ASSIGN_OR_RETURN(const StoreBytes bytes, WriteStoredState(engine.cache(), state, last));
+  KVCACHE_ASSIGN_OR_RETURN(const store::StoreBytes bytes,
+                           WriteStoredState(engine.cache(), state, last));
   return store.Put(id, bytes.span());
 }
 

@@ -65,13 +65,13 @@ Status List(const StoreCommand& command, Store& store) {
   nlohmann::json rows = nlohmann::json::array();
   for (const StoredObject& object : all) {
     if (command.json) {
-      rows.push_back({{"key", HexText(object.id.key)},
-                      {"fingerprint", HexText(object.id.fingerprint)},
+      rows.push_back({{"key", store::HexText(object.id.key)},
+                      {"fingerprint", store::HexText(object.id.fingerprint)},
                       {"bytes", object.payload_bytes},
                       {"last_used", object.last_used_s}});
     } else {
-      (void)std::printf("%s  %s  %12s  %s\n", HexText(object.id.key, 16).c_str(),
-                        HexText(object.id.fingerprint, 16).c_str(),
+      (void)std::printf("%s  %s  %12s  %s\n", store::HexText(object.id.key, 16).c_str(),
+                        store::HexText(object.id.fingerprint, 16).c_str(),
                         WithThousands(object.payload_bytes).c_str(),
                         TimeText(object.last_used_s).c_str());
     }
@@ -104,12 +104,12 @@ void VerifyOne(Store& store, const StoredObject& object, Verified& found) {
   } else if (status.code() == StatusCode::kCorrupt) {
     ++found.damaged;
     const auto is_left = store.Contains(object.id);
-    (void)std::fprintf(stderr, "%s: %s; %s\n", HexText(object.id.key, 16).c_str(),
+    (void)std::fprintf(stderr, "%s: %s; %s\n", store::HexText(object.id.key, 16).c_str(),
                        OneLine(status.message()).c_str(),
                        is_left.ok() && !*is_left ? "removed" : "it could not be removed");
   } else {
     ++found.unreadable;
-    (void)std::fprintf(stderr, "%s: %s\n", HexText(object.id.key, 16).c_str(),
+    (void)std::fprintf(stderr, "%s: %s\n", store::HexText(object.id.key, 16).c_str(),
                        OneLine(status.message()).c_str());
   }
 }
@@ -173,7 +173,7 @@ Status RemoveObjects(const StoreCommand& command, Store& store) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<StoredObject> all, store.List());
   std::int64_t removed = 0;
   for (const StoredObject& object : all) {
-    if (!command.all && !HexText(object.id.key).starts_with(command.key)) continue;
+    if (!command.all && !store::HexText(object.id.key).starts_with(command.key)) continue;
     KVCACHE_RETURN_IF_ERROR(store.Remove(object.id));
     ++removed;
   }
@@ -194,17 +194,17 @@ Status Show(const StoreCommand& command, Store& store) {
   bool has_any = false;
   nlohmann::json rows = nlohmann::json::array();
   for (const StoredObject& object : all) {
-    if (!HexText(object.id.key).starts_with(command.key)) continue;
+    if (!store::HexText(object.id.key).starts_with(command.key)) continue;
     has_any = true;
-    std::optional<SnapshotDescription> snapshot;
+    std::optional<store::SnapshotDescription> snapshot;
     const Status status = store.Get(object.id, [&](std::span<const std::byte> payload) {
-      if (auto read = DescribeSnapshot(payload); read.ok()) snapshot = std::move(*read);
+      if (auto read = store::DescribeSnapshot(payload); read.ok()) snapshot = std::move(*read);
       return Status::Ok();
     });
     const std::string state = status.ok() ? "whole" : status.message();
     if (command.json) {
-      nlohmann::json row = {{"key", HexText(object.id.key)},
-                            {"fingerprint", HexText(object.id.fingerprint)},
+      nlohmann::json row = {{"key", store::HexText(object.id.key)},
+                            {"fingerprint", store::HexText(object.id.fingerprint)},
                             {"bytes", object.payload_bytes},
                             {"last_used", object.last_used_s},
                             {"state", state}};
@@ -218,7 +218,7 @@ Status Show(const StoreCommand& command, Store& store) {
     }
     (void)std::printf(
         "key          %s\nfingerprint  %s\nbytes        %s\nlast used    %s\nstate        %s\n",
-        HexText(object.id.key).c_str(), HexText(object.id.fingerprint).c_str(),
+        store::HexText(object.id.key).c_str(), store::HexText(object.id.fingerprint).c_str(),
         WithThousands(object.payload_bytes).c_str(), TimeText(object.last_used_s).c_str(),
         OneLine(state).c_str());
     if (snapshot) {
@@ -233,8 +233,8 @@ Status Show(const StoreCommand& command, Store& store) {
   return Status::Ok();
 }
 
-Status PrintCounts(const StoreCommand& command, const ArchiveCounts& counts, const char* what,
-                   const char* skipped) {
+Status PrintCounts(const StoreCommand& command, const store::ArchiveCounts& counts,
+                   const char* what, const char* skipped) {
   if (command.json) {
     PrintJson({{"objects", counts.objects},
                {"payload_bytes", counts.payload_bytes},
@@ -254,13 +254,15 @@ constexpr const char* kNoFile = "name the file of the export";
 
 Status Export(const StoreCommand& command, Store& store) {
   if (command.key.empty()) return InvalidArgument(kNoFile);
-  KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ExportObjects(store, "", command.key));
+  KVCACHE_ASSIGN_OR_RETURN(const store::ArchiveCounts counts,
+                           store::ExportObjects(store, "", command.key));
   return PrintCounts(command, counts, "exported", "were damaged or gone");
 }
 
 Status Import(const StoreCommand& command, Store& store) {
   if (command.key.empty()) return InvalidArgument(kNoFile);
-  KVCACHE_ASSIGN_OR_RETURN(const ArchiveCounts counts, ImportObjects(store, command.key));
+  KVCACHE_ASSIGN_OR_RETURN(const store::ArchiveCounts counts,
+                           store::ImportObjects(store, command.key));
   return PrintCounts(command, counts, "imported", "did not fit");
 }
 

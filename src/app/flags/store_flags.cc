@@ -151,7 +151,7 @@ StoreTier StoreFlags::TierOf(const std::string& name) {
 
 std::string StoreFlags::NameOf(const std::string& name) {
   if (!IsUrl(name)) return name;
-  const auto url = ParseRedisUrl(name);
+  const auto url = store::ParseRedisUrl(name);
   return url.ok() ? url->Name() : std::string("redis");
 }
 

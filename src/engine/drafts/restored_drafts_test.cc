@@ -269,7 +269,7 @@ TEST_P(RestoredDraftsTest, StoresOfEnginesWithAndWithoutTheHead) {
     for (const StoredObject& object : *objects) {
       const auto payload = ReadObject(*store, object.id);
       ASSERT_TRUE(payload.ok());
-      const auto size = SnapshotSize(*payload);
+      const auto size = store::SnapshotSize(*payload);
       if (!size.ok()) continue;  // a list
       ++states;
       with_last += payload->size() > *size ? 1 : 0;

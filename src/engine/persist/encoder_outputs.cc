@@ -48,7 +48,7 @@ Status PrefixStore::WriteOutput(SequenceId sequence, std::size_t tokens, const O
                            encoder.snapshots()->TakeSnapshot(sequence, kOutputBegin, kOutputEnd));
   KVCACHE_RETURN_IF_ERROR(
       encoder.CheckOutput(*output, static_cast<std::int32_t>(tokens), output_shapes_));
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(encoder, *output, {}));
+  KVCACHE_ASSIGN_OR_RETURN(store::StoreBytes bytes, WriteStoredState(encoder, *output, {}));
   return Queue(id, std::move(bytes), max_wait_ms);
 }
 

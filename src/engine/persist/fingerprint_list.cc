@@ -25,8 +25,8 @@ std::span<const std::byte> BytesOf(std::string_view text) {
 Result<ObjectId> ListName() {
   ObjectId id;
   KVCACHE_ASSIGN_OR_RETURN(id.fingerprint,
-                           StoreHashOf(BytesOf("kvcache: fingerprints, version 1")));
-  KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(BytesOf("list")));
+                           store::StoreHashOf(BytesOf("kvcache: fingerprints, version 1")));
+  KVCACHE_ASSIGN_OR_RETURN(id.key, store::StoreHashOf(BytesOf("list")));
   return id;
 }
 
@@ -75,7 +75,7 @@ std::string WhyUnderAnother(const std::string& ours, std::span<const std::string
                             std::string_view what, const Has& has) {
   for (const std::string& theirs : fingerprints) {
     if (theirs == ours) continue;
-    const auto hash = StoreHashOf(BytesOf(theirs));
+    const auto hash = store::StoreHashOf(BytesOf(theirs));
     if (!hash.ok()) return {};
     const auto keys = PrefixKeys::Make(*hash);
     if (!keys.ok()) return {};

@@ -15,7 +15,7 @@ Result<StoreHash> KeyAfter(const StoreHash& parent, std::span<const std::int32_t
   for (const std::int32_t token : tokens) {
     AppendLittleEndian(static_cast<std::uint32_t>(token), 4, text);
   }
-  return StoreHashOf(text);
+  return store::StoreHashOf(text);
 }
 
 // SHA-256 of a key, a word of five letters and a number, little-endian. No text of KeyAfter has as many
@@ -24,7 +24,7 @@ Result<StoreHash> ChainedKey(const StoreHash& parent, std::string_view word, std
   std::vector<std::byte> text(parent.bytes.begin(), parent.bytes.end());
   for (const char letter : word) text.push_back(static_cast<std::byte>(letter));
   AppendLittleEndian(number, 8, text);
-  return StoreHashOf(text);
+  return store::StoreHashOf(text);
 }
 
 Result<StoreHash> SaltedRoot(const StoreHash& root, std::uint64_t salt) {
@@ -36,7 +36,8 @@ Result<StoreHash> SaltedRoot(const StoreHash& root, std::uint64_t salt) {
 
 Result<PrefixKeys> PrefixKeys::Make(const StoreHash& fingerprint) {
   constexpr std::string_view kText = "kvcache prefixes, version 1";
-  KVCACHE_ASSIGN_OR_RETURN(const StoreHash root, StoreHashOf(std::as_bytes(std::span(kText))));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash root,
+                           store::StoreHashOf(std::as_bytes(std::span(kText))));
   return PrefixKeys(fingerprint, root);
 }
 

@@ -53,7 +53,7 @@ Result<std::unique_ptr<PrefixStore>> PrefixStore::Make(Engine& engine,
     std::unique_ptr<PrefixStore> made(new PrefixStore(engine, std::move(store)));
     KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, *made->store_));
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
-    KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, StoreHashOf(TextBytes(text)));
+    KVCACHE_ASSIGN_OR_RETURN(const StoreHash fingerprint, store::StoreHashOf(TextBytes(text)));
     KVCACHE_ASSIGN_OR_RETURN(made->keys_, PrefixKeys::Make(fingerprint));
     KVCACHE_ASSIGN_OR_RETURN(made->fingerprints_, ReadFingerprints(*made->store_));
     made->fingerprint_text_ = text;
@@ -70,12 +70,13 @@ Result<StoredState> PrefixStore::Read(std::span<const std::byte> payload) {
 
 Status PrefixStore::Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
                           int max_wait_ms) {
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, WriteStoredState(engine_.cache(), snapshot, last));
+  KVCACHE_ASSIGN_OR_RETURN(store::StoreBytes bytes,
+                           WriteStoredState(engine_.cache(), snapshot, last));
   return Queue(id, std::move(bytes), max_wait_ms);
 }
 
-Status PrefixStore::Queue(const ObjectId& id, StoreBytes bytes, int max_wait_ms) {
-  if (writer_.Add(id, std::move(bytes), max_wait_ms) == WriteBehind::Outcome::kQueued) {
+Status PrefixStore::Queue(const ObjectId& id, store::StoreBytes bytes, int max_wait_ms) {
+  if (writer_.Add(id, std::move(bytes), max_wait_ms) == store::WriteBehind::Outcome::kQueued) {
     Announce();
     return Status::Ok();
   }

@@ -102,7 +102,7 @@ class PrefixStore {
   Status Write(const Snapshot& snapshot, std::span<const float> last, const ObjectId& id,
                int max_wait_ms);
   Status WriteOutput(SequenceId sequence, std::size_t tokens, const ObjectId& id, int max_wait_ms);
-  Status Queue(const ObjectId& id, StoreBytes bytes, int max_wait_ms);
+  Status Queue(const ObjectId& id, store::StoreBytes bytes, int max_wait_ms);
   Status List(const StoredPiece& state, std::span<const StoreHash> chain);
   Status WritePiece(SequenceId sequence, const StoredPiece& piece, int max_wait_ms);
 
@@ -116,7 +116,7 @@ class PrefixStore {
   std::vector<KvShape> output_shapes_;  // [layers] of an encoder's output
   bool is_announced_ = false;           // the store has the fingerprint's text
   bool states_are_small_ = true;        // a state's size does not depend on its tokens
-  WriteBehind writer_;
+  store::WriteBehind writer_;
 };
 
 }  // namespace kvcache

@@ -44,22 +44,22 @@ std::string MachineName() {
 Result<ObjectId> IdOf(const FileIdentity& identity) {
   constexpr std::string_view kSpace = "kvcache: hashes of model files, version 2";
   ObjectId id;
-  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, StoreHashOf(std::as_bytes(std::span(kSpace))));
+  KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, store::StoreHashOf(std::as_bytes(std::span(kSpace))));
   std::vector<std::byte> key;
   Append(key, identity);
   const std::string machine = MachineName();
   const auto name = std::as_bytes(std::span(machine));
   key.insert(key.end(), name.begin(), name.end());
-  KVCACHE_ASSIGN_OR_RETURN(id.key, StoreHashOf(key));
+  KVCACHE_ASSIGN_OR_RETURN(id.key, store::StoreHashOf(key));
   return id;
 }
 
 // The hash of the hashes of the header and of each tensor.
 Result<StoreHash> HashFile(const GgufFile& file) {
   std::vector<std::byte> sums;
-  Append(sums, FastHash(file.header()));
-  for (const GgufTensor& tensor : file.tensors()) Append(sums, FastHash(tensor.bytes));
-  return StoreHashOf(sums);
+  Append(sums, store::FastHash(file.header()));
+  for (const GgufTensor& tensor : file.tensors()) Append(sums, store::FastHash(tensor.bytes));
+  return store::StoreHashOf(sums);
 }
 
 bool IsSettled(const FileIdentity& identity) {
@@ -118,9 +118,10 @@ Result<StoreHash> ModelHash(const Engine& engine, Store& store) {
 Result<std::string> FingerprintText(Engine& engine, const StoreHash& model) {
   const EngineOptions& options = engine.options();
   const ModelInfo& info = engine.info();
-  std::string text = StrCat("kvcache states, version 1\nmodel ", HexText(model), "\narchitecture ",
-                            info.architecture, "\nK ", InfoOf(options.k_type).name, ", V ",
-                            InfoOf(options.v_type).name, "\n", MachineText());
+  std::string text =
+      StrCat("kvcache states, version 1\nmodel ", store::HexText(model), "\narchitecture ",
+             info.architecture, "\nK ", InfoOf(options.k_type).name, ", V ",
+             InfoOf(options.v_type).name, "\n", MachineText());
   for (const LayerMemory& layer : info.memory) text += LayerText(layer);
   KVCACHE_ASSIGN_OR_RETURN(const std::string cache, engine.cache().snapshots()->Fingerprint());
   text += CacheText(cache);

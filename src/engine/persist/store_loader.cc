@@ -184,7 +184,7 @@ Status StoreLoader::Fetch(StoreLoad& load, std::span<const StoredPiece> pieces,
 Status StoreLoader::Give(StoreLoad& load, const StoredPiece& piece,
                          std::span<const std::byte> payload, StoreTier tier) {
   Fetched fetched{.piece = piece, .payload = {}, .tier = tier};
-  KVCACHE_ASSIGN_OR_RETURN(fetched.payload, StoreBytes::Make(payload.size()));
+  KVCACHE_ASSIGN_OR_RETURN(fetched.payload, store::StoreBytes::Make(payload.size()));
   std::memcpy(fetched.payload.data.get(), payload.data(), payload.size());
   const auto size = static_cast<std::int64_t>(payload.size());
   const auto start = std::chrono::steady_clock::now();

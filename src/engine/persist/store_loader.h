@@ -57,7 +57,7 @@ class StoreLoader {
 
   struct Fetched {
     StoredPiece piece;  // a whole state begins at 0; an encoder's output has all tokens of its text
-    StoreBytes payload;
+    store::StoreBytes payload;
     StoreTier tier = StoreTier::kDisk;  // that it came from
   };
   // Returns the next piece, if there is one.

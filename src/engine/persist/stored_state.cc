@@ -59,13 +59,13 @@ Result<std::vector<float>> FiniteValues(std::span<const std::byte> bytes) {
 
 }  // namespace
 
-Result<StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
-                                    std::span<const float> last) {
+Result<store::StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
+                                           std::span<const float> last) {
   if (!AreFinite(last)) last = {};  // nobody would read it
   KVCACHE_ASSIGN_OR_RETURN(const std::int64_t exported, cache.snapshots()->ExportSize(snapshot));
   const auto size = static_cast<std::size_t>(exported);
   const std::size_t more = last.empty() ? 0 : kLastStateHeader + last.size_bytes();
-  KVCACHE_ASSIGN_OR_RETURN(StoreBytes bytes, StoreBytes::Make(size + more));
+  KVCACHE_ASSIGN_OR_RETURN(store::StoreBytes bytes, store::StoreBytes::Make(size + more));
   KVCACHE_RETURN_IF_ERROR(cache.snapshots()->Export(snapshot, bytes.span().first(size)));
   if (last.empty()) return bytes;
   const std::span<std::byte> end = bytes.span().subspan(size);
@@ -78,7 +78,7 @@ Result<StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
 
 Result<StoredState> ReadStoredState(Cache& cache, std::span<const std::byte> payload,
                                     std::int64_t hidden_size) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::size_t size, SnapshotSize(payload));
+  KVCACHE_ASSIGN_OR_RETURN(const std::size_t size, store::SnapshotSize(payload));
   StoredState state;
   Position position = -1;
   if (size < payload.size()) {

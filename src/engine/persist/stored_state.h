@@ -18,8 +18,8 @@ namespace kvcache {
 
 // Returns the payload of a snapshot of the cache. `last` is the final state of its last token; without it, the
 // payload is the exported snapshot. Errors: those of CacheSnapshots::Export; kOutOfMemory.
-Result<StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
-                                    std::span<const float> last);
+Result<store::StoreBytes> WriteStoredState(Cache& cache, const Snapshot& snapshot,
+                                           std::span<const float> last);
 
 struct StoredState {
   std::unique_ptr<Snapshot> snapshot;

@@ -84,7 +84,7 @@ TEST_F(StoredStateTest, TheBytesAreAsDocumented) {
       3,   0,   0,    0,                                             // position 4, 3 values
       0,   0,   0xc0, 0x3f, 0,   0,   0,   0xc0, 0, 0, 0x80, 0x3e};  // 1.5, -2, 0.25
   EXPECT_EQ(std::memcmp(bytes.data() + exported.size(), expected, kTrailer), 0);
-  EXPECT_EQ(*SnapshotSize(bytes), exported.size());
+  EXPECT_EQ(*store::SnapshotSize(bytes), exported.size());
 }
 
 TEST_F(StoredStateTest, ReadsWhatItWrites) {

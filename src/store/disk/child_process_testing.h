@@ -16,7 +16,7 @@
 #include <optional>
 #include <thread>
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Memory that this process and its children share.
 template <class Value>
@@ -81,4 +81,4 @@ class ChildProcess {
   std::optional<int> status_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -30,7 +30,7 @@
 #include "store/disk/store_file.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::int64_t kSlackShare = 8;    // one part in eight
@@ -434,10 +434,6 @@ Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options
   return std::unique_ptr<Store>(std::move(store));
 }
 
-Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
-  return OpenDiskStoreWith(options, &std::chrono::steady_clock::now);
-}
-
 Result<LateDiskStore> OpenDiskStoreLaterWith(const DiskStoreOptions& options, SteadyClock clock) {
   KVCACHE_ASSIGN_OR_RETURN(auto store, Make(options, std::move(clock)));
   Status problem = store->Open();
@@ -446,14 +442,22 @@ Result<LateDiskStore> OpenDiskStoreLaterWith(const DiskStoreOptions& options, St
   return LateDiskStore{.store = std::move(store), .problem = std::move(problem)};
 }
 
+}  // namespace kvcache::store
+
+namespace kvcache {
+
+Result<std::unique_ptr<Store>> OpenDiskStore(const DiskStoreOptions& options) {
+  return store::OpenDiskStoreWith(options, &std::chrono::steady_clock::now);
+}
+
 Result<LateDiskStore> OpenDiskStoreLater(const DiskStoreOptions& options) {
-  return OpenDiskStoreLaterWith(options, &std::chrono::steady_clock::now);
+  return store::OpenDiskStoreLaterWith(options, &std::chrono::steady_clock::now);
 }
 
 Result<StoreStats> CollectGarbage(const DiskStoreOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(auto store, Open(options, &std::chrono::steady_clock::now));
-  KVCACHE_RETURN_IF_ERROR(store->CollectGarbage());
-  return store->Stats();
+  KVCACHE_ASSIGN_OR_RETURN(auto opened, store::Open(options, &std::chrono::steady_clock::now));
+  KVCACHE_RETURN_IF_ERROR(opened->CollectGarbage());
+  return opened->Stats();
 }
 
 }  // namespace kvcache

@@ -9,7 +9,7 @@
 
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 using SteadyClock = std::function<std::chrono::steady_clock::time_point()>;
 
@@ -19,4 +19,4 @@ Result<std::unique_ptr<Store>> OpenDiskStoreWith(const DiskStoreOptions& options
 // The same for OpenDiskStoreLater.
 Result<LateDiskStore> OpenDiskStoreLaterWith(const DiskStoreOptions& options, SteadyClock clock);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -16,7 +16,7 @@
 #include "store/disk/slow_calls_testing.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_compaction_test {
+namespace kvcache::store::disk_store_compaction_test {
 namespace {
 
 constexpr std::int64_t kBudget = std::int64_t{16} << 20;
@@ -123,4 +123,4 @@ TEST(DiskStoreCompaction, KeepsTheFileOfAnotherCollection) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_compaction_test
+}  // namespace kvcache::store::disk_store_compaction_test

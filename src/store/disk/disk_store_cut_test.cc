@@ -19,7 +19,7 @@
 #include "store/disk/disk_store.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_cut_test {
+namespace kvcache::store::disk_store_cut_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -179,4 +179,4 @@ TEST(DiskStoreCutTest, ByAnotherProcessThatContinuesStoring) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_cut_test
+}  // namespace kvcache::store::disk_store_cut_test

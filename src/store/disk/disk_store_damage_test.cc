@@ -15,7 +15,7 @@
 #include "store/disk/failing_calls_testing.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_damage_test {
+namespace kvcache::store::disk_store_damage_test {
 namespace {
 
 constexpr std::int64_t kBudget = std::int64_t{4} << 20;
@@ -218,4 +218,4 @@ TEST_F(DiskStoreDamage, AnIndexThatIsDamagedInUseIsDiscardedAndSaysSo) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_damage_test
+}  // namespace kvcache::store::disk_store_damage_test

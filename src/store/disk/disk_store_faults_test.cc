@@ -25,7 +25,7 @@
 #include "store/disk/failing_calls_testing.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_faults_test {
+namespace kvcache::store::disk_store_faults_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -338,4 +338,4 @@ TEST(DiskStoreRightsTest, ADirectoryLosesItsRightsWhileTheStoreIsOpen) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_faults_test
+}  // namespace kvcache::store::disk_store_faults_test

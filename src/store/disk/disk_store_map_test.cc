@@ -12,7 +12,7 @@
 #include "store/disk/disk_store.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_map_test {
+namespace kvcache::store::disk_store_map_test {
 namespace {
 
 constexpr std::int64_t kBudget = std::int64_t{10} << 30;  // the default
@@ -103,4 +103,4 @@ TEST(DiskStoreMapTest, FollowsAnotherProcessThatHasNoLimit) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_map_test
+}  // namespace kvcache::store::disk_store_map_test

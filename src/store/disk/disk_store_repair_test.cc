@@ -24,7 +24,7 @@
 #include "store/disk/slow_calls_testing.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_repair_test {
+namespace kvcache::store::disk_store_repair_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -358,4 +358,4 @@ TEST_F(DiskStoreRepair, WritersBesideAnOpeningAreNoDamage) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_repair_test
+}  // namespace kvcache::store::disk_store_repair_test

@@ -12,7 +12,7 @@
 #include "store/disk/failing_calls_testing.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_retry_test {
+namespace kvcache::store::disk_store_retry_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -121,4 +121,4 @@ TEST_F(DiskStoreRetry, ReadsWaitAndSucceedAfterwards) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_retry_test
+}  // namespace kvcache::store::disk_store_retry_test

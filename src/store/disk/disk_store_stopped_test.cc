@@ -22,7 +22,7 @@
 #include "store/store_testing.h"
 #include "store/tiers/write_behind.h"
 
-namespace kvcache::disk_store_stopped_test {
+namespace kvcache::store::disk_store_stopped_test {
 namespace {
 
 constexpr std::int64_t kBudget = std::int64_t{4} << 20;
@@ -323,4 +323,4 @@ TEST(DiskStoreStoppedTest, AnInvalidDirectoryIsRefusedAtOnce) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_stopped_test
+}  // namespace kvcache::store::disk_store_stopped_test

@@ -22,7 +22,7 @@
 #include "store/disk/disk_store.h"
 #include "store/store_testing.h"
 
-namespace kvcache::disk_store_test {
+namespace kvcache::store::disk_store_test {
 namespace {
 
 namespace fs = std::filesystem;
@@ -479,4 +479,4 @@ TEST(DiskStoreTest, SaysThatItCannotWrite) {
 }
 
 }  // namespace
-}  // namespace kvcache::disk_store_test
+}  // namespace kvcache::store::disk_store_test

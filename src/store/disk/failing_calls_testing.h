@@ -18,7 +18,7 @@
 #include <thread>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::store {
 
 // A system call, and the error that it returns: always, or if one of its arguments is in [from, below).
 struct FailingCall {
@@ -65,4 +65,4 @@ inline bool WithFailingCalls(std::initializer_list<FailingCall> calls,
   return is_filtered;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

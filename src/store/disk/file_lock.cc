@@ -16,7 +16,7 @@
 #include "base/strings.h"
 #include "platform/os_error.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -107,4 +107,4 @@ void FileLock::Release() {
   released_.notify_one();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -17,7 +17,7 @@
 #include "kvcache/status.h"
 #include "store/retry_pause.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Takes the lock of an open file. Returns 0; EWOULDBLOCK if another process has it all the time; the number of
 // another error.
@@ -69,4 +69,4 @@ class FileLockGuard {
   const int error_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

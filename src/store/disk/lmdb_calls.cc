@@ -3,7 +3,7 @@
 #include <mutex>
 #include <vector>
 
-namespace kvcache {
+namespace kvcache::store {
 
 void LeaveToTheSystem(void* object) {
   struct Left {
@@ -15,4 +15,4 @@ void LeaveToTheSystem(void* object) {
   left->all.push_back(object);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -17,7 +17,7 @@
 
 #include "platform/mapped_file_faults.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 inline constexpr int kDamagedIndex = MDB_CORRUPTED;
 inline constexpr int kMappingFault = -31001;  // the file has no bytes for a read
@@ -129,4 +129,4 @@ class Cursor {
   int error_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -18,7 +18,7 @@
 #include "store/disk/store_tables.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // The changes of one write transaction.
 class Changes {
@@ -167,4 +167,4 @@ class Changes {
   MDB_txn* const transaction_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

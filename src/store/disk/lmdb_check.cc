@@ -16,7 +16,7 @@
 #include "platform/os_error.h"
 #include "store/disk/lmdb_value.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 // The layout of a file, in the byte order of the machine that wrote it.
@@ -348,7 +348,7 @@ Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transactio
   }
   const std::uint64_t at = which * meta.free.pad;
   using Counters = std::vector<LmdbCounters>;
-  return Guarded("no memory to check the store's index", [&]() -> Result<Counters> {
+  return kvcache::Guarded("no memory to check the store's index", [&]() -> Result<Counters> {
     Walk walk(fd, meta, visit);
     KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.free, Walk::Kind::kFreeList, at + kFreeTableAt));
     KVCACHE_RETURN_IF_ERROR(walk.Tree(meta.main, Walk::Kind::kTables, at + kMainTableAt));
@@ -356,4 +356,4 @@ Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transactio
   });
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -29,7 +29,7 @@
 
 #include "kvcache/status.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // What the newest valid meta page says.
 struct LmdbMeta {
@@ -63,4 +63,4 @@ using LmdbVisitor = std::function<void(const LmdbEntry& entry)>;
 Result<std::vector<LmdbCounters>> CheckLmdbFile(int fd, std::uint64_t transaction,
                                                 const LmdbVisitor& visit = nullptr);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

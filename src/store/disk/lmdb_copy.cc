@@ -11,7 +11,7 @@
 #include "store/disk/lmdb_calls.h"
 #include "store/disk/lmdb_environment.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::size_t kBatchBytes = std::size_t{64} << 20;  // that wait in memory for a commit
@@ -118,4 +118,4 @@ int CopyTables(const LmdbEnvironment& environment, MDB_txn* transaction, const s
   return error != 0 ? error : to.Sync();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

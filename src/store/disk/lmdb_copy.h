@@ -7,7 +7,7 @@
 
 #include <string>
 
-namespace kvcache {
+namespace kvcache::store {
 
 class LmdbEnvironment;
 
@@ -15,4 +15,4 @@ class LmdbEnvironment;
 // error of LMDB or of the system, or a number of lmdb_calls.h. The file is of no use after an error.
 int CopyTables(const LmdbEnvironment& environment, MDB_txn* transaction, const std::string& path);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

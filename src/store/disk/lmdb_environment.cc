@@ -22,7 +22,7 @@
 #include "store/disk/lmdb_copy.h"
 #include "store/disk/lmdb_file.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr int kMaxOpenings = 4;           // of files that are damaged
@@ -440,4 +440,4 @@ std::int64_t LmdbEnvironment::FileBytes() const {
   return SizeOf(fd_);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

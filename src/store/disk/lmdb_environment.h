@@ -38,7 +38,7 @@
 #include "store/disk/store_tables.h"
 #include "store/retry_pause.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 struct LmdbOptions {
   std::int64_t map_bytes = 0;          // at most
@@ -161,4 +161,4 @@ class LmdbEnvironment {
   mutable std::shared_mutex map_lock_;                   // shared by transactions
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

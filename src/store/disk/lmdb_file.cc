@@ -17,7 +17,7 @@
 #include "store/disk/lmdb_calls.h"
 #include "store/disk/lmdb_check.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr unsigned kReaders = 510;       // transactions at once, of all processes
@@ -168,4 +168,4 @@ Status ReplaceLmdbFile(const std::string& directory) {
   return Status::Ok();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

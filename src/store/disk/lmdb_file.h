@@ -11,7 +11,7 @@
 
 #include "kvcache/status.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // The names in the directory.
 inline constexpr const char* kStoreFile = "/objects.mdb";
@@ -33,4 +33,4 @@ void RemoveLmdbFile(const std::string& directory);
 // Gives the file's name to DIRECTORY/objects.mdb.new, which is complete. Errors: kIo.
 Status ReplaceLmdbFile(const std::string& directory);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -13,7 +13,7 @@
 #include "store/disk/lmdb_environment.h"
 #include "store/disk/lmdb_file.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 // While the meta pages are read, two commits of other processes replace what is read. So many in a row is no
@@ -166,4 +166,4 @@ Status LmdbEnvironment::CorrectTables() {
   return Status::Ok();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -7,7 +7,7 @@
 
 #include "store/disk/lmdb_calls.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 int ErrorOfLock(int error) {
@@ -99,4 +99,4 @@ bool LmdbReaders::HasPlaces(MDB_env* env, pid_t process) {
   return result >= 0 && search.is_found;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -21,7 +21,7 @@
 
 #include "store/disk/file_lock.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 class LmdbReaders {
  public:
@@ -52,4 +52,4 @@ class LmdbReaders {
   std::vector<MDB_txn*> ended_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

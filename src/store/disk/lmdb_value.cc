@@ -6,7 +6,7 @@
 #include <cerrno>
 #include <cstring>
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 struct RunHeader {  // MDB_page, of a run
@@ -60,4 +60,4 @@ bool WriteLmdbRun(int fd, const LmdbValuePlace& place) {
   return Whole([&] { return pwrite(fd, &right, sizeof(right), at); });
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

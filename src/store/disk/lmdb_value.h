@@ -11,7 +11,7 @@
 #include <cstddef>
 #include <cstdint>
 
-namespace kvcache {
+namespace kvcache::store {
 
 // The layout of LMDB's pages: bytes of an entry before its key, and the flag of the first page of a long value.
 inline constexpr std::size_t kLmdbNodeHeader = 8;
@@ -37,4 +37,4 @@ LmdbRun CheckLmdbRun(int fd, const LmdbValuePlace& place);
 // Writes the header that the index says. Returns whether it could. REQUIRES: the pages are the value's.
 bool WriteLmdbRun(int fd, const LmdbValuePlace& place);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

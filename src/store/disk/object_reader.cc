@@ -8,7 +8,7 @@
 #include "store/disk/lmdb_calls.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 int ObjectReader::Copy(const LmdbEnvironment& environment, const MDB_val& value) {
   size_ = 0;
@@ -52,4 +52,4 @@ Result<std::span<const std::byte>> ObjectReader::Read(LmdbEnvironment& environme
   return Verify(id);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

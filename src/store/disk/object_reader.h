@@ -15,7 +15,7 @@
 #include "kvcache/store.h"
 #include "store/disk/lmdb_environment.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 class ObjectReader {
  public:
@@ -39,4 +39,4 @@ class ObjectReader {
   bool has_sound_pages_ = true;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -17,7 +17,7 @@
 #include <functional>
 #include <thread>
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Calls `body` in a thread of its own, and `before` in another one before each of its calls of this number. Returns
 // false, without a call of `before`, if the system does not tell.
@@ -53,4 +53,4 @@ inline bool WithSlowCalls(long number, const std::function<void()>& before,
   return listener >= 0;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -14,7 +14,7 @@
 #include "platform/os_error.h"
 #include "store/disk/file_lock.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 namespace fs = std::filesystem;
@@ -71,4 +71,4 @@ Result<DirectoryLock> DirectoryLock::Take(const std::string& directory,
                                         path, " locked"));
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

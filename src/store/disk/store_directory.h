@@ -9,7 +9,7 @@
 #include "kvcache/status.h"
 #include "platform/file_descriptor.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 enum class MissingDirectory { kMake, kRefuse };
 
@@ -31,4 +31,4 @@ class DirectoryLock {
   FileDescriptor fd_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

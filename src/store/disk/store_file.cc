@@ -5,7 +5,7 @@
 #include "base/strings.h"
 #include "store/disk/lmdb_calls.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 Result<std::shared_ptr<LmdbEnvironment>> StoreFile::Environment() {
   auto environment = Current();
@@ -76,4 +76,4 @@ void StoreFile::AddRepair(const std::string& text) {
   repair_ = repair_.empty() ? text : StrCat(repair_, "; ", text);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

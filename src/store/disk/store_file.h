@@ -16,7 +16,7 @@
 #include "store/disk/lmdb_environment.h"
 #include "store/retry_pause.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 class StoreFile {
  public:
@@ -51,4 +51,4 @@ class StoreFile {
   std::string repair_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

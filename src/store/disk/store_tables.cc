@@ -10,7 +10,7 @@
 #include "store/disk/lmdb_calls.h"
 #include "store/object_format.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::int64_t kRemovedSeconds = std::numeric_limits<std::int64_t>::min();
@@ -129,4 +129,4 @@ int RebuildTables(MDB_txn* transaction, const LmdbTables& tables) {
   return 0;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

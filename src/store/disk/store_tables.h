@@ -21,7 +21,7 @@
 #include "kvcache/store.h"
 #include "store/disk/lmdb_check.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // The tables in a transaction.
 struct LmdbTables {
@@ -92,4 +92,4 @@ class TableComparison {
 // Throws std::bad_alloc.
 int RebuildTables(MDB_txn* transaction, const LmdbTables& tables);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -12,7 +12,7 @@
 #include "store/redis/redis_nodes.h"
 #include "store/redis/redis_testing.h"
 
-namespace kvcache::redis_cluster_test {
+namespace kvcache::store::redis_cluster_test {
 namespace {
 
 using std::chrono::milliseconds;
@@ -163,4 +163,4 @@ TEST_F(RedisClusterTest, ANodeThatIsDownCostsItsObjects) {
 }
 
 }  // namespace
-}  // namespace kvcache::redis_cluster_test
+}  // namespace kvcache::store::redis_cluster_test

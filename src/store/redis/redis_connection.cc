@@ -16,7 +16,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::size_t kReceiveBytes = std::size_t{256} << 10;
@@ -248,4 +248,4 @@ bool RedisConnection::IsStale() const {
   return count >= 0 || (errno != EAGAIN && errno != EWOULDBLOCK);
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -20,7 +20,7 @@
 #include "platform/file_descriptor.h"
 #include "store/redis/redis_url.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 struct FreeRedisReply {
   void operator()(redisReply* reply) const { freeReplyObject(reply); }
@@ -78,4 +78,4 @@ class RedisConnection {
 // Returns the text of a status, an error or a string.
 std::string_view TextOf(const redisReply& reply);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -12,7 +12,7 @@
 #include "store/redis/redis_store.h"
 #include "store/redis/redis_testing.h"
 
-namespace kvcache::redis_list_test {
+namespace kvcache::store::redis_list_test {
 namespace {
 
 using Words = std::vector<std::string>;
@@ -124,4 +124,4 @@ TEST(RedisListTest, UsageNeedsNoList) {
 }
 
 }  // namespace
-}  // namespace kvcache::redis_list_test
+}  // namespace kvcache::store::redis_list_test

@@ -6,7 +6,7 @@
 
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -160,4 +160,4 @@ std::vector<RedisAddress> RedisNodes::All() {
   return all;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -18,7 +18,7 @@
 #include "store/redis/redis_url.h"
 #include "store/retry_pause.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Returns the slot of a key in a cluster, in [0, 16384).
 int RedisSlot(std::string_view key);
@@ -74,4 +74,4 @@ class RedisNodes {
   std::chrono::steady_clock::time_point learned_{};
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -17,7 +17,7 @@
 #include "store/redis/redis_nodes.h"
 #include "store/redis/redis_store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::string_view kPrefix = "kvcache:";
@@ -383,8 +383,12 @@ Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& optio
       std::make_unique<RedisStore>(std::move(url), options, std::move(open), limits));
 }
 
+}  // namespace kvcache::store
+
+namespace kvcache {
+
 Result<std::unique_ptr<Store>> OpenRedisStore(const RedisStoreOptions& options) {
-  return OpenRedisStoreOver(options, &RedisConnection::Open);
+  return store::OpenRedisStoreOver(options, &store::RedisConnection::Open);
 }
 
 }  // namespace kvcache

@@ -10,7 +10,7 @@
 #include "kvcache/store.h"
 #include "store/redis/redis_nodes.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // More than this is an error of List.
 struct RedisListLimits {
@@ -23,4 +23,4 @@ Result<std::unique_ptr<Store>> OpenRedisStoreOver(const RedisStoreOptions& optio
                                                   RedisNodes::Opener open,
                                                   const RedisListLimits& limits = {});
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -12,7 +12,7 @@
 #include "store/redis/redis_nodes.h"
 #include "store/redis/redis_testing.h"
 
-namespace kvcache::redis_store_test {
+namespace kvcache::store::redis_store_test {
 namespace {
 
 using Clock = std::chrono::steady_clock;
@@ -282,4 +282,4 @@ TEST(RedisUrlTest, ReadsItsParts) {
 }
 
 }  // namespace
-}  // namespace kvcache::redis_store_test
+}  // namespace kvcache::store::redis_store_test

@@ -24,7 +24,7 @@
 #include "store/redis/redis_connection.h"
 #include "store/store_testing.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 inline bool HasRedisServer() {
   return std::system("command -v redis-server > /dev/null 2>&1") == 0;
@@ -168,4 +168,4 @@ class LoopbackServer {
   std::thread thread_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -6,7 +6,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 constexpr std::string_view kScheme = "redis://";
@@ -128,4 +128,4 @@ Result<RedisUrl> ParseRedisUrl(std::string_view text) {
   return url;
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -8,7 +8,7 @@
 
 #include "kvcache/status.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 struct RedisAddress {
   std::string host;
@@ -38,4 +38,4 @@ struct RedisUrl {
 // password.
 Result<RedisUrl> ParseRedisUrl(std::string_view text);
 
-}  // namespace kvcache
+}  // namespace kvcache::store

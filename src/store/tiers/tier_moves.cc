@@ -3,7 +3,7 @@
 #include <cstring>
 #include <utility>
 
-namespace kvcache {
+namespace kvcache::store {
 
 TierMoves::TierMoves(const std::vector<std::shared_ptr<Store>>& tiers, MoveObjects moves)
     : tiers_(tiers) {
@@ -82,4 +82,4 @@ void TierMoves::Flush() {
   for (const auto& queue : down_) queue->Flush();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

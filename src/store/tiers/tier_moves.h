@@ -15,7 +15,7 @@
 #include "kvcache/store.h"
 #include "store/tiers/write_behind.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 class TierMoves {
  public:
@@ -45,4 +45,4 @@ class TierMoves {
   std::unique_ptr<WriteBehind> up_;                 // null: nothing is moved
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -8,7 +8,7 @@
 #include "kvcache/store.h"
 #include "store/tiers/tier_moves.h"
 
-namespace kvcache {
+namespace kvcache::store {
 namespace {
 
 class TieredStore final : public Store {
@@ -147,10 +147,14 @@ class TieredStore final : public Store {
 
 }  // namespace
 
+}  // namespace kvcache::store
+
+namespace kvcache {
+
 Result<std::unique_ptr<Store>> MakeTieredStore(std::vector<std::shared_ptr<Store>> tiers,
                                                MoveObjects moves) {
   if (tiers.empty()) return InvalidArgument("there is no store to combine");
-  return std::unique_ptr<Store>(std::make_unique<TieredStore>(std::move(tiers), moves));
+  return std::unique_ptr<Store>(std::make_unique<store::TieredStore>(std::move(tiers), moves));
 }
 
 }  // namespace kvcache

@@ -7,7 +7,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache::tiered_store_test {
+namespace kvcache::store::tiered_store_test {
 namespace {
 
 using Fault = FaultyStore::Fault;
@@ -187,4 +187,4 @@ TEST_F(TieredStoreTest, NoStoreIsAnError) {
 }
 
 }  // namespace
-}  // namespace kvcache::tiered_store_test
+}  // namespace kvcache::store::tiered_store_test

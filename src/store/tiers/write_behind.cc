@@ -10,7 +10,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 Result<StoreBytes> StoreBytes::Make(std::size_t size) {
   StoreBytes bytes;
@@ -157,4 +157,4 @@ void WriteBehind::WriteOne(const Object& object) {
   if (problem_.empty()) problem_ = status.message();
 }
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -21,7 +21,7 @@
 #include "kvcache/status.h"
 #include "kvcache/store.h"
 
-namespace kvcache {
+namespace kvcache::store {
 
 // Bytes without the cost of zeros.
 struct StoreBytes {
@@ -93,4 +93,4 @@ class WriteBehind {
   std::thread thread_;
 };
 
-}  // namespace kvcache
+}  // namespace kvcache::store

@@ -20,7 +20,7 @@
 
 #include "store/store_testing.h"
 
-namespace kvcache::write_behind_test {
+namespace kvcache::store::write_behind_test {
 namespace {
 
 StoreBytes BytesOf(const std::vector<std::byte>& payload) {
@@ -160,4 +160,4 @@ TEST(WriteBehindTest, ContinuesAfterErrorsAndExceptions) {
 }
 
 }  // namespace
-}  // namespace kvcache::write_behind_test
+}  // namespace kvcache::store::write_behind_test
