@@ -50,6 +50,11 @@ CallReader::Outcome CallReader::Read(std::string_view& text, bool last,
       raw_ += before.substr(0, before.size() - text.size());
     }
   }
+  if (state_ == State::kNoCall && writer_.reported()) {
+    // It was a call up to here.
+    EndCall(parts);
+    state_ = State::kEnd;
+  }
   if (state_ == State::kEnd) return Outcome::kEnd;
   if (state_ == State::kNoCall) return Outcome::kNoCall;
   if (!last) return Outcome::kMore;
@@ -79,6 +84,12 @@ bool CallReader::Step(std::string_view& text, bool last, std::vector<AnswerPart>
 bool CallReader::Fail() {
   state_ = called() && !entered_ ? State::kEnd : State::kNoCall;
   return false;
+}
+
+// The same behind the first bytes of a text, as if they had come alone.
+bool CallReader::FailAt(std::size_t size, std::string_view& text) {
+  text.remove_prefix(size);
+  return Fail();
 }
 
 bool CallReader::AtOpen(std::string_view& text, bool last) {
@@ -331,7 +342,7 @@ bool CallReader::AtValue(std::string_view& text, std::vector<AnswerPart>* parts)
 
 bool CallReader::InString(std::string_view& text, std::vector<AnswerPart>* parts) {
   for (std::size_t i = 0; i < text.size(); ++i) {
-    if (text[i] == kEdge) return Fail();
+    if (text[i] == kEdge) return FailAt(i, text);
     if (!scan_.Take(text[i])) continue;
     string_ += text.substr(0, i + 1);
     text.remove_prefix(i + 1);
@@ -365,7 +376,7 @@ bool CallReader::InSkipped(std::string_view& text) {
   for (std::size_t i = 0; i < text.size(); ++i) {
     const bool ends =
         is_plain_ ? text[i] == ',' || text[i] == '}' || text[i] == ']' : scan_.Take(text[i]);
-    if (text[i] == kEdge) return Fail();
+    if (text[i] == kEdge) return FailAt(i, text);
     if (!ends) continue;
     text.remove_prefix(is_plain_ ? i : i + 1);
     place_ = Place::kAfter;

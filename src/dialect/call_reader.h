@@ -57,6 +57,7 @@ class CallReader {
   bool AtTail(std::string_view& text, bool last);
   bool EndObject(std::vector<AnswerPart>* parts);
   bool Fail();
+  bool FailAt(std::size_t size, std::string_view& text);
 
   // Takes a key or a value that is whole. Returns false if it is none.
   bool TakeString(std::vector<AnswerPart>* parts);

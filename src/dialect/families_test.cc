@@ -252,6 +252,13 @@ TEST(FamiliesTest, NamesHaveNoControlTokens) {
             "c(get {})");
 }
 
+// A call that breaks off behind its name ends there.
+TEST(FamiliesTest, BrokenCallsEnd) {
+  EXPECT_EQ(ParseAll(SyntaxOf("apertus"),
+                     "<|tools_prefix|>[{\"get\": {\"n\": 1}, \"x\": [\xff<a>\xff well"),
+            "c(get {\"n\":1}) well");
+}
+
 // However much of it comes, a call whose name is reported ends with what was read.
 TEST(FamiliesTest, UnclosedCallsEnd) {
   for (const Case& each : Cases()) {
