@@ -59,7 +59,8 @@ std::vector<std::string> EnvironmentOf(const McpServer& server) {
                                       [&](const auto& own) { return own.first == name; });
     if (!replaced) variables.emplace_back(variable);
   }
-  for (const auto& [name, value] : server.environment) variables.push_back(StrCat(name, "=", value));
+  for (const auto& [name, value] : server.environment)
+    variables.push_back(StrCat(name, "=", value));
   return variables;
 }
 
