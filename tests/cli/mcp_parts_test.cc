@@ -40,7 +40,8 @@ const auto ignored_signal = std::signal(SIGPIPE, SIG_IGN);
 
 // Returns the error of opening a server with a fault.
 std::string ErrorOf(const std::string& fault) {
-  const auto client = McpClient::Open(ServerWith(fault), {.start = milliseconds(3000)});
+  const milliseconds start(fault == "mute" ? 1000 : 60'000);
+  const auto client = McpClient::Open(ServerWith(fault), {.start = start});
   return client.ok() ? "" : client.status().message();
 }
 
@@ -172,7 +173,7 @@ TEST(McpClient, ServersThatFailLater) {
   const auto huge = Opened("huge");
   ASSERT_NE(huge, nullptr);
   EXPECT_EQ(TextOf(*huge, "fail"), "the MCP server 'test': writes a line of more than 16 MiB");
-  const auto slow = Opened("", milliseconds(200));
+  const auto slow = Opened("", milliseconds(2000));
   ASSERT_NE(slow, nullptr);
   EXPECT_EQ(TextOf(*slow, "slow"), "the MCP server 'test': does not answer in time");
   EXPECT_EQ(TextOf(*slow, "add", {{"a", 2}, {"b", 3}}), "5");

@@ -226,7 +226,7 @@ class Terminal(McpTest):
         self.assertEqual(self.all.count("run it?") >= 3, True)
 
     def test_ctrl_c_refuses_all_calls_of_the_round(self):
-        model = self.says(call("add", a=2, b=3) + call("say", text="on"), SKIPPED, SKIPPED, "Three.")
+        model = self.says(call("add", a=2, b=3) + call("say", text="on"), SKIPPED, "Again.", "Three.")
         self.chat_with(model, "--mcp", self.config(), "--mcp-allow", "say")
         self.type("hi\n")
         self.expect(self.QUESTION)
@@ -234,6 +234,9 @@ class Terminal(McpTest):
         self.expect("the person refused the call")
         self.expect("▸ say")
         self.expect("did not run: the person ended the calls")
+        self.expect("> ")
+        self.type("/retry\n")
+        self.expect("Again\\.")
         self.expect("> ")
         self.type("go on\n")
         self.expect("Three\\.")
