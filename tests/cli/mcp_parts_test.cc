@@ -1,5 +1,6 @@
 // Checks how files of MCP servers are read, and what the client makes of servers that work and of others.
 #include <gtest/gtest.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
@@ -21,8 +22,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 using std::chrono::milliseconds;
 
+// The beginning of this process's paths: tests run at the same time.
 std::string Folder() {
-  return ::testing::TempDir();
+  return ::testing::TempDir() + std::to_string(getpid()) + "_";
 }
 
 std::string WriteFile(const std::string& name, const std::string& text) {
