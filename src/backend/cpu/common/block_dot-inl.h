@@ -20,7 +20,9 @@
 #define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #endif
 
+#include <cstddef>
 #include <cstring>
+#include <iterator>
 
 #include "backend/cpu/common/block_bytes-inl.h"
 #include "backend/cpu/common/block_pairs-inl.h"
@@ -107,6 +109,20 @@ class OneTokenDots {
 
 #elif HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
 
+// Adds the products of pairs of 16 bits: their even elements to `even`, their odd ones to `odd`. Highway's call for
+// the portable target computes the same integers, one lane after the other in memory, in three times as long.
+template <class VI, class V16>
+HWY_INLINE void AddPairs(V16 a, V16 b, VI& even, VI& odd) {
+#if HWY_TARGET == HWY_EMU128
+  for (std::size_t i = 0; i < std::size(even.raw); ++i) {
+    even.raw[i] += a.raw[2 * i] * b.raw[2 * i];
+    odd.raw[i] += a.raw[2 * i + 1] * b.raw[2 * i + 1];
+  }
+#else
+  even = hn::ReorderWidenMulAccumulate(hn::DFromV<VI>(), a, b, even, odd);
+#endif
+}
+
 // The same for inputs of 16 bits. Widens the bytes. Products are added in pairs; the two pairs of a
 // row are added at the end of the block.
 template <Init kInit, int kGroups, int kTokens, class VI, int kPanelRegs>
@@ -136,7 +152,7 @@ HWY_INLINE void DotGroupsOf16Bits(const std::uint8_t* quants, const std::int16_t
         std::int64_t four;
         std::memcpy(&four, x + t * kBlock + g * 4, 8);
         const auto inputs = hn::BitCast(d16, hn::Set(d64, four));
-        sum0[t][p] = hn::ReorderWidenMulAccumulate(d32, w, inputs, sum0[t][p], sum1[t][p]);
+        AddPairs(w, inputs, sum0[t][p], sum1[t][p]);
       }
     }
   }
@@ -195,7 +211,7 @@ class OneTokenDots {
   static constexpr int kPairRegs = 2 * kPanelRegs;
 
   HWY_INLINE void Add(int p, hn::Vec<D16> w, hn::Vec<D16> inputs) {
-    sum0_[p] = hn::ReorderWidenMulAccumulate(DI(), w, inputs, sum0_[p], sum1_[p]);
+    AddPairs(w, inputs, sum0_[p], sum1_[p]);
   }
 
   const Value* x_;
