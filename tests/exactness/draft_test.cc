@@ -13,7 +13,7 @@
 namespace kvcache::exactness::draft_test {
 namespace {
 
-constexpr int kTokens = 600;
+constexpr int kTokens = kReferenceTokens;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 
 struct Tree {
@@ -43,13 +43,8 @@ class DraftExactness : public ::testing::TestWithParam<ModelCase> {
   void SetUp() override {
     engine_ = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
     ASSERT_NE(engine_, nullptr);
-    const auto plain = OpenEngine(GetParam(), {});
-    ASSERT_NE(plain, nullptr);
-    tokens_ = RandomTokens(*plain, kTokens, 1);
-    others_ = RandomTokens(*plain, kTokens, 2);
-    expected_ = EvaluateAlone(*plain, kFirst, tokens_);
-    ASSERT_TRUE(plain->cache().Remove(kFirst, 0, kEndOfSequence).ok());
-    expected_others_ = EvaluateAlone(*plain, kFirst, others_);
+    ASSERT_EQ(tokens_.size(), std::size_t{kTokens});
+    ASSERT_EQ(others_.size(), std::size_t{kTokens});
   }
 
   // Evaluates positions [begin, end): of tokens_ if the sequence is kFirst, else of others_.
@@ -107,8 +102,10 @@ class DraftExactness : public ::testing::TestWithParam<ModelCase> {
   }
 
   std::unique_ptr<Engine> engine_;
-  std::vector<std::int32_t> tokens_, others_;
-  std::vector<float> expected_, expected_others_;  // [vocabulary, kTokens]
+  const std::vector<std::int32_t>& tokens_ = ReferenceOf(GetParam(), 1).tokens;
+  const std::vector<std::int32_t>& others_ = ReferenceOf(GetParam(), 2).tokens;
+  const std::vector<float>& expected_ = ReferenceOf(GetParam(), 1).expected;
+  const std::vector<float>& expected_others_ = ReferenceOf(GetParam(), 2).expected;
   std::mt19937 random_{5};
 };
 

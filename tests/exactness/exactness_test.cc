@@ -14,18 +14,12 @@
 namespace kvcache::exactness::exactness_test {
 namespace {
 
-constexpr int kTokens = 600;
+constexpr int kTokens = kReferenceTokens;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 
 class Exactness : public ::testing::TestWithParam<ModelCase> {
  protected:
-  // The reference: one sequence, one thread, chunks of 64.
-  void SetUp() override {
-    const auto engine = OpenEngine(GetParam(), {});
-    ASSERT_NE(engine, nullptr);
-    tokens_ = RandomTokens(*engine, kTokens, 1);
-    expected_ = EvaluateAlone(*engine, kFirst, tokens_);
-  }
+  void SetUp() override { ASSERT_EQ(tokens_.size(), std::size_t{kTokens}); }
 
   // Evaluates positions [begin, end) of the tokens as `sequence` and compares every row.
   void ExpectExact(Engine& engine, SequenceId sequence, Position begin, Position end) {
@@ -46,8 +40,8 @@ class Exactness : public ::testing::TestWithParam<ModelCase> {
 
   std::int32_t TokenAt(Position p) const { return tokens_[static_cast<std::size_t>(p)]; }
 
-  std::vector<std::int32_t> tokens_;
-  std::vector<float> expected_;  // [vocabulary, kTokens]
+  const std::vector<std::int32_t>& tokens_ = ReferenceOf(GetParam(), 1).tokens;
+  const std::vector<float>& expected_ = ReferenceOf(GetParam(), 1).expected;
 };
 
 TEST_P(Exactness, ChunksAndThreads) {

@@ -8,7 +8,9 @@
 #include <cstdlib>
 #include <cstring>
 #include <filesystem>
+#include <map>
 #include <random>
+#include <utility>
 
 namespace kvcache::exactness {
 namespace {
@@ -339,6 +341,17 @@ std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
     }
   }
   return all;
+}
+
+const ReferenceRun& ReferenceOf(const ModelCase& model, std::uint32_t seed) {
+  static std::map<std::pair<std::string, std::uint32_t>, ReferenceRun> runs;
+  ReferenceRun& run = runs[{CaseName(model), seed}];
+  if (!run.expected.empty()) return run;
+  const auto engine = OpenEngine(model, {});
+  if (engine == nullptr) return run;
+  run.tokens = RandomTokens(*engine, kReferenceTokens, seed);
+  run.expected = EvaluateAlone(*engine, SequenceId{0}, run.tokens);
+  return run;
 }
 
 Position GoBack(Engine& engine, SequenceId sequence, Position length) {

@@ -73,6 +73,18 @@ std::vector<float> Evaluate(Engine& engine, std::span<const Entry> entries,
 std::vector<float> EvaluateAlone(Engine& engine, SequenceId sequence,
                                  std::span<const std::int32_t> tokens);
 
+// A text of random tokens, and the logits of the reference run.
+struct ReferenceRun {
+  std::vector<std::int32_t> tokens;
+  std::vector<float> expected;  // [vocabulary, tokens.size()]
+};
+
+inline constexpr int kReferenceTokens = 600;
+
+// Returns a run of kReferenceTokens, computed on the first call for the model and seed. REQUIRES: inside a
+// test. On an error, adds a test failure and returns an empty run.
+const ReferenceRun& ReferenceOf(const ModelCase& model, std::uint32_t seed);
+
 // Removes all tokens from `length` on, and as many before it as the cache needs for the next token
 // to be evaluated. Returns the next token's position.
 Position GoBack(Engine& engine, SequenceId sequence, Position length);

@@ -22,7 +22,7 @@
 namespace kvcache::exactness::snapshot_test {
 namespace {
 
-constexpr int kTokens = 600;
+constexpr int kTokens = kReferenceTokens;
 constexpr SequenceId kFirst{0}, kSecond{1}, kThird{2};
 constexpr const char* kFileVariable = "KVCACHE_TEST_SNAPSHOT";
 
@@ -31,11 +31,8 @@ class SnapshotExactness : public ::testing::TestWithParam<ModelCase> {
   void SetUp() override {
     engine_ = OpenEngine(GetParam(), {.threads = 2, .chunk = 96, .sequences = 3});
     ASSERT_NE(engine_, nullptr);
-    const auto plain = OpenEngine(GetParam(), {});
-    ASSERT_NE(plain, nullptr);
-    tokens_ = RandomTokens(*plain, kTokens, 1);
-    others_ = RandomTokens(*plain, kTokens, 2);
-    expected_ = EvaluateAlone(*plain, kFirst, tokens_);
+    ASSERT_EQ(tokens_.size(), std::size_t{kTokens});
+    others_ = RandomTokens(*engine_, kTokens, 2);
   }
 
   Cache& cache() { return engine_->cache(); }
@@ -83,8 +80,9 @@ class SnapshotExactness : public ::testing::TestWithParam<ModelCase> {
   }
 
   std::unique_ptr<Engine> engine_;
-  std::vector<std::int32_t> tokens_, others_;
-  std::vector<float> expected_;  // [vocabulary, kTokens]
+  const std::vector<std::int32_t>& tokens_ = ReferenceOf(GetParam(), 1).tokens;
+  const std::vector<float>& expected_ = ReferenceOf(GetParam(), 1).expected;
+  std::vector<std::int32_t> others_;
   std::mt19937 random_{9};
 };
 
