@@ -117,15 +117,20 @@ function(kvcache_library name)
   target_compile_features(${name} PUBLIC cxx_std_20)
 endfunction()
 
-# The presets optimise the tests' own code less, which takes three quarters of the time; with -O0 the tests of
-# kernels, which compute what they expect, take three times as long. Sanitizers check the code that is tested:
-# checking the tests too would take longer to compile than all of the rest.
+# The presets do not optimise the tests' own code, which takes three fifths of the time, unless they compute what
+# they expect: those of kernels would take three times as long. Sanitizers check the code that is tested: checking
+# the tests too would take longer to compile than all of the rest.
 set(KVCACHE_TEST_OPTIONS "" CACHE STRING "Further options of the tests' sources")
+set(KVCACHE_COMPUTING_TEST_OPTIONS "${KVCACHE_TEST_OPTIONS}" CACHE STRING
+  "Further options of the sources of tests that compute what they expect")
+set(KVCACHE_COMPUTING_TESTS backend_tests cache_tests exactness_checks fault_checks model_checks speculation_tests
+  tensor_tests tokenizer_properties)
 
-# kvcache_test(NAME LIBRARIES lib... SOURCES file...): declares a GoogleTest program. Its tests have
-# its name as their label.
+# kvcache_test(NAME [SUITES] LIBRARIES lib... SOURCES file...): declares a GoogleTest program. Its tests have
+# its name as their label. Each test of ctest is one of the program's tests, in a process of its own; with SUITES
+# it is a suite, for many tests that are as short as the start of a process, or that share what takes long to make.
 function(kvcache_test name)
-  cmake_parse_arguments(ARG "" "" "LIBRARIES;SOURCES" ${ARGN})
+  cmake_parse_arguments(ARG "SUITES" "" "LIBRARIES;SOURCES" ${ARGN})
   if(NOT ARG_SOURCES)
     return()
   endif()
@@ -133,13 +138,38 @@ function(kvcache_test name)
   target_link_libraries(${name} PRIVATE ${ARG_LIBRARIES} GTest::gtest GTest::gmock)
   kvcache_compile_options(${name})
   target_compile_definitions(${name} PRIVATE KVCACHE_SOURCE_DIR="${PROJECT_SOURCE_DIR}")
-  target_compile_options(${name} PRIVATE ${KVCACHE_TEST_OPTIONS})
+  set(options ${KVCACHE_TEST_OPTIONS})
+  set(headers test)
+  if(name IN_LIST KVCACHE_COMPUTING_TESTS)
+    set(options ${KVCACHE_COMPUTING_TEST_OPTIONS})
+    if(NOT "${options}" STREQUAL "${KVCACHE_TEST_OPTIONS}")
+      set(headers computing_test)
+    endif()
+  endif()
+  target_compile_options(${name} PRIVATE ${options})
   kvcache_unite_all(${name})
   # Tests of kernels include themselves once for each instruction set, as kernels do.
   set(kernels ${ARG_SOURCES})
   list(FILTER kernels INCLUDE REGEX "/(hadamard_test)\\.cc$")
   set_source_files_properties(${kernels} PROPERTIES SKIP_UNITY_BUILD_INCLUSION ON)
-  kvcache_precompile(${name} test
-    LIBRARIES GTest::gtest HEADERS <gtest/gtest.h> OPTIONS ${KVCACHE_TEST_OPTIONS})
-  gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name})
+  kvcache_precompile(${name} ${headers}
+    LIBRARIES GTest::gtest HEADERS <gtest/gtest.h> OPTIONS ${options})
+  if(ARG_SUITES)
+    kvcache_list_suites(${name})
+  else()
+    gtest_discover_tests(${name} NO_PRETTY_VALUES DISCOVERY_TIMEOUT 60 PROPERTIES LABELS ${name})
+  endif()
+endfunction()
+
+# kvcache_list_suites(NAME): makes a test of ctest of each suite, whenever the program is built.
+function(kvcache_list_suites name)
+  set(tests ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
+  add_custom_command(TARGET ${name} POST_BUILD BYPRODUCTS ${tests}
+    COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${name}> -D LABEL=${name}
+      -D FOLDER=${CMAKE_CURRENT_BINARY_DIR} -D FILE=${tests} -P ${PROJECT_SOURCE_DIR}/cmake/list_suites.cmake
+    VERBATIM)
+  set(include ${CMAKE_CURRENT_BINARY_DIR}/${name}_include.cmake)
+  file(WRITE ${include}
+    "if(EXISTS ${tests})\n  include(${tests})\nelse()\n  add_test(${name}_NOT_BUILT ${name}_NOT_BUILT)\nendif()\n")
+  set_property(DIRECTORY APPEND PROPERTY TEST_INCLUDE_FILES ${include})
 endfunction()
