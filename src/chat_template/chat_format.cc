@@ -92,16 +92,28 @@ std::vector<std::string> ChatFormat::Stops() const {
   return {std::string(kEndMark)};
 }
 
-Result<ChatPrompt> ChatFormat::Write(ChatInput input) const {
+void ChatFormat::Prepare(ChatInput& input) const {
   input.bos = TextOf(*tokenizer_, tokenizer_->bos());
   input.eos = TextOf(*tokenizer_, tokenizer_->eos());
   if (input.messages.is_array()) PlaceSystemMessages(places_, input.messages);
+}
+
+Result<std::string> ChatFormat::Probe(ChatInput input) const {
+  Prepare(input);
+  // A part of what a prompt may cost: many probes are made before a model is used.
+  const RenderLimits limits{.work = RenderLimits().work / 16, .seconds = 0.0};
+  KVCACHE_ASSIGN_OR_RETURN(ChatText text, template_.Render(input, limits));
+  return std::move(text.text);
+}
+
+Result<ChatPrompt> ChatFormat::Write(ChatInput input, const ThoughtSyntax& thoughts) const {
+  Prepare(input);
   ChatPrompt prompt;
-  KVCACHE_ASSIGN_OR_RETURN(prompt.open, PrepareLastMessage(input));
+  KVCACHE_ASSIGN_OR_RETURN(prompt.open, PrepareLastMessage(input, thoughts));
   if (prompt.open == OpenPart::kText) {
     prompt.open_text = input.messages.back()["content"].get<std::string>();
   }
-  auto rendered = RenderOpen(template_, std::move(input), prompt.open);
+  auto rendered = RenderOpen(template_, std::move(input), prompt.open, thoughts);
   if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
   KVCACHE_ASSIGN_OR_RETURN(
       prompt.marked, tokenizer_->EncodeMarked(rendered->text, rendered->foreign, in_literals_));

@@ -69,10 +69,15 @@ class ChatFormat {
   // token.
   std::vector<std::string> Stops() const;
 
+  // Returns the text of a short conversation, to find out what the template does. One that takes long is an error.
+  Result<std::string> Probe(ChatInput input) const;
+
   // Renders and encodes the prompt; sets input.bos and input.eos itself. If the vocabulary adds a
   // begin-of-sequence token, exactly one is in front, whether or not the template writes it.
   // Errors: those of ChatTemplate::Render, with the template's name in front.
-  Result<ChatPrompt> Write(ChatInput input) const;
+  // `thoughts`: how the model writes them.
+  Result<ChatPrompt> Write(ChatInput input,
+                           const ThoughtSyntax& thoughts = {"<think>", "</think>"}) const;
 
  private:
   ChatFormat(ChatFormatKind kind, std::string name, ChatTemplate parsed, const Tokenizer& tokenizer)
@@ -83,6 +88,8 @@ class ChatFormat {
         tokenizer_(&tokenizer),
         in_literals_(tokenizer.InLiterals(template_.literals())) {}
 
+  // Sets bos and eos, and puts system messages where the template takes them.
+  void Prepare(ChatInput& input) const;
   static Result<ChatFormat> Make(ChatFormatKind kind, std::string name, std::string_view source,
                                  const Tokenizer& tokenizer);
 

@@ -12,11 +12,9 @@ namespace {
 using Json = nlohmann::ordered_json;
 
 constexpr std::string_view kSpaces = " \r\n\t";
-constexpr std::string_view kThink = "<think>";
-constexpr std::string_view kThought = "</think>";
-// The keys under which templates look for thoughts; messages have the first one.
-constexpr const char* kThoughtsKeys[] = {"reasoning_content", "thinking"};
-constexpr const char* kThoughtsKey = kThoughtsKeys[0];
+// The keys under which templates look for thoughts.
+constexpr const char* kThoughtsKeys[] = {"reasoning_content", "thinking", "reasoning", "thought",
+                                         "tool_plan"};
 
 // Templates trim spaces and line breaks, so the mark is a word. Only its last place counts.
 constexpr std::string_view kMark = "zqopenzq";
@@ -30,6 +28,15 @@ std::string TextOf(const Json& message, const char* key) {
   return found != message.end() && found->is_string() ? found->get<std::string>() : "";
 }
 
+// Returns the thoughts of a message.
+std::string ThoughtsOf(const Json& message) {
+  for (const char* const key : kThoughtsKeys) {
+    std::string text = TextOf(message, key);
+    if (!text.empty()) return text;
+  }
+  return {};
+}
+
 bool HasCalls(const Json& message) {
   const auto found = message.find("tool_calls");
   return found != message.end() && !found->is_null() && !found->empty();
@@ -40,28 +47,30 @@ bool IsAnswer(const Json& message) {
 }
 
 // Returns whether a content is thoughts that have not ended.
-bool BeginsThoughts(const std::string& content) {
+bool BeginsThoughts(const std::string& content, const ThoughtSyntax& thoughts) {
   const std::size_t begin = content.find_first_not_of(kSpaces);
-  return begin != std::string::npos && content.compare(begin, kThink.size(), kThink) == 0 &&
-         content.find(kThought) == std::string::npos;
+  const std::string& mark = thoughts.begin;
+  return begin != std::string::npos && !mark.empty() &&
+         content.compare(begin, mark.size(), mark) == 0 &&
+         content.find(thoughts.end) == std::string::npos;
 }
 
 // Moves thoughts that were begun in the content to their key.
-void SplitThoughts(Json& message) {
+void SplitThoughts(Json& message, const ThoughtSyntax& thoughts) {
   const std::string content = TextOf(message, "content");
-  if (!BeginsThoughts(content)) return;
-  const std::size_t tag = content.find(kThink) + kThink.size();
+  if (!BeginsThoughts(content, thoughts)) return;
+  const std::size_t tag = content.find(thoughts.begin) + thoughts.begin.size();
   const std::size_t begin = content.find_first_not_of(kSpaces, tag);
-  message[kThoughtsKey] = begin == std::string::npos ? "" : content.substr(begin);
+  message[kThoughtsKeys[0]] = begin == std::string::npos ? "" : content.substr(begin);
   message["content"] = "";
 }
 
 // Returns the part of a message that is continued; kNone: it says nothing.
-OpenPart PartOf(const Json& message) {
+OpenPart PartOf(const Json& message, const ThoughtSyntax& thoughts) {
   const std::string content = TextOf(message, "content");
-  const std::string thoughts = TextOf(message, kThoughtsKey);
-  if (content.empty()) return thoughts.empty() ? OpenPart::kNone : OpenPart::kThoughts;
-  const bool begins = IsAnswer(message) && thoughts.empty() && BeginsThoughts(content);
+  const bool none = ThoughtsOf(message).empty();
+  if (content.empty()) return none ? OpenPart::kNone : OpenPart::kThoughts;
+  const bool begins = IsAnswer(message) && none && BeginsThoughts(content, thoughts);
   return begins ? OpenPart::kThoughts : OpenPart::kText;
 }
 
@@ -86,12 +95,13 @@ Result<ChatText> RenderMarked(const ChatTemplate& chat_template, ChatInput input
 }
 
 // Lets the template begin an answer with thoughts, and writes these thoughts behind that.
-Result<ChatText> RenderBegun(const ChatTemplate& chat_template, ChatInput input) {
-  const std::string thoughts = TextOf(input.messages.back(), kThoughtsKey);
+Result<ChatText> RenderBegun(const ChatTemplate& chat_template, ChatInput input,
+                             const ThoughtSyntax& syntax) {
+  const std::string thoughts = ThoughtsOf(input.messages.back());
   input.messages.erase(input.messages.size() - 1);
   input.generation_prompt = GenerationPrompt::kAdd;
   KVCACHE_ASSIGN_OR_RETURN(ChatText text, chat_template.Render(input));
-  if (!EndsInThoughts(text.text)) {
+  if (!EndsInside(text.text, syntax)) {
     return Wrong(
         "the template does not write thoughts, so no answer can continue those of the last "
         "message");
@@ -104,7 +114,7 @@ Result<ChatText> RenderBegun(const ChatTemplate& chat_template, ChatInput input)
 
 }  // namespace
 
-Result<OpenPart> PrepareLastMessage(ChatInput& input) {
+Result<OpenPart> PrepareLastMessage(ChatInput& input, const ThoughtSyntax& thoughts) {
   const bool asked = input.generation_prompt == GenerationPrompt::kContinue;
   const bool by_last = input.generation_prompt == GenerationPrompt::kByLastMessage;
   if (by_last) input.generation_prompt = GenerationPrompt::kAdd;
@@ -119,7 +129,7 @@ Result<OpenPart> PrepareLastMessage(ChatInput& input) {
   if (HasCalls(last)) {
     return Wrong("the last message cannot be continued: it ends with calls of tools");
   }
-  const OpenPart part = PartOf(last);
+  const OpenPart part = PartOf(last, thoughts);
   input.generation_prompt = GenerationPrompt::kAdd;
   if (part != OpenPart::kNone) return part;
   if (!is_answer) return Wrong("the last message cannot be continued: it has no text");
@@ -127,28 +137,29 @@ Result<OpenPart> PrepareLastMessage(ChatInput& input) {
   return OpenPart::kNone;
 }
 
-Result<ChatText> RenderOpen(const ChatTemplate& chat_template, ChatInput input, OpenPart part) {
+Result<ChatText> RenderOpen(const ChatTemplate& chat_template, ChatInput input, OpenPart part,
+                            const ThoughtSyntax& syntax) {
   if (part == OpenPart::kNone) return chat_template.Render(input);
   std::string text = TextOf(input.messages.back(), "content");
   if (part == OpenPart::kText) {
     return RenderMarked(chat_template, std::move(input), "content", std::move(text));
   }
   ChatInput split = input;
-  SplitThoughts(split.messages.back());
-  const std::string thoughts = TextOf(split.messages.back(), kThoughtsKey);
+  SplitThoughts(split.messages.back(), syntax);
+  const std::string thoughts = ThoughtsOf(split.messages.back());
   for (const char* key : kThoughtsKeys) {
     auto open = RenderMarked(chat_template, split, key, thoughts);
     if (open.ok()) return open;
   }
-  auto begun = RenderBegun(chat_template, std::move(split));
+  auto begun = RenderBegun(chat_template, std::move(split), syntax);
   if (begun.ok() || text.empty()) return begun;
   // The tag is text to this template.
   return RenderMarked(chat_template, std::move(input), "content", std::move(text));
 }
 
-bool EndsInThoughts(std::string_view prompt) {
+bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts) {
   const std::size_t end = prompt.find_last_not_of(kSpaces) + 1;
-  return prompt.substr(0, end).ends_with(kThink);
+  return !thoughts.begin.empty() && prompt.substr(0, end).ends_with(thoughts.begin);
 }
 
 }  // namespace kvcache

@@ -27,12 +27,13 @@ Json Thoughts(const std::string& text) {
 }
 
 // Returns the prompt, or "error: …".
-std::string Written(const std::string& source, ChatInput input) {
+std::string Written(const std::string& source, ChatInput input,
+                    const ThoughtSyntax& thoughts = {"<think>", "</think>"}) {
   const auto parsed = ChatTemplate::Parse(source);
   EXPECT_TRUE(parsed.ok()) << source;
-  const auto part = PrepareLastMessage(input);
+  const auto part = PrepareLastMessage(input, thoughts);
   if (!part.ok()) return "error: " + part.status().message();
-  const auto text = RenderOpen(*parsed, std::move(input), *part);
+  const auto text = RenderOpen(*parsed, std::move(input), *part, thoughts);
   if (!text.ok()) return "error: " + text.status().message();
   std::size_t end = 0;
   for (const TextRange& range : text->foreign) {
@@ -111,6 +112,32 @@ TEST(OpenMessage, ThoughtsWithoutATextAreContinued) {
   // The tag is text to a template without thoughts.
   EXPECT_EQ(Written(kTurns, Conversation(Answer("<think>\nI see"))),
             "<user>Q</><assistant><think>\nI see");
+}
+
+TEST(OpenMessage, MarksOfThoughtsAreThoseOfTheFamily) {
+  const ThoughtSyntax marks{"[THINK]", "[/THINK]"};
+  constexpr const char* kOwn =
+      "{% for m in messages %}<{{ m.role }}>{% if m.thinking %}[THINK]{{ m.thinking }}[/THINK]{% "
+      "endif %}"
+      "{{ m.content }}</>{% endfor %}{% if add_generation_prompt %}<assistant>{% endif %}";
+  EXPECT_EQ(Written(kOwn, Conversation(Answer("[THINK]I see")), marks),
+            "<user>Q</><assistant>[THINK]I see");
+  EXPECT_EQ(Written(kOwn, Conversation(Answer("[THINK]I see[/THINK]A")), marks),
+            "<user>Q</><assistant>[THINK]I see[/THINK]A");
+  EXPECT_EQ(Written(kOwn, Conversation(Thoughts("I see")), marks),
+            "<user>Q</><assistant>[THINK]I see");
+  // The template's own key, as a history has it.
+  Json own = Answer("");
+  own["thinking"] = "I see";
+  EXPECT_EQ(Written(kOwn, Conversation(own), marks), "<user>Q</><assistant>[THINK]I see");
+  // Marks of another family are text.
+  EXPECT_EQ(Written(kOwn, Conversation(Answer("<think>I see")), marks),
+            "<user>Q</><assistant><think>I see");
+  constexpr const char* kOpens =
+      "{% for m in messages %}<{{ m.role }}>{{ m.content }}</>{% endfor %}"
+      "{% if add_generation_prompt %}<assistant><seed:think>{% endif %}";
+  EXPECT_EQ(Written(kOpens, Conversation(Thoughts("I see")), {"<seed:think>", "</seed:think>"}),
+            "<user>Q</><assistant><seed:think>I see");
 }
 
 TEST(OpenMessage, ATemplateThatCannotIsAnError) {

@@ -96,7 +96,7 @@ bool Writes(const ChatFormat& format, const char* id) {
   input.messages = {{{"role", "user"}, {"content", "question"}},
                     {{"role", "assistant"}, {"content", ""}, {"tool_calls", Json::array({call})}},
                     {{"role", "tool"}, {"name", "f"}, {"tool_call_id", id}, {"content", "result"}}};
-  return format.Write(std::move(input)).ok();
+  return format.Probe(std::move(input)).ok();
 }
 
 bool HasNine(const std::string& id) {

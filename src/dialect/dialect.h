@@ -22,6 +22,8 @@
 #include <string_view>
 #include <vector>
 
+#include "chat_template/thought_syntax.h"
+
 namespace kvcache {
 
 class Tokenizer;
@@ -66,10 +68,6 @@ struct CallSyntax {
     return form != CallForm::kNone && form != CallForm::kChannels && section_begin.empty() &&
            call_begin.empty();
   }
-};
-
-struct ThoughtSyntax {
-  std::string begin{}, end{};
 };
 
 struct Dialect {

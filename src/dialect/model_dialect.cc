@@ -26,11 +26,10 @@ std::optional<bool> AsksForThoughts(const Json& variables) {
 bool ThinksUnasked(const ChatFormat& format, const ThoughtSyntax& thoughts) {
   ChatInput input;
   input.messages.push_back({{"role", "user"}, {"content", "question"}});
-  const auto unasked = format.Write(input);
+  const auto unasked = format.Probe(input);
   input.variables["enable_thinking"] = false;
-  const auto without = format.Write(std::move(input));
-  return unasked.ok() && without.ok() && unasked->text != without->text &&
-         !EndsBehind(unasked->text, thoughts);
+  const auto without = format.Probe(std::move(input));
+  return unasked.ok() && without.ok() && *unasked != *without && !EndsBehind(*unasked, thoughts);
 }
 
 }  // namespace
@@ -66,7 +65,7 @@ Result<DialectPrompt> ModelDialect::Write(ChatInput input) const {
   Adapt(history_, input.messages);
   const ChatFormat& format = this->format(input.tools);
   OfferTools(history_, input);
-  KVCACHE_ASSIGN_OR_RETURN(prompt.written, format.Write(std::move(input)));
+  KVCACHE_ASSIGN_OR_RETURN(prompt.written, format.Write(std::move(input), thoughts_));
   const ChatPrompt& written = prompt.written;
   answer.opens_reasoning =
       reasons_ && (written.open == OpenPart::kThoughts ||

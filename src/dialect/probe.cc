@@ -72,9 +72,9 @@ std::optional<std::string> Render(const ChatFormat& format, const HistoryForm& h
   input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
   for (Json& message : messages) input.messages.push_back(std::move(message));
   OfferTools(history, input);
-  auto written = format.Write(std::move(input));
+  auto written = format.Probe(std::move(input));
   if (!written.ok()) return std::nullopt;
-  return std::move(written->text);
+  return std::move(*written);
 }
 
 std::string Behind(const std::string& text, std::string_view mark) {

@@ -156,9 +156,9 @@ bool DropsThoughts(const ChatFormat& format, const ThoughtSyntax& thoughts) {
   input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
   input.messages.push_back({{"role", "assistant"}, {"content", answer}});
   input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
-  const auto written = format.Write(std::move(input));
-  return written.ok() && written->text.find(kAnswer) != std::string::npos &&
-         written->text.find(kThought) == std::string::npos;
+  const auto written = format.Probe(std::move(input));
+  return written.ok() && written->find(kAnswer) != std::string::npos &&
+         written->find(kThought) == std::string::npos;
 }
 
 // Finds the key under which a template reads the thoughts of a message with calls.
@@ -238,10 +238,9 @@ std::optional<Recognition> RoundTrip(const std::vector<Dialect>& dialects, const
 ThoughtSyntax ThoughtsOf(const ChatFormat& format) {
   ChatInput input;
   input.messages.push_back({{"role", "user"}, {"content", kQuestion}});
-  const auto prompt = format.Write(std::move(input));
+  const auto prompt = format.Probe(std::move(input));
   for (const ThoughtSyntax& each : ThoughtSyntaxes()) {
-    const bool ends =
-        prompt.ok() && (EndsInside(prompt->text, each) || EndsBehind(prompt->text, each));
+    const bool ends = prompt.ok() && (EndsInside(*prompt, each) || EndsBehind(*prompt, each));
     if (ends || format.Writes(each.end) || DropsThoughts(format, each)) {
       return each;
     }
@@ -269,11 +268,6 @@ Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
   const ToolForm tools = probe::FindToolForm(format);
   if (auto found = RoundTrip({*named}, format, tools, tokenizer)) return *std::move(found);
   return Finish(*named, {.tools = tools}, format);
-}
-
-bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts) {
-  const std::size_t end = prompt.find_last_not_of(kWhiteSpace) + 1;
-  return !thoughts.begin.empty() && prompt.substr(0, end).ends_with(thoughts.begin);
 }
 
 bool EndsBehind(std::string_view prompt, const ThoughtSyntax& thoughts) {

@@ -32,8 +32,7 @@ Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
 // Returns how a template writes thoughts. An empty end: it does not know them.
 ThoughtSyntax ThoughtsOf(const ChatFormat& format);
 
-// Returns whether a prompt ends inside of thoughts, or behind them.
-bool EndsInside(std::string_view prompt, const ThoughtSyntax& thoughts);
+// Returns whether a prompt ends behind thoughts.
 bool EndsBehind(std::string_view prompt, const ThoughtSyntax& thoughts);
 
 }  // namespace kvcache
