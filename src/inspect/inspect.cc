@@ -6,6 +6,7 @@
 #include <memory>
 #include <utility>
 
+#include "dialect/model_dialect.h"
 #include "inspect/describe_model.h"
 #include "model/load/key_reader.h"
 #include "model/model.h"
@@ -103,6 +104,17 @@ Result<TokenizerDescription> DescribeTokenizer(const MadeTokenizer& made) {
                               .notes = tokenizer.notes()};
 }
 
+Result<ChatDescription> DescribeChat(const GgufFile& file, const Tokenizer& tokenizer) {
+  KVCACHE_ASSIGN_OR_RETURN(
+      const ModelDialect dialect,
+      ModelDialect::Make(
+          [&](ToolUse tools) { return ChatFormat::ForModel(file, tokenizer, tools); }, tokenizer));
+  return ChatDescription{.format = dialect.format(/*tools=*/nullptr).name(),
+                         .dialect = dialect.dialect()->name,
+                         .calls = dialect.dialect()->has_calls(),
+                         .thinks = dialect.reasons()};
+}
+
 // Returns the model's info, or an error if its vocabulary does not fit.
 Result<ModelInfo> DescribeLoadable(const GgufFile& file, const MadeTokenizer& tokenizer) {
   KVCACHE_ASSIGN_OR_RETURN(ModelInfo info, DescribeModel(file));
@@ -133,6 +145,7 @@ ModelDescription DescribeModelFile(const GgufFile& file, const InspectOptions& o
                                   .rope = {},
                                   .experts = {},
                                   .tokenizer = {},
+                                  .chat = {},
                                   .metadata = DescribeMetadata(file),
                                   .types = DescribeTypes(file),
                                   .tensors = file.tensors(),
@@ -140,6 +153,7 @@ ModelDescription DescribeModelFile(const GgufFile& file, const InspectOptions& o
   for (const GgufTensor& tensor : file.tensors()) description.parameters += tensor.elements();
   if (file.Find("tokenizer.ggml.model") != nullptr) {
     description.tokenizer = DescribeTokenizer(tokenizer);
+    if (tokenizer.ok()) description.chat = DescribeChat(file, **tokenizer);
   }
   AddSettings(file, description);
   return description;

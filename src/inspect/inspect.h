@@ -59,6 +59,14 @@ struct TokenizerDescription {
   std::vector<std::string> notes;
 };
 
+// How conversations are written for the model, and its answers are read.
+struct ChatDescription {
+  std::string format;   // "the model's template (…)", or what is taken instead
+  std::string dialect;  // its name
+  bool calls = false;   // it is known how the model calls tools
+  bool thinks = false;  // answers may begin with thoughts
+};
+
 struct CacheDescription {
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
@@ -79,6 +87,8 @@ struct ModelDescription {
   std::optional<Result<ExpertParams>> experts;
   // Empty without a vocabulary. The error says why the vocabulary cannot be used.
   std::optional<Result<TokenizerDescription>> tokenizer;
+  // Empty without a usable vocabulary. The error says why the template cannot be used.
+  std::optional<Result<ChatDescription>> chat;
   std::vector<MetadataValue> metadata;  // by key
   std::vector<TypeTotal> types;         // the most bytes first
   std::span<const GgufTensor> tensors;  // in the file's order
@@ -95,6 +105,7 @@ ModelDescription DescribeModelFile(const GgufFile& file, const InspectOptions& o
 //   experts   {count, used, ffn}, or {"error": …}; null if there are none, or if not known
 //   tokenizer {kind, description, tokens, bos, eos, eot, unknown, add_bos, add_eos, notes}, with
 //             null for ids that are missing; or {"error": …}; null without a vocabulary
+//   chat      {format, dialect, calls, thinks}, or {"error": …}; null without a usable vocabulary
 //   metadata  {key: value}; an array is {"array": element type, "count": n, "first": [...]}
 //   types     [{type, served, tensors, parameters, bytes}], the most bytes first
 //   tensors   [{name, type, dims, bytes, offset}], in the file's order

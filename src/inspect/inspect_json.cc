@@ -87,6 +87,16 @@ json TokenizerJson(const std::optional<Result<TokenizerDescription>>& tokenizer)
           {"add_eos", made.add_eos},     {"notes", made.notes}};
 }
 
+json ChatJson(const std::optional<Result<ChatDescription>>& chat) {
+  if (!chat) return nullptr;
+  if (!chat->ok()) return ErrorJson(chat->status());
+  const ChatDescription& made = **chat;
+  return {{"format", made.format},
+          {"dialect", made.dialect},
+          {"calls", made.calls},
+          {"thinks", made.thinks}};
+}
+
 json LayerJson(const LayerMemory& layer, const CacheDescription& cache) {
   json described = {{"layer", layer.layer},
                     {"kind", NameOf(layer.kind)},
@@ -132,6 +142,7 @@ json DescriptionJson(const ModelDescription& description) {
           {"rope", RopeJson(description.rope)},
           {"experts", ExpertsJson(description.experts)},
           {"tokenizer", TokenizerJson(description.tokenizer)},
+          {"chat", ChatJson(description.chat)},
           {"metadata", MetadataJson(description.metadata)},
           {"types", TypesJson(description.types)},
           {"tensors", TensorsJson(description.tensors)},

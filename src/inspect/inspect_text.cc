@@ -139,6 +139,15 @@ std::string TokenizerText(const std::optional<Result<TokenizerDescription>>& tok
   return text;
 }
 
+std::string DialectText(const std::optional<Result<ChatDescription>>& chat) {
+  if (!chat) return "";
+  if (!chat->ok()) return StrCat("\nchat\n  not known: ", OneLine(chat->status().message()), "\n");
+  const ChatDescription& made = **chat;
+  return StrCat("\nchat\n  ", OneLine(made.format), ", dialect ", made.dialect, ": ",
+                made.calls ? "calls tools" : "no calls of tools",
+                made.thinks ? ", thinks" : ", no thoughts", "\n");
+}
+
 std::string TypesText(const std::vector<TypeTotal>& types) {
   std::string text = "\ntensors\n";
   for (const TypeTotal& total : types) {
@@ -179,7 +188,8 @@ std::string MetadataText(const std::vector<MetadataValue>& metadata) {
 std::string DescriptionText(const ModelDescription& description, InspectDetail detail) {
   std::string text = HeadText(description) + SettingsText(description) +
                      CacheText(description.cache) + TokenizerText(description.tokenizer) +
-                     MetadataText(description.metadata) + TypesText(description.types);
+                     DialectText(description.chat) + MetadataText(description.metadata) +
+                     TypesText(description.types);
   if (detail == InspectDetail::kTensors) text += TensorsText(description.tensors);
   return text;
 }

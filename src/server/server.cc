@@ -30,6 +30,7 @@ class ServerImpl final : public Server, private HttpHandler {
                                .max_bytes = options.models_bytes,
                                .stay_seconds = options.stay_seconds,
                                .max_running = options.max_running,
+                               .dialect = options.dialect,
                                .scheduler = {.step_ms = options.step_ms,
                                              .budget_bytes = options.memory_budget,
                                              .look_up_drafts = options.look_up_drafts}})) {}

@@ -29,6 +29,7 @@ struct ServerOptions {
   std::size_t max_models = 8;
   std::int64_t models_bytes = 0;
   double stay_seconds = kForever;
+  std::string dialect{};
   // Requests that wait to be read, and the bytes of their bodies.
   std::size_t max_queued = 256;
   std::size_t queued_bytes = std::size_t{64} << 20;

@@ -89,6 +89,14 @@ void AddRequests(FlagSet command, ServeFlags& flags) {
       .Group(kServerGroup);
 }
 
+void AddDialect(FlagSet command, ServeFlags& flags) {
+  command
+      .AddText("--dialect", &flags.dialect,
+               "how models think and call tools, instead of what their templates say")
+      .Group(kServerGroup)
+      .ValueName("NAME");
+}
+
 void AddLog(FlagSet command, ServeFlags& flags) {
   command
       .AddText("--log", &flags.log,
@@ -122,6 +130,7 @@ void ServeFlags::Add(FlagSet command) {
   AddAccess(command, *this);
   AddLimits(command, *this);
   AddRequests(command, *this);
+  AddDialect(command, *this);
   AddLog(command, *this);
   command.RefuseEmptyValues({});
 }

@@ -17,6 +17,7 @@ struct ServeFlags {
   std::vector<std::string> models;
   EngineFlags engine;
   StoreFlags store;
+  std::string dialect;
   std::string draft;  // empty: the DRAFT of a stored model
   int max_models = 8;
   int keep_alive = -1;

@@ -81,6 +81,7 @@ Result<server::ServerOptions> OptionsOf(const ServeFlags& flags,
       .max_models = static_cast<std::size_t>(flags.max_models),
       .models_bytes = plan.WeightBytes(),
       .stay_seconds = stays ? server::kForever : static_cast<double>(flags.keep_alive),
+      .dialect = flags.dialect,
       .ask_tiers = AskTiers(stores),
       .ignore_images = flags.ignore_images};
   server::ApiKeys keys;

@@ -412,7 +412,7 @@ class Host final : public ModelHost {
       options.budget_bytes = part;
       KVCACHE_ASSIGN_OR_RETURN(entry.service,
                                TextService::Make(*entry.engine, options_.max_running, options,
-                                                 entry.model.chat_template));
+                                                 entry.model.chat_template, options_.dialect));
       return Status::Ok();
     });
     if (!status.ok()) {

@@ -21,6 +21,7 @@
 #include <limits>
 #include <memory>
 #include <optional>
+#include <string>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -37,6 +38,7 @@ struct ModelHostOptions {
   double stay_seconds = kForever;
   std::size_t max_waiting = 256;   // requests that wait for a model
   std::int64_t max_running = 512;  // as in TextService::Make
+  std::string dialect{};           // as in TextService::Make
   SchedulerOptions scheduler{};    // of each model, with a part of the budget
 };
 

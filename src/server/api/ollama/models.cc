@@ -187,6 +187,7 @@ void ShowModel(const RouteContext& context, const Json& /*body*/) {
                   {"general.basename", WithoutTag(model.name)},  // Copilot shows it
                   {family + ".context_length", context.service.engine().context()}}},
                 {"capabilities", std::move(capabilities)},
+                {"dialect", context.service.dialect()->name},
                 {"modified_at", UtcTime(model.created)}};
   if (model.parameter_count > 0) {
     shown["model_info"]["general.parameter_count"] = model.parameter_count;
