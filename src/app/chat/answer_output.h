@@ -1,7 +1,8 @@
-// Writes a model's text to standard output: byte for byte to a pipe or a file; to a terminal
-// without characters that would control it (see ShownText).
+// Writes what a model says to standard output: byte for byte to a pipe or a file; to a terminal
+// without characters that would control it (see ShownText). Its thoughts go to standard error, if
+// that is a terminal.
 //
-// Thread safety: a value.
+// Thread safety: values.
 #pragma once
 
 #include <string>
@@ -21,6 +22,19 @@ class AnswerOutput {
 
  private:
   ShownText shown_;
+};
+
+class ThoughtsOutput {
+ public:
+  // Writes a piece at once, dimmed unless the environment has NO_COLOR.
+  void Write(std::string_view text);
+
+  // Ends the thoughts with an empty line, if there are any.
+  void End();
+
+ private:
+  ShownText shown_;
+  bool begun_ = false;
 };
 
 }  // namespace kvcache::app

@@ -3,7 +3,7 @@
 #include <algorithm>
 #include <cstdio>
 #include <nlohmann/json.hpp>
-#include <utility>
+#include <vector>
 
 #include "app/commands/json_report.h"
 #include "base/strings.h"
@@ -20,10 +20,18 @@ nlohmann::json SpeculationJson(const SpeculationReport& drafts) {
   return json;
 }
 
-}  // namespace
+nlohmann::json CallsJson(const std::vector<ChatCall>& calls) {
+  nlohmann::json json = nlohmann::json::array();
+  for (const ChatCall& call : calls) {
+    json.push_back({{"id", call.id},
+                    {"name", call.name},
+                    {"arguments", nlohmann::json::parse(call.arguments, nullptr, false)}});
+  }
+  return json;
+}
 
-nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateResult& result,
-                          const DroppedTokens& dropped, double load_ms) {
+nlohmann::json ReuseJson(const ChatTurn& turn) {
+  const GenerateResult& result = turn.result;
   nlohmann::json reuse = PromptTokensJson(result.computed_tokens);
   const ReuseReport& use = result.reuse;
   reuse["matched"] = std::max(use.restored, use.matched);
@@ -47,27 +55,40 @@ nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const GenerateR
                         {"cached", use.difference.cached},
                         {"prompt", use.difference.prompt}};
   }
-  if (dropped.tokens > 0) {
-    reuse["missed"].push_back({{"tokens", dropped.tokens}, {"reason", dropped.reason}});
+  if (turn.dropped > 0) {
+    reuse["missed"].push_back(
+        {{"tokens", turn.dropped}, {"reason", std::string(RewriteText(turn.rewrite))}});
   }
-  return {{"text", result.text},
-          {"tokens", result.tokens},
-          {"prompt_tokens", result.prompt_tokens},
-          {"stop", StopReasonName(result.stop)},
-          {"seed", flags.sampling.seed},
-          {"shifts", result.shifts},
-          {"reuse", std::move(reuse)},
-          {"timing",
-           {{"load_ms", load_ms},
-            {"restore_ms", use.store_ms},
-            {"ttft_ms", result.first_token_ms},
-            {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
-            {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
-          {"speculation", SpeculationJson(result.speculation)},
-          {"memory", MemoryJson(engine)}};
+  return reuse;
 }
 
-std::string AnswerSummary(const GenerateResult& result, const DroppedTokens& dropped) {
+}  // namespace
+
+nlohmann::json AnswerJson(Engine& engine, const RunFlags& flags, const ChatTurn& turn,
+                          double load_ms) {
+  const GenerateResult& result = turn.result;
+  nlohmann::json json = {{"text", result.text},
+                         {"tokens", result.tokens},
+                         {"prompt_tokens", result.prompt_tokens},
+                         {"stop", StopReasonName(result.stop)},
+                         {"seed", flags.sampling.seed},
+                         {"shifts", result.shifts},
+                         {"reuse", ReuseJson(turn)},
+                         {"timing",
+                          {{"load_ms", load_ms},
+                           {"restore_ms", result.reuse.store_ms},
+                           {"ttft_ms", result.first_token_ms},
+                           {"prefill_tokens_per_s", result.PrefillTokensPerSecond()},
+                           {"decode_tokens_per_s", result.DecodeTokensPerSecond()}}},
+                         {"speculation", SpeculationJson(result.speculation)},
+                         {"memory", MemoryJson(engine)}};
+  if (!turn.thoughts.empty()) json["thoughts"] = turn.thoughts;
+  if (!turn.calls.empty()) json["calls"] = CallsJson(turn.calls);
+  return json;
+}
+
+std::string AnswerSummary(const ChatTurn& turn) {
+  const GenerateResult& result = turn.result;
   const ReuseReport& use = result.reuse;
   std::string text = StrCat("prompt ", WithThousands(result.prompt_tokens), " tokens: ");
   if (const auto live = use.restored - use.stored; live > 0) {
@@ -81,8 +102,8 @@ std::string AnswerSummary(const GenerateResult& result, const DroppedTokens& dro
                    tier == StoreTier::kRemote ? "the remote store" : StoreTierName(tier), ", ");
   }
   text += StrCat(WithThousands(result.computed_tokens), " computed");
-  if (dropped.tokens > 0) {
-    text += StrCat(" (", dropped.reason, ": ", WithThousands(dropped.tokens),
+  if (turn.dropped > 0) {
+    text += StrCat(" (", RewriteText(turn.rewrite), ": ", WithThousands(turn.dropped),
                    " tokens in the cache not used)");
   }
   if (result.computed_tokens < result.prompt_tokens - use.restored)

@@ -18,9 +18,7 @@ constexpr std::size_t kShownLines = 10;
 constexpr std::size_t kLineBytes = 200;
 
 void PrintDimmed(const std::string& text) {
-  const bool dims = StderrIsTerminal();
-  (void)std::fprintf(stderr, "%s%s%s\n", dims ? "\033[2m" : "", Shown(text).c_str(),
-                     dims ? "\033[22m" : "");
+  (void)std::fprintf(stderr, "%s\n", Dimmed(Shown(text)).c_str());
 }
 
 // Returns the beginning of a text, and how much is missing.

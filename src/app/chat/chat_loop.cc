@@ -6,8 +6,8 @@
 #include <string>
 #include <utility>
 
-#include "app/chat/answer_output.h"
 #include "app/chat/answer_report.h"
+#include "app/chat/answer_view.h"
 #include "app/chat/chat_commands.h"
 #include "app/chat/chat_tools.h"
 #include "app/chat/context_fit.h"
@@ -153,13 +153,12 @@ class ChatLoop {
     const bool is_retry = old_answer.has_value();
     const PasteMode paste_mode;  // keeps the marks of a paste that the next line will read
     Progress progress;
-    bool begun = false;
-    AnswerOutput output;
+    AnswerView view(progress, AnswerBegin::kWithoutSpaces);
     GenerateRequest request = flags_.MakeRequest(progress, 0);
-    request.on_text = [&](std::string_view text) { return Show(text, progress, begun, output); };
-    auto turn = chat_.Answer(std::move(request));
-    progress.Clear();
-    output.End();
+    ChatHandlers handlers;
+    if (!flags_.json) view.Watch(request, handlers);
+    auto turn = chat_.Answer(std::move(request), std::move(handlers));
+    view.End();
     if (!turn.ok()) {
       if (round == 1) Undo(std::move(old_answer));
       Status status = std::move(turn).TakeStatus();
@@ -182,26 +181,9 @@ class ChatLoop {
     return turn;
   }
 
-  // Leading white space of an answer is not shown.
-  bool Show(std::string_view text, Progress& progress, bool& begun, AnswerOutput& output) const {
-    if (flags_.json) return true;
-    if (!begun) {
-      text.remove_prefix(std::min(text.find_first_not_of(" \r\n"), text.size()));
-      if (text.empty()) return true;
-      progress.Clear();
-      begun = true;
-    }
-    return output.Write(text);
-  }
-
-  static DroppedTokens DroppedOf(const ChatTurn& turn) {
-    return {turn.dropped, std::string(RewriteText(turn.rewrite))};
-  }
-
   void ReportJson(const ChatTurn& turn) {
-    nlohmann::json report =
-        AnswerJson(engine_, flags_, turn.result, DroppedOf(turn), std::exchange(load_ms_, 0.0));
-    AddCallsJson(tools_.results(), report);
+    nlohmann::json report = AnswerJson(engine_, flags_, turn, std::exchange(load_ms_, 0.0));
+    AddResultsJson(tools_.results(), report);
     PrintJson(report);
   }
 
@@ -212,7 +194,7 @@ class ChatLoop {
     }
     if (StderrIsTerminal()) {
       const bool stopped = turn.result.stop == StopReason::kInterrupted;
-      Say(AnswerSummary(turn.result, DroppedOf(turn)) + (stopped ? " · stopped\n" : "\n"));
+      Say(AnswerSummary(turn) + (stopped ? " · stopped\n" : "\n"));
     }
     if (turn.context_full) {
       Say(StrCat("the context of ", engine_.context(), " tokens is full, and the answer ended; ",

@@ -88,7 +88,13 @@ bool ChatTools::Run(const ChatTurn& turn, int round, Engine& engine, Conversatio
                     LineEditor* editor) {
   results_.clear();
   refusal_.clear();
-  if (box_ == nullptr || turn.calls.empty()) return false;
+  if (box_ == nullptr) {
+    for (const ChatCall& call : turn.calls) {
+      if (shows_) ShowCall(call, CallDetail::kShort);
+    }
+    return false;
+  }
+  if (turn.calls.empty()) return false;
   if (turn.result.stop == StopReason::kInterrupted) refusal_ = "the person ended the answer";
   if (turn.context_full) refusal_ = "the context is full";
   if (round > kMaxRounds) refusal_ = StrCat("there were ", kMaxRounds, " rounds of calls");
@@ -195,17 +201,11 @@ std::string ChatTools::List() const {
   return list;
 }
 
-void AddCallsJson(const std::vector<ToolResult>& results, nlohmann::json& report) {
-  if (!results.empty()) report["calls"] = nlohmann::json::array();
-  for (const ToolResult& result : results) {
-    const auto arguments = nlohmann::json::parse(result.call.arguments, nullptr, false);
-    report["calls"].push_back(
-        {{"id", result.call.id},
-         {"name", result.call.name},
-         {"arguments",
-          arguments.is_discarded() ? nlohmann::json(result.call.arguments) : arguments},
-         {"result", result.text},
-         {"is_error", result.is_error}});
+void AddResultsJson(const std::vector<ToolResult>& results, nlohmann::json& report) {
+  for (std::size_t i = 0; i < results.size(); ++i) {
+    nlohmann::json& call = report["calls"][i];
+    call["result"] = results[i].text;
+    call["is_error"] = results[i].is_error;
   }
 }
 

@@ -29,7 +29,7 @@ struct ToolResult {
 
 class ChatTools {
  public:
-  // Starts the servers of --mcp, if it is given; else Run does nothing. Errors: the model calls no tools; those of
+  // Starts the servers of --mcp, if it is given; else Run only shows calls. Errors: the model calls no tools; those of
   // ToolBox::Open; --mcp-allow names no tool; kCancelled: Ctrl-C.
   static Result<ChatTools> Open(const RunFlags& flags, const Chat& chat);
 
@@ -72,7 +72,7 @@ class ChatTools {
   std::vector<ToolResult> results_;
 };
 
-// Adds the calls of an answer, with their results, to the object that --json prints.
-void AddCallsJson(const std::vector<ToolResult>& results, nlohmann::json& report);
+// Adds the results of an answer's calls to the object that --json prints (AnswerJson).
+void AddResultsJson(const std::vector<ToolResult>& results, nlohmann::json& report);
 
 }  // namespace kvcache::app

@@ -11,6 +11,7 @@
 
 #include "app/chat/answer_output.h"
 #include "app/chat/answer_report.h"
+#include "app/chat/answer_view.h"
 #include "app/chat/chat_loop.h"
 #include "app/chat/chat_tools.h"
 #include "app/chat/context_fit.h"
@@ -43,11 +44,6 @@ Result<std::string> ReadPrompt(const RunFlags& flags) {
   return text;
 }
 
-// Writes the text to `output` as it is generated; when nobody reads it any more, generation ends.
-void ShowText(GenerateRequest& request, AnswerOutput& output) {
-  request.on_text = [&output](std::string_view text) { return output.Write(text); };
-}
-
 // Returns an error if Ctrl-C came before the first token: there is no answer.
 Status CheckAnswered(const GenerateResult& result) {
   if (result.stop != StopReason::kInterrupted || !result.tokens.empty()) return Status::Ok();
@@ -58,20 +54,17 @@ Status CheckAnswered(const GenerateResult& result) {
 }
 
 Status Report(Engine& engine, const RunFlags& flags, const ChatTurn& turn, double load_ms,
-              const std::vector<ToolResult>& calls = {}) {
-  const GenerateResult& result = turn.result;
+              const std::vector<ToolResult>& results = {}) {
   if (flags.json) {
-    nlohmann::json report = AnswerJson(engine, flags, result, {}, load_ms);
-    AddCallsJson(calls, report);
+    nlohmann::json report = AnswerJson(engine, flags, turn, load_ms);
+    AddResultsJson(results, report);
     PrintJson(report);
-    return CheckAnswered(result);
+    return CheckAnswered(turn.result);
   }
-  KVCACHE_RETURN_IF_ERROR(CheckAnswered(result));
-  if (turn.calls.empty() || !result.text.empty()) (void)std::fputc('\n', stdout);
+  KVCACHE_RETURN_IF_ERROR(CheckAnswered(turn.result));
+  if (turn.calls.empty() || !turn.result.text.empty()) (void)std::fputc('\n', stdout);
   (void)std::fflush(stdout);
-  if (StderrIsTerminal()) {
-    (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(result, {}).c_str());
-  }
+  if (StderrIsTerminal()) (void)std::fprintf(stderr, "\n%s\n", AnswerSummary(turn).c_str());
   return Status::Ok();
 }
 
@@ -103,7 +96,7 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
   if (!flags.json) {
     if (StdoutIsTerminal()) (void)output.Write(text);
     output.End();
-    ShowText(request, output);
+    request.on_text = [&output](std::string_view piece) { return output.Write(piece); };
   }
   ChatTurn turn;
   KVCACHE_ASSIGN_OR_RETURN(turn.result, Generate(*scheduler, request));
@@ -115,16 +108,11 @@ Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, 
 Result<ChatTurn> AnswerOnce(Engine& engine, const RunFlags& flags, Chat& chat) {
   Progress progress;
   GenerateRequest request = flags.MakeRequest(progress, 0);
-  AnswerOutput output;
-  if (!flags.json) {
-    request.on_text = [&](std::string_view piece) {
-      progress.Clear();
-      return output.Write(piece);
-    };
-  }
-  auto turn = chat.Answer(std::move(request));
-  progress.Clear();
-  output.End();
+  AnswerView view(progress, AnswerBegin::kAsWritten);
+  ChatHandlers handlers;
+  if (!flags.json) view.Watch(request, handlers);
+  auto turn = chat.Answer(std::move(request), std::move(handlers));
+  view.End();
   if (turn.ok()) return turn;
   Status status = std::move(turn).TakeStatus();
   if (status.code() == StatusCode::kCacheFull) {

@@ -5,6 +5,7 @@
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <cstring>
 #include <memory>
 
@@ -51,6 +52,13 @@ bool StdoutIsTerminal() {
 }
 bool StderrIsTerminal() {
   return isatty(STDERR_FILENO) != 0;
+}
+
+std::string Dimmed(std::string_view text) {
+  const char* const none = std::getenv("NO_COLOR");  // NOLINT(concurrency-mt-unsafe)
+  const bool dims = StderrIsTerminal() && (none == nullptr || *none == '\0');
+  // A program that is killed must not leave the terminal dimmed, so each text ends what it begins.
+  return dims && !text.empty() ? StrCat("\033[2m", text, "\033[22m") : std::string(text);
 }
 
 void Progress::Show(const std::string& line) {

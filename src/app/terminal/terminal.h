@@ -18,6 +18,10 @@ bool StdinIsTerminal();
 bool StdoutIsTerminal();
 bool StderrIsTerminal();
 
+// Returns the text in the terminal's dimmed letters, for standard error; as it is if that is no terminal, or if the
+// environment has NO_COLOR.
+std::string Dimmed(std::string_view text);
+
 // A line on standard error that is overwritten until it is cleared. Does nothing if standard error
 // is not a terminal.
 class Progress {
