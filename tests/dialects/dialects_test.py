@@ -7,6 +7,7 @@ tokens, as the family's vocabulary has them. What was seen must be what TABLE.md
 """
 
 import json
+import os
 import pathlib
 import subprocess
 import sys
@@ -41,7 +42,7 @@ the family writes one). Each model answers through OpenAI's chat and responses, 
 | forced | `tool_choice` makes a valid call |
 | thoughts | they are apart from the text in the final answer too |
 | second turn | calls and results that come back are what the template writes for the model, and the model goes on |
-| terminal | `kvcache run` shows the answer, and no marker |
+| terminal | `kvcache run` has the text alone on standard output, thoughts on a terminal, and calls beside it; so has `--json` |
 
 | family | dialect | {columns} |
 |---|---|{rules}
@@ -183,14 +184,50 @@ class Check:
         return self.client.json("/apply-template", body)["prompt"]
 
     def terminal(self, folder):
+        tools = folder / "tools.json"
+        tools.write_text(json.dumps([{"type": "function", "function": each} for each in TOOLS]))
         for mode in MODES:
-            done = subprocess.run([Server.program, "run", str(folder / f"{mode}.gguf"), "-p", "Weather " + SELECT,
-                                   "--temp", "0", "--store", "none"], capture_output=True, text=True)
-            assert done.returncode == 0, done.stderr
-            assert FINAL in done.stdout, done.stdout
-            markers = [*self.family.think, *self.family.text, *self.family.markers]
-            shown = [marker for marker in markers if marker.strip() and marker.strip() in done.stdout]
-            assert not shown, done.stdout
+            model = folder / f"{mode}.gguf"
+            done = run(model, "Weather " + SELECT)
+            assert (done.stdout.strip(), done.stderr) == (FINAL, ""), done
+            report = json.loads(run(model, "How is the weather?", "--tools", str(tools), "--json").stdout)
+            calls = [(call["name"], call["arguments"]) for call in report.get("calls", [])]
+            self.expect({"thoughts": report.get("thoughts", ""), "text": report["text"].strip(), "calls": calls})
+            shown = run(model, "How is the weather?", "--tools", str(tools))
+            lines = [name + " " + json.dumps(arguments) for name, arguments in self.calls]
+            assert shown.stderr.splitlines() == lines, shown
+            if not self.thoughts:
+                continue
+            assert "\x1b[2m" + self.thoughts[0] in on_terminal(model), on_terminal(model)
+            plain = on_terminal(model, NO_COLOR="1")
+            assert self.thoughts in plain and "\x1b[2m" not in plain, plain
+
+
+def command(model, prompt, *flags):
+    return [Server.program, "run", str(model), "-p", prompt, "--temp", "0", "--store", "none", *flags]
+
+
+def run(model, prompt, *flags):
+    done = subprocess.run(command(model, prompt, *flags), capture_output=True, text=True)
+    assert done.returncode == 0, done.stderr
+    return done
+
+
+def on_terminal(model, **environment):
+    """What standard error shows if it is a terminal."""
+    ours, theirs = os.openpty()
+    done = subprocess.Popen(command(model, "Weather " + SELECT), stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL,
+                            stderr=theirs, env={**os.environ, **environment})
+    os.close(theirs)
+    shown = b""
+    try:
+        while piece := os.read(ours, 1 << 16):
+            shown += piece
+    except OSError:  # the program has ended
+        pass
+    os.close(ours)
+    assert done.wait() == 0, shown
+    return shown.decode()
 
 
 def attempt(verbose, check, *arguments):

@@ -11,6 +11,7 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <algorithm>
 #include <array>
 #include <cstddef>
 #include <cstdint>
@@ -39,6 +40,9 @@ struct Script {
   std::string tool = "get_weather";
   std::string arguments = R"({"city": "Paris"})";  // JSON
   std::uint32_t context = 4096;
+  // What it says instead of the above, a token each; no two are equal. Those in `controls` are control tokens.
+  std::vector<std::string> says{};
+  std::vector<std::string> controls{};
 };
 
 class ScriptedModel {
@@ -51,7 +55,8 @@ class ScriptedModel {
   static constexpr std::int64_t kTokens = 320;  // also the width of the embedding
   enum Type : std::int32_t { kNormal = 1, kUnknown = 2, kControl = 3, kByte = 6 };
 
-  explicit ScriptedModel(const Script& script) : context_(script.context) {
+  explicit ScriptedModel(const Script& script)
+      : context_(script.context), controls_(script.controls) {
     pieces_ = {"<unk>", "<s>", "</s>"};
     types_ = {kUnknown, kControl, kControl};
     constexpr std::string_view kHex = "0123456789ABCDEF";
@@ -61,9 +66,24 @@ class ScriptedModel {
     }
     next_.assign(kTokens, 2);
     const std::size_t middle = script.arguments.size() / 2;
-    Say({"<|calls|>", "<think>\n", "The user wants", " the weather.\n", "</think>\n\n", "Let me",
-         " look.", "\n<tool_call>\n{\"name\": \"", script.tool, "\", \"arguments\": ",
-         script.arguments.substr(0, middle), script.arguments.substr(middle), "}\n</tool_call>"});
+    std::vector<std::string> says = {"<|calls|>",
+                                     "<think>\n",
+                                     "The user wants",
+                                     " the weather.\n",
+                                     "</think>\n\n",
+                                     "Let me",
+                                     " look.",
+                                     "\n<tool_call>\n{\"name\": \"",
+                                     script.tool,
+                                     "\", \"arguments\": ",
+                                     script.arguments.substr(0, middle),
+                                     script.arguments.substr(middle),
+                                     "}\n</tool_call>"};
+    if (!script.says.empty()) {
+      says.resize(1);
+      says.insert(says.end(), script.says.begin(), script.says.end());
+    }
+    Say(says);
     Say({"<|says|>", "The sun", " shines."});
     while (static_cast<std::int64_t>(pieces_.size()) < kTokens) {
       pieces_.push_back("unused" + std::to_string(pieces_.size()));
@@ -80,7 +100,9 @@ class ScriptedModel {
       }
       if (i > 0) next_[pieces_.size() - 1] = pieces_.size();
       pieces_.push_back(piece);
-      types_.push_back(i == 0 ? kControl : kNormal);
+      const bool control =
+          i == 0 || std::find(controls_.begin(), controls_.end(), script[i]) != controls_.end();
+      types_.push_back(control ? kControl : kNormal);
     }
   }
 
@@ -157,6 +179,7 @@ class ScriptedModel {
   }
 
   std::uint32_t context_;
+  std::vector<std::string> controls_;
   std::vector<std::string> pieces_;
   std::vector<std::int32_t> types_;
   std::vector<std::size_t> next_;  // the successor of each token
