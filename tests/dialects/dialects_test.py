@@ -194,7 +194,7 @@ class Check:
             calls = [(call["name"], call["arguments"]) for call in report.get("calls", [])]
             self.expect({"thoughts": report.get("thoughts", ""), "text": report["text"].strip(), "calls": calls})
             shown = run(model, "How is the weather?", "--tools", str(tools))
-            lines = [name + " " + json.dumps(arguments) for name, arguments in self.calls]
+            lines = [f"▸ {name} " + json.dumps(arguments, separators=(",", ":")) for name, arguments in self.calls]
             assert shown.stderr.splitlines() == lines, shown
             if not self.thoughts:
                 continue

@@ -196,7 +196,7 @@ Result<AfterCommand> Think(const Request& request) {
   }
   KVCACHE_RETURN_IF_ERROR(request.conversation().SetVariable(
       "enable_thinking", request.argument == "on" ? "true" : "false"));
-  request.say = UnusedByTemplate(request.chat.format(), request.conversation());
+  request.say = UnusedByTemplate(request.chat);
   if (!request.say.empty()) request.say.pop_back();
   return AfterCommand::kReadOn;
 }

@@ -63,7 +63,7 @@ class ChatLoop {
     KVCACHE_ASSIGN_OR_RETURN(tools_, ChatTools::Open(flags_, chat_));
     tools_.OfferTo(chat_.conversation());
     ShowNotes();
-    Say(UnusedByTemplate(chat_.format(), chat_.conversation()));
+    Say(UnusedByTemplate(chat_));
     if (on_terminal_) Say(Welcome(chat_));
     for (;;) {
       ForgetInterrupt();

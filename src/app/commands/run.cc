@@ -129,7 +129,7 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
   KVCACHE_RETURN_IF_ERROR(flags.chat.Fill(conversation));
   KVCACHE_ASSIGN_OR_RETURN(ChatTools tools, ChatTools::Open(flags, chat));
   tools.OfferTo(conversation);
-  std::istringstream unused(UnusedByTemplate(chat.format(), conversation));
+  std::istringstream unused(UnusedByTemplate(chat));
   for (std::string line; std::getline(unused, line);) AddNote(line);
   conversation.Add("user", text);
   const auto editor = tools.MayAsk() ? MakeLineEditor() : nullptr;

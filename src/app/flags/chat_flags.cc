@@ -119,14 +119,17 @@ Status ChatFlags::Fill(Conversation& conversation) const {
   return Status::Ok();
 }
 
-std::string UnusedByTemplate(const ChatFormat& format, const Conversation& conversation) {
+std::string UnusedByTemplate(const Chat& chat) {
+  const ChatFormat& format = chat.format();
+  const Conversation& conversation = chat.conversation();
   std::string warnings;
   const auto check = [&](std::string_view variable, std::string_view what, std::string_view it) {
     if (format.Mentions(variable)) return;
     warnings += StrCat(OneLine(format.name()), " has no place for ", what,
                        ": the model will not see ", it, "\n");
   };
-  if (conversation.HasTools()) check("tools", "tools", "them");
+  // A template that reads no tools may be given them in another way.
+  if (conversation.HasTools() && !chat.calls_tools()) check("tools", "tools", "them");
   for (const std::string& name : conversation.variables()) {
     check(name, StrCat("the variable ", Quoted(name)), "it");
   }

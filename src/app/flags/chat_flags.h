@@ -9,6 +9,7 @@
 
 #include "app/flags/command_line.h"
 #include "dialect/model_dialect.h"
+#include "kvcache_engine/chat.h"
 #include "kvcache_engine/conversation.h"
 #include "kvcache_engine/engine.h"
 #include "model_store/stored_model.h"
@@ -54,9 +55,9 @@ struct ChatFlags {
   Result<ChatFormat> Format(const Engine& engine, ToolUse tools) const;
 };
 
-// Returns a warning, ended by '\n', for the tools and for each variable that the template never
-// reads.
-std::string UnusedByTemplate(const ChatFormat& format, const Conversation& conversation);
+// Returns a warning, ended by '\n', for the tools if the model cannot have them, and for each variable
+// that the template never reads.
+std::string UnusedByTemplate(const Chat& chat);
 
 // Appends to an error of the template: how to use another template, or none.
 Status AdviseOnTemplate(Status status);
