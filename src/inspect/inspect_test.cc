@@ -240,6 +240,10 @@ TEST(Inspect, DescribesTheTokenizer) {
       Text(header),
       HasSubstr("\ntokenizer\n  byte-level BPE (llama-bpe), 3 tokens, bos 2; bos in front\n"));
 
+  EXPECT_EQ(d["chat"]["dialect"], "plain");
+  EXPECT_EQ(d["chat"]["calls"], false);
+  EXPECT_THAT(Text(header), HasSubstr("\nchat\n  plain text, dialect plain: no calls of tools"));
+
   // The vocabulary does not fit the output, and an id is out of range.
   EXPECT_EQ(d["supported"], false);
   EXPECT_THAT(d["cache"]["error"].get<std::string>(),

@@ -103,7 +103,8 @@ class Check:
 
     def offered(self):
         for mode in MODES:
-            assert "tools" in self.client.json("/api/show", {"model": mode})["capabilities"], mode
+            shown = self.client.json("/api/show", {"model": mode})
+            assert "tools" in shown["capabilities"] and shown["dialect"] == self.family.dialect, shown
 
     def parsed(self):
         for api in APIS:
