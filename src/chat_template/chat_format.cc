@@ -100,9 +100,7 @@ void ChatFormat::Prepare(ChatInput& input) const {
 
 Result<std::string> ChatFormat::Probe(ChatInput input) const {
   Prepare(input);
-  // A part of what a prompt may cost: many probes are made before a model is used.
-  const RenderLimits limits{.work = RenderLimits().work / 16, .seconds = 0.0};
-  KVCACHE_ASSIGN_OR_RETURN(ChatText text, template_.Render(input, limits));
+  KVCACHE_ASSIGN_OR_RETURN(ChatText text, template_.Render(input, kProbeLimits));
   return std::move(text.text);
 }
 

@@ -72,6 +72,9 @@ struct RenderLimits {
   double seconds = 30.0;
 };
 
+// The limits of a probe: many are made before a model is used.
+inline constexpr RenderLimits kProbeLimits{.work = RenderLimits().work / 16, .seconds = 0.0};
+
 class ChatTemplate {
  public:
   // Errors: kCorrupt: a syntax error; kUnsupported: an unsupported construct, a source that is too

@@ -23,7 +23,7 @@ std::optional<std::string> TextOf(const ChatTemplate& chat_template, const Messa
   ChatInput input;
   input.now = std::tm{};  // the same for all
   for (const Json& message : messages) input.messages.push_back(message);
-  auto text = chat_template.Render(input);
+  auto text = chat_template.Render(input, kProbeLimits);
   return text.ok() ? std::optional(std::move(text->text)) : std::nullopt;
 }
 

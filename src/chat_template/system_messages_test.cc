@@ -134,6 +134,9 @@ TEST(SystemMessages, ATemplateSaysWhereItWritesThem) {
   EXPECT_FALSE(silent.first || silent.after_answer);
   // Nothing is known of a template that writes no conversation.
   EXPECT_TRUE(places("{{ raise_exception('never') }}").first);
+  // Nor of one that never ends: the probes take seconds, not minutes.
+  const std::string loop = "{% for i in range(99999) %}";
+  EXPECT_TRUE(places(loop + loop + loop + "{% endfor %}{% endfor %}{% endfor %}").first);
 }
 
 }  // namespace
