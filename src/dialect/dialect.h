@@ -99,6 +99,7 @@ struct HistoryForm {
   std::string example{};        // kText: a call as the model writes it
   bool text_arguments = false;  // the arguments of calls are JSON in a string
   bool null_content = false;    // the content of a message with calls and no text is null
+  CallSyntax text_calls{};  // the template writes no calls: they stand in the content, in this form
   std::string thoughts_key{"reasoning_content"};
 };
 

@@ -5,6 +5,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "dialect/call_text.h"
 
 namespace kvcache {
 namespace {
@@ -55,6 +56,12 @@ void AppendText(Json& message, const std::string& text) {
   }
 }
 
+// Writes the calls of a message into its text.
+void AppendCalls(const CallSyntax& syntax, Json& message) {
+  const std::string text = CallText(syntax, message["tool_calls"]);
+  if (!text.empty()) AppendText(message, text);
+}
+
 std::string DateOf(const ChatInput& input) {
   char text[32];
   const std::tm now = input.now ? *input.now : std::tm{};
@@ -74,6 +81,10 @@ void Adapt(const HistoryForm& history, Json& messages) {
     }
     const auto calls = message.find("tool_calls");
     if (calls == message.end() || !calls->is_array() || calls->empty()) continue;
+    if (history.text_calls.form != CallForm::kNone) {
+      AppendCalls(history.text_calls, message);
+      continue;
+    }
     if (history.text_arguments) {
       for (Json& call : *calls) {
         if (!call.is_object() || !call.contains("function")) continue;

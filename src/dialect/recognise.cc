@@ -147,6 +147,20 @@ const Dialect* FindByMarkers(const ChatFormat& format, const Tokenizer& tokenize
   return found == Dialects().end() ? nullptr : &*found;
 }
 
+// Returns how the calls of earlier turns come back to a template that is not known to write them: as the model wrote
+// them, if the template writes the text of a message with calls, and not the calls.
+CallSyntax TextCalls(const Dialect& dialect, const ChatFormat& format, ToolForm tools) {
+  const HistoryForm history{.tools = tools};
+  Json message = probe::CallMessage({probe::IdOf(0, "", false)}, history);
+  message["content"] = kAnswer;
+  const auto written = probe::Render(format, history, {std::move(message)});
+  if (!written) return {};
+  const std::string answer = probe::Behind(*written, kQuestion);
+  const bool only_text = answer.find(kAnswer) != std::string::npos &&
+                         answer.find(probe::kNames[0]) == std::string::npos;
+  return only_text ? dialect.calls : CallSyntax();
+}
+
 // Returns whether a template leaves thoughts out of earlier answers.
 bool DropsThoughts(const ChatFormat& format, const ThoughtSyntax& thoughts) {
   ChatInput input;
@@ -253,8 +267,8 @@ Recognition RecogniseDialect(const ChatFormat& format, const Tokenizer& tokenize
   if (auto found = RoundTrip(Dialects(), format, tools, tokenizer)) return *std::move(found);
   const Dialect* const named =
       tools == ToolForm::kText ? nullptr : FindByMarkers(format, tokenizer);
-  if (named != nullptr) return Finish(*named, {.tools = tools}, format);
-  return Finish(*PlainDialect(), {}, format);
+  if (named == nullptr) return Finish(*PlainDialect(), {}, format);
+  return Finish(*named, {.tools = tools, .text_calls = TextCalls(*named, format, tools)}, format);
 }
 
 Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
@@ -267,7 +281,7 @@ Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
   }
   const ToolForm tools = probe::FindToolForm(format);
   if (auto found = RoundTrip({*named}, format, tools, tokenizer)) return *std::move(found);
-  return Finish(*named, {.tools = tools}, format);
+  return Finish(*named, {.tools = tools, .text_calls = TextCalls(*named, format, tools)}, format);
 }
 
 bool EndsBehind(std::string_view prompt, const ThoughtSyntax& thoughts) {

@@ -318,5 +318,30 @@ TEST(RecogniseTest, ANamedDialectIsTaken) {
   EXPECT_NE(other.status().message().find("harmony"), std::string::npos);
 }
 
+// A template that writes the text of a message with calls, but not the calls, gets them in the text.
+TEST(RecogniseTest, CallsOfEarlierTurnsStandInTheTextOfTemplatesThatLeaveThemOut) {
+  const auto tokenizer = MakeBytes({"<|tool_call_start|>", "<|tool_call_end|>"});
+  const std::string source =
+      "{% if tools %}List of tools: {{ tools | tojson }}\n{% endif %}{% for m in messages %}"
+      "<|im_start|>{{ m.role }}\n{{ m.content }}<|im_end|>\n{% endfor %}";
+  const Recognition found = Of(source, *tokenizer);
+  ASSERT_EQ(found.dialect.name, "lfm");
+  ASSERT_EQ(found.history.text_calls.form, CallForm::kPython);
+  nlohmann::ordered_json messages = nlohmann::ordered_json::parse(
+      R"([{"role": "assistant", "content": "I look.",
+           "tool_calls": [{"function": {"name": "f", "arguments": {"a": "b", "c": true}}}]},
+          {"role": "assistant", "content": null,
+           "tool_calls": [{"function": {"name": "g", "arguments": {}}}]}])");
+  Adapt(found.history, messages);
+  EXPECT_EQ(messages[0]["content"],
+            "I look.\n\n<|tool_call_start|>[f(a=\"b\", c=True)]<|tool_call_end|>");
+  EXPECT_EQ(messages[1]["content"], "<|tool_call_start|>[g()]<|tool_call_end|>");
+  // The others get the calls as they are.
+  EXPECT_EQ(
+      Of(Template(Each("<tool_call>{\"name\": \"#\", \"arguments\": $}</tool_call>")), *tokenizer)
+          .history.text_calls.form,
+      CallForm::kNone);
+}
+
 }  // namespace
 }  // namespace kvcache::recognise_test
