@@ -1,5 +1,6 @@
 // Checks how files of MCP servers are read, and what the client makes of servers that work and of others.
 #include <gtest/gtest.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include <chrono>
@@ -191,6 +192,23 @@ TEST(McpClient, AServerThatReadsNothingDoesNotBlockTheClient) {
   }
 }
 
+TEST(McpClient, AServerThatWritesWithoutEndFillsNoMemory) {
+  const auto flood = Opened("flood", milliseconds(1500));
+  ASSERT_NE(flood, nullptr);
+  EXPECT_EQ(TextOf(*flood, "fail"), "the MCP server 'test': writes without end and does not read");
+}
+
+TEST(McpClient, TheWholeStartHasOneDeadline) {
+  const McpServer servers[] = {ServerWith("sluggish"), {.name = "x", .command = {"yes"}}};
+  for (const McpServer& server : servers) {
+    const auto begin = std::chrono::steady_clock::now();
+    const auto client = McpClient::Open(server, {.start = milliseconds(1000)});
+    ASSERT_FALSE(client.ok());
+    EXPECT_NE(client.status().message().find("does not answer in time"), std::string::npos);
+    EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+  }
+}
+
 std::string ReadFile(const std::string& path) {
   std::ifstream file(path);
   return {std::istreambuf_iterator<char>(file), {}};
@@ -218,6 +236,15 @@ TEST(McpClient, CtrlCCancelsACall) {
             std::string::npos);
 }
 
+// Returns whether the process ends. A system may leave the entry of a process that has ended, so its memory tells.
+bool EndsSoon(int pid) {
+  for (int i = 0; i < 2000; ++i) {
+    if (ReadFile("/proc/" + std::to_string(pid) + "/cmdline").empty()) return true;
+    std::this_thread::sleep_for(milliseconds(1));
+  }
+  return false;
+}
+
 TEST(McpClient, EndsWithItsServer) {
   const std::string log = WriteFile("log.txt", "");
   McpServer server = ServerWith("");
@@ -227,6 +254,37 @@ TEST(McpClient, EndsWithItsServer) {
   const auto begin = std::chrono::steady_clock::now();
   ASSERT_NE(Opened("stays"), nullptr);  // ignores SIGTERM as well
   EXPECT_LT(std::chrono::steady_clock::now() - begin, std::chrono::seconds(30));
+}
+
+TEST(McpClient, EndsProcessesThatItsServerLeaves) {
+  const std::string log = WriteFile("log.txt", "");
+  McpServer server = ServerWith("parent");
+  server.environment = {{"MCP_TEST_LOG", log}};
+  ASSERT_TRUE(McpClient::Open(server).ok());
+  const std::string text = ReadFile(log);
+  ASSERT_TRUE(text.starts_with("pid ")) << text;
+  EXPECT_TRUE(text.ends_with("ended\n")) << text;
+  EXPECT_TRUE(EndsSoon(std::stoi(text.substr(4))));
+}
+
+TEST(McpClient, ASecondCtrlCLeavesNoServer) {
+  const std::string log = WriteFile("log.txt", "");
+  const pid_t program = fork();
+  if (program == 0) {
+    (void)CatchInterrupt();
+    McpServer server = ServerWith("stays");
+    server.environment = {{"MCP_TEST_LOG", log}};
+    (void)McpClient::Open(server);
+    _exit(0);  // the server takes seconds to end
+  }
+  while (!ReadFile(log).ends_with("stays\n")) std::this_thread::sleep_for(milliseconds(5));
+  int status = 0;
+  while (waitpid(program, &status, WNOHANG) == 0) {
+    (void)kill(program, SIGINT);
+    std::this_thread::sleep_for(milliseconds(50));
+  }
+  EXPECT_TRUE(WIFSIGNALED(status) && WTERMSIG(status) == SIGINT) << status;
+  EXPECT_TRUE(EndsSoon(std::stoi(ReadFile(log).substr(4))));
 }
 
 TEST(ToolBox, NamesAreUniqueAndFitModels) {

@@ -9,7 +9,9 @@ FAULT: dies (at the start), mute (answers nothing), old (an unknown revision), c
 messages, and asks the client), leaves (at the first call), stays (after its input has ended, and after SIGTERM), huge
 (a line of 17 MiB before each answer to a call), broken (its answers to calls are no JSON), batch (answers in arrays),
 bare (has no tools), endless (pages of tools), nameless (a tool without a name), listless (no list of tools), deaf
-(reads nothing after the start), unknown (answers with an error and no id).
+(reads nothing after the start), unknown (answers with an error and no id), flood (at the first call: asks without end
+and reads nothing), sluggish (pages of tools without end, five a second), parent (leaves a process that SIGTERM does not
+end). The log of the last one, and of stays, has the line "pid N", with the process that stays.
 """
 
 import json
@@ -56,6 +58,8 @@ def call(name, arguments):
     if FAULT == "leaves":
         print("first words\nthe disk is full", file=sys.stderr, flush=True)
         sys.exit(3)
+    while FAULT == "flood":
+        sys.stdout.write('{"jsonrpc": "2.0", "id": 1, "method": "ping"}\n' * 1000)
     if FAULT == "huge":
         print("x" * (17 << 20), flush=True)
     if FAULT == "broken":
@@ -72,7 +76,9 @@ def tool_list(params):
         return {"tools": "none"}
     if FAULT == "nameless":
         return {"tools": [{"description": "?"}]}
-    if FAULT == "endless":
+    if FAULT == "sluggish":
+        time.sleep(0.2)
+    if FAULT in ("endless", "sluggish"):
         return {"tools": [], "nextCursor": "more"}
     first = int(params.get("cursor", 0))
     page = {"tools": TOOLS[first:first + 2]}
@@ -119,13 +125,18 @@ def main():
     if FAULT == "dies":
         print("no such account", file=sys.stderr)
         sys.exit(1)
-    if FAULT == "stays":
+    if FAULT in ("stays", "parent"):
         signal.signal(signal.SIGTERM, signal.SIG_IGN)
+        pid = os.fork() if FAULT == "parent" else os.getpid()
+        if pid == 0:
+            time.sleep(600)
+        log(f"pid {pid}")
     for line in sys.stdin:
         handle(json.loads(line))
         if FAULT == "deaf" and '"cursor": "8"' in line.replace('":"', '": "'):
             time.sleep(600)
     if FAULT == "stays":
+        log("stays")
         time.sleep(600)
     log("ended")
 

@@ -11,6 +11,10 @@
 #include <cerrno>
 #include <csignal>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
+#include <sstream>
+#include <system_error>
 #include <thread>
 #include <utility>
 #include <vector>
@@ -112,9 +116,33 @@ bool HasEnded(pid_t pid) {
   return info.si_pid == pid;
 }
 
+// Returns whether a process of the group lives. kill() would count the ended leader, which is not reaped yet.
+bool GroupLives(pid_t group) {
+  std::error_code error;
+  for (std::filesystem::directory_iterator at("/proc", error), end; !error && at != end;
+       at.increment(error)) {
+    std::ifstream file(at->path() / "stat");
+    std::string text;
+    (void)std::getline(file, text, '\0');
+    // "PID (NAME) STATE PARENT GROUP ...": a name may have parentheses, blanks and line breaks.
+    std::istringstream fields(text.erase(0, text.rfind(')') + 1));
+    char state = 0;
+    pid_t parent = 0, own_group = 0;
+    if (fields >> state >> parent >> own_group && own_group == group && state != 'Z') return true;
+  }
+  return false;
+}
+
 int MillisecondsUntil(Clock::time_point deadline) {
   const auto left = std::chrono::ceil<std::chrono::milliseconds>(deadline - Clock::now());
   return static_cast<int>(std::clamp<std::int64_t>(left.count(), 0, 1000));
+}
+
+Status Interruption() {
+  return {StatusCode::kCancelled, "interrupted"};
+}
+Status Lateness() {
+  return {StatusCode::kIo, "does not answer in time"};
 }
 
 }  // namespace
@@ -133,6 +161,7 @@ Result<std::unique_ptr<ChildProcess>> ChildProcess::Start(const McpServer& serve
     return Status(StatusCode::kIo, StrCat("cannot start ", Quoted(server.command.front()), folder,
                                           ": ", std::strerror(error)));
   }
+  AddGroupToKill(process->pid_);
   for (const int fd : {input.write.get(), output.read.get(), errors.read.get()}) {
     (void)fcntl(fd, F_SETFL, O_NONBLOCK);
   }
@@ -150,7 +179,15 @@ ChildProcess::~ChildProcess() {
     (void)EndsWithin(kPatience);
   }
   // Processes that it has started and that it left behind end as well.
-  (void)kill(-pid_, HasEnded(pid_) ? SIGTERM : SIGKILL);
+  if (HasEnded(pid_) && GroupLives(pid_)) {
+    (void)kill(-pid_, SIGTERM);
+    const auto deadline = Clock::now() + kPatience;
+    while (GroupLives(pid_) && Clock::now() < deadline) {
+      std::this_thread::sleep_for(std::chrono::milliseconds(20));
+    }
+  }
+  (void)kill(-pid_, SIGKILL);
+  RemoveGroupToKill(pid_);  // before another process gets the number
   while (waitpid(pid_, nullptr, 0) < 0 && errno == EINTR) {
   }
 }
@@ -183,38 +220,52 @@ Status ChildProcess::WriteLine(std::string_view line, Deadline deadline) {
 
 Result<std::string> ChildProcess::ReadLine(Deadline deadline) {
   for (;;) {
+    // Here as well as in Wait: a process may write lines without end.
+    if (Interrupted()) return Interruption();
+    if (Clock::now() >= deadline) return Lateness();
     const std::size_t end = read_.find('\n', searched_);
     if (end != std::string::npos) {
-      std::string line = read_.substr(0, end);
-      read_.erase(0, end + 1);
-      searched_ = 0;
+      std::string line = read_.substr(taken_, end - taken_);
+      taken_ = searched_ = end + 1;
       if (!std::exchange(skips_, false)) return line;
       continue;
     }
     searched_ = read_.size();
-    if (searched_ > kMaxLine) {
+    if (searched_ - taken_ > kMaxLine) {
       read_.clear();
-      searched_ = 0;
-      if (!std::exchange(skips_, true)) return Unsupported("writes a line of more than 16 MiB");
+      taken_ = searched_ = 0;
+      skips_ = true;
+      return Unsupported("writes a line of more than 16 MiB");
     }
     KVCACHE_RETURN_IF_ERROR(Wait(0, deadline));
   }
 }
 
 Status ChildProcess::Wait(short input_events, Deadline deadline) {
-  std::array<pollfd, 3> polled{pollfd{output_.get(), POLLIN, 0}, pollfd{errors_.get(), POLLIN, 0},
+  // A process that writes without end and reads nothing must not fill the memory.
+  const bool takes = input_events == 0 || read_.size() - taken_ <= kMaxLine;
+  std::array<pollfd, 3> polled{pollfd{takes ? output_.get() : -1, POLLIN, 0},
+                               pollfd{errors_.get(), POLLIN, 0},
                                pollfd{input_events != 0 ? input_.get() : -1, input_events, 0}};
-  if (Interrupted()) return {StatusCode::kCancelled, "interrupted"};
+  if (Interrupted()) return Interruption();
   const int ready = poll(polled.data(), polled.size(), MillisecondsUntil(deadline));
   if (ready < 0 && errno != EINTR) {
     return {StatusCode::kIo, StrCat("cannot wait for the process: ", std::strerror(errno))};
   }
-  if (ready == 0 && Clock::now() >= deadline) {
-    return {StatusCode::kIo, "does not answer in time"};
+  if (ready > 0 && polled[1].revents != 0) TakeErrors();
+  if (ready > 0 && polled[0].revents != 0 && !TakeOutput()) return Ended();
+  if (Clock::now() < deadline) return Status::Ok();
+  return takes ? Lateness() : Status(StatusCode::kIo, "writes without end and does not read");
+}
+
+// Lines that were taken are erased once they are half of the text: each byte moves a few times at most.
+bool ChildProcess::TakeOutput() {
+  if (taken_ >= read_.size() / 2) {
+    read_.erase(0, taken_);
+    searched_ -= taken_;
+    taken_ = 0;
   }
-  if (ready <= 0) return Status::Ok();
-  if (polled[1].revents != 0) TakeErrors();
-  return polled[0].revents == 0 || Take(output_, read_) ? Status::Ok() : Ended();
+  return Take(output_, read_);
 }
 
 bool ChildProcess::Take(FileDescriptor& from, std::string& into) {

@@ -2,7 +2,8 @@
 //
 // The process has a group of its own, so that Ctrl-C in the terminal does not end it. The end of what it writes to
 // standard error is kept for messages. It ends with the object: its input is closed; if it stays for two seconds,
-// SIGTERM follows, and two seconds later SIGKILL. The processes of its group end with it.
+// SIGTERM follows, and two seconds later SIGKILL. The processes that it leaves in its group get SIGTERM, and two seconds
+// later SIGKILL.
 //
 // Thread safety: one thread at a time. The program ignores SIGPIPE.
 #pragma once
@@ -34,7 +35,7 @@ class ChildProcess {
   // next line. Errors: as ReadLine. All errors read as what the process does: "has ended".
   Status WriteLine(std::string_view line, Deadline deadline);
   // Returns the next line, without its end. Errors: kIo: the process has ended (with the last line of its standard
-  // error), or nothing came until the deadline; kCancelled: Ctrl-C; kUnsupported: the line is longer than 16 MiB, and
+  // error), or no line came until the deadline; kCancelled: Ctrl-C; kUnsupported: the line is longer than 16 MiB, and
   // is left out.
   Result<std::string> ReadLine(Deadline deadline);
 
@@ -43,6 +44,7 @@ class ChildProcess {
 
   // Waits until something can be read, or for `input_events` of the process's input, and reads what is there.
   Status Wait(short input_events, Deadline deadline);
+  bool TakeOutput();
   // Reads what is there. Returns false at the end.
   static bool Take(FileDescriptor& from, std::string& into);
   void TakeErrors();
@@ -52,8 +54,9 @@ class ChildProcess {
   pid_t pid_ = -1;
   FileDescriptor input_, output_, errors_;  // of the process
   std::string unsent_;
-  std::string read_;          // not taken yet
-  std::size_t searched_ = 0;  // bytes of it without a line break
+  std::string read_;
+  std::size_t taken_ = 0;     // bytes of it, in lines that ReadLine returned
+  std::size_t searched_ = 0;  // bytes of it, behind which a line break may be
   bool skips_ = false;        // the line that is being read is too long
   std::string last_words_;    // on standard error
 };

@@ -80,17 +80,19 @@ McpClient::McpClient(McpServer server, const McpTimes& times, std::unique_ptr<Ch
     : server_(std::move(server)), times_(times), process_(std::move(process)) {}
 
 Result<std::unique_ptr<McpClient>> McpClient::Open(const McpServer& server, const McpTimes& times) {
+  const auto deadline = Clock::now() + times.start;
   const std::string context =
       StrCat("the MCP server ", Quoted(server.name), " (", Quoted(CommandLineOf(server), 200), ")");
   auto process = ChildProcess::Start(server);
   if (!process.ok()) return std::move(process).TakeStatus().WithContext(context);
   std::unique_ptr<McpClient> client(new McpClient(server, times, std::move(*process)));
-  KVCACHE_RETURN_IF_ERROR(client->Greet().WithContext(context));
+  KVCACHE_RETURN_IF_ERROR(client->Greet(deadline).WithContext(context));
   return client;
 }
 
 Result<McpResult> McpClient::Call(const std::string& tool, const Json& arguments) {
-  auto result = Request("tools/call", {{"name", tool}, {"arguments", arguments}}, times_.call);
+  auto result =
+      Request("tools/call", {{"name", tool}, {"arguments", arguments}}, Clock::now() + times_.call);
   if (!result.ok()) {
     return std::move(result).TakeStatus().WithContext(
         StrCat("the MCP server ", Quoted(server_.name)));
@@ -98,30 +100,30 @@ Result<McpResult> McpClient::Call(const std::string& tool, const Json& arguments
   return ResultOf(*result);
 }
 
-Status McpClient::Greet() {
+Status McpClient::Greet(ChildProcess::Deadline deadline) {
   KVCACHE_ASSIGN_OR_RETURN(
       const Json greeting,
       Request("initialize",
               {{"protocolVersion", kRevisions.front()},
                {"capabilities", Json::object()},
                {"clientInfo", {{"name", "kvcache"}, {"version", KVCACHE_VERSION}}}},
-              times_.start));
+              deadline));
   const std::string revision = TextIn(greeting, "protocolVersion");
   if (std::find(kRevisions.begin(), kRevisions.end(), revision) == kRevisions.end()) {
     return Unsupported(StrCat("speaks revision ", Quoted(revision), " of the protocol; known are ",
                               kRevisions.back(), " to ", kRevisions.front()));
   }
-  KVCACHE_RETURN_IF_ERROR(Send({{"jsonrpc", "2.0"}, {"method", "notifications/initialized"}},
-                               Clock::now() + times_.start));
+  KVCACHE_RETURN_IF_ERROR(
+      Send({{"jsonrpc", "2.0"}, {"method", "notifications/initialized"}}, deadline));
   const Json capabilities = greeting.value("capabilities", Json());
   const bool has_tools = capabilities.is_object() && capabilities.contains("tools");
-  return has_tools ? ListTools() : Status::Ok();
+  return has_tools ? ListTools(deadline) : Status::Ok();
 }
 
-Status McpClient::ListTools() {
+Status McpClient::ListTools(ChildProcess::Deadline deadline) {
   Json params = Json::object();
   for (std::size_t pages = 0; pages < kMaxTools; ++pages) {
-    KVCACHE_ASSIGN_OR_RETURN(const Json page, Request("tools/list", params, times_.start));
+    KVCACHE_ASSIGN_OR_RETURN(const Json page, Request("tools/list", params, deadline));
     const Json list = page.is_object() ? page.value("tools", Json()) : Json();
     if (!list.is_array()) {
       return InvalidArgument("answers 'tools/list' without an array of 'tools'");
@@ -147,8 +149,7 @@ Status McpClient::AddTool(const Json& tool) {
 }
 
 Result<Json> McpClient::Request(std::string_view method, Json params,
-                                std::chrono::milliseconds time) {
-  const auto deadline = Clock::now() + time;
+                                ChildProcess::Deadline deadline) {
   const std::int64_t id = ++requests_;
   const Status sent =
       Send({{"jsonrpc", "2.0"}, {"id", id}, {"method", method}, {"params", std::move(params)}},

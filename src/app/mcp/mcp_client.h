@@ -59,11 +59,11 @@ class McpClient {
 
   McpClient(McpServer server, const McpTimes& times, std::unique_ptr<ChildProcess> process);
 
-  Status Greet();
-  Status ListTools();
+  Status Greet(ChildProcess::Deadline deadline);
+  Status ListTools(ChildProcess::Deadline deadline);
   Status AddTool(const Json& tool);
   // Returns the result of a method. A request that is given up is cancelled.
-  Result<Json> Request(std::string_view method, Json params, std::chrono::milliseconds time);
+  Result<Json> Request(std::string_view method, Json params, ChildProcess::Deadline deadline);
   Result<Json> Answer(std::int64_t id, ChildProcess::Deadline deadline);
   // Answers what the server asks.
   Status Reply(const Json& request, ChildProcess::Deadline deadline);

@@ -2,6 +2,7 @@
 
 #include <unistd.h>
 
+#include <array>
 #include <cerrno>
 #include <csignal>
 #include <cstdio>
@@ -17,12 +18,20 @@ namespace kvcache::app {
 namespace {
 
 std::atomic<bool> interrupted{false};
-std::atomic<int> termination{0};  // the signal that asked the program to end
+std::atomic<int> termination{0};                      // the signal that asked the program to end
+std::array<std::atomic<pid_t>, 64> groups_to_kill{};  // at the second signal; 0: none
+
+extern "C" void EndWithGroups(int signal) {
+  for (const std::atomic<pid_t>& group : groups_to_kill) {
+    if (const pid_t id = group.load(); id > 0) (void)kill(-id, SIGKILL);
+  }
+  EndBySignal(signal);
+}
 
 extern "C" void OnSignal(int signal) {
   if (signal != SIGINT) termination.store(signal);
   interrupted.store(true);
-  (void)std::signal(signal, EndBySignal);  // the second one
+  (void)std::signal(signal, EndWithGroups);  // the second one
 }
 
 // Without SA_RESTART: a wait for a pipe's reader ends, too.
@@ -80,6 +89,20 @@ const std::atomic<bool>& CatchInterrupt() {
     Catch(SIGHUP);
   }
   return interrupted;
+}
+
+void AddGroupToKill(pid_t group) {
+  for (std::atomic<pid_t>& place : groups_to_kill) {
+    pid_t none = 0;
+    if (place.compare_exchange_strong(none, group)) return;
+  }
+}
+
+void RemoveGroupToKill(pid_t group) {
+  for (std::atomic<pid_t>& place : groups_to_kill) {
+    pid_t expected = group;
+    if (place.compare_exchange_strong(expected, 0)) return;
+  }
 }
 
 bool Interrupted() {

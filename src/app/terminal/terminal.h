@@ -3,6 +3,8 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <sys/types.h>
+
 #include <atomic>
 #include <cstdint>
 #include <string>
@@ -37,6 +39,10 @@ class Progress {
 // Catches SIGINT (Ctrl-C), SIGTERM and SIGHUP. Returns a flag that the first of them sets; the
 // second one ends the process. A system call that waits ends with EINTR.
 const std::atomic<bool>& CatchInterrupt();
+
+// Lets the second signal kill this process group, too, before it ends the process. 64 groups are remembered.
+void AddGroupToKill(pid_t group);
+void RemoveGroupToKill(pid_t group);
 
 // Returns whether a signal that CatchInterrupt catches has come since ForgetInterrupt.
 bool Interrupted();
