@@ -4,6 +4,9 @@
 execute_process(COMMAND ${PROGRAM} --gtest_list_tests OUTPUT_VARIABLE text COMMAND_ERROR_IS_FATAL ANY)
 # "Models/Shift.": the lines of tests are indented.
 string(REGEX MATCHALL "\n[A-Za-z][A-Za-z0-9_/]*\\." suites "\n${text}")
+if(NOT suites)
+  message(FATAL_ERROR "${PROGRAM} lists no tests")
+endif()
 set(commands "")
 foreach(suite IN LISTS suites)
   string(REGEX REPLACE "\n(.*)\\." "\\1" suite "${suite}")

@@ -54,6 +54,7 @@ struct ChatCall {
   std::string id;  // that no other call of the conversation has
   std::string name;
   std::string arguments;  // a JSON object
+  bool complete = true;   // false: the model broke the arguments off, or wrote no object
 };
 
 struct ChatTurn {

@@ -28,7 +28,7 @@ AnswerParser::AnswerParser(AnswerSyntax syntax) {
                        : syntax_->reasoning     ? ChannelReader::Place::kHeader
                                                 : ChannelReader::Place::kText;
     channels_ = std::make_shared<ChannelReader>(
-        place, calls().call_begin.starts_with(std::string_view(&kEdge, 1)));
+        place, calls().call_begin.starts_with(std::string_view(&kEdge, 1)), has_calls());
   } else if (syntax_->opens_reasoning) {
     state_ = State::kReasoning;
   }

@@ -34,7 +34,8 @@ struct AnswerSyntax {
 struct ToolCall {
   std::string name{};
   nlohmann::ordered_json arguments = nlohmann::ordered_json::object();
-  std::string id{};  // that the model wrote; empty: none
+  std::string id{};      // that the model wrote; empty: none
+  bool complete = true;  // false: the model broke the arguments off, or wrote no object
 
   // Returns the id if it tells the calls of a conversation apart, else nothing. Short ones are numbers that each answer
   // begins anew.
@@ -52,7 +53,7 @@ struct AnswerPart {
   // model completes are an object, put together.
   std::string text{};
   // kCallBegin: the name, and the id if the model writes one before the arguments. kCallEnd: the whole call; arguments
-  // that the model did not complete are closed, and {} if they are no object.
+  // that the model did not complete are closed, and {} if they are no object (`complete` is false).
   ToolCall call{};
 };
 

@@ -8,10 +8,12 @@ namespace {
 
 using Json = nlohmann::ordered_json;
 
-// Returns the object that a text is, or that it is with what completes it; else {}.
-Json ObjectOf(const std::string& text, const std::string& closing) {
+// Sets the arguments to the object that a text is, or that it is with what completes it; else to {}.
+void SetArguments(const std::string& text, const std::string& closing, ToolCall& call) {
   auto parsed = ParseJson(text + closing);
-  return parsed.ok() && parsed->is_object() ? *std::move(parsed) : Json::object();
+  const bool object = parsed.ok() && parsed->is_object();
+  call.complete = object && closing.empty();
+  if (object) call.arguments = *std::move(parsed);
 }
 
 }  // namespace
@@ -32,8 +34,9 @@ void CallWriter::Give(std::string_view arguments, std::vector<AnswerPart>* parts
 void CallWriter::End(const std::string& closing, std::vector<AnswerPart>* parts) {
   if (Trimmed(arguments_).empty()) {
     Give("{}", parts);
+    call_.complete = closing.empty();
   } else {
-    call_.arguments = ObjectOf(arguments_, closing);
+    SetArguments(arguments_, closing, call_);
   }
   parts->push_back({.kind = AnswerPart::Kind::kCallEnd, .call = std::move(call_)});
   Reset();

@@ -26,11 +26,12 @@ std::string_view WordAfter(std::string_view header, std::string_view key) {
 
 }  // namespace
 
-ChannelReader::ChannelReader(Place place, bool edges)
+ChannelReader::ChannelReader(Place place, bool edges, bool calls)
     : channel_(Marker("<|channel|>", edges)),
       message_(Marker("<|message|>", edges)),
       start_(Marker("<|start|>", edges)),
-      end_(Marker("<|end|>", edges)) {
+      end_(Marker("<|end|>", edges)),
+      calls_(calls) {
   if (place == Place::kHeader) return;
   state_ = State::kWords;
   if (place == Place::kThoughts) kind_ = AnswerPart::Kind::kReasoning;
@@ -86,8 +87,8 @@ void ChannelReader::TakeHeader(std::vector<AnswerPart>* parts) {
   const std::string header = std::exchange(header_, {});
   std::string_view recipient = WordAfter(header, kRecipient);
   const std::string_view channel = WordAfter(header, channel_);
-  const bool call =
-      !recipient.empty() && recipient != "user" && recipient != "all" && recipient != kRole;
+  const bool call = calls_ && !recipient.empty() && recipient != "user" && recipient != "all" &&
+                    recipient != kRole;
   if (call) {
     (void)TakeMarker(recipient, kFunctions);
     writer_.call().name = recipient;

@@ -24,8 +24,8 @@ class ChannelReader {
   // What the prompt ends inside of.
   enum class Place : std::uint8_t { kHeader, kThoughts, kText };
 
-  // `edges`: markers are control tokens.
-  ChannelReader(Place place, bool edges);
+  // `edges`: markers are control tokens. `calls`: words with a recipient are calls; else they are text.
+  ChannelReader(Place place, bool edges, bool calls);
 
   // Takes what it can from the front of `text`, and adds what it means to `parts`. What it leaves comes again, with
   // more behind it. `last`: nothing follows.
@@ -44,6 +44,7 @@ class ChannelReader {
   void EndCall(std::vector<AnswerPart>* parts);
 
   const std::string channel_, message_, start_, end_;
+  const bool calls_;
   State state_ = State::kBegin;
   AnswerPart::Kind kind_ = AnswerPart::Kind::kText;
   bool said_ = false;    // the message has a word

@@ -22,6 +22,8 @@
 #include <string_view>
 #include <vector>
 
+#include "kvcache/status.h"
+
 #include "chat_template/thought_syntax.h"
 
 namespace kvcache {
@@ -111,6 +113,8 @@ const std::vector<Dialect>& Dialects();
 const std::vector<ThoughtSyntax>& ThoughtSyntaxes();
 // Returns the dialect with this name; null: there is none.
 const Dialect* FindDialect(std::string_view name);
+// The same. Errors: kInvalidArgument: there is none; the message lists all.
+Status CheckDialect(const std::string& name);
 // Returns the dialect without calls.
 SharedDialect PlainDialect();
 

@@ -1,6 +1,8 @@
 // The dialects. An entry is a way of writing, not a model: many families share one.
 #include <algorithm>
 
+#include "base/errors.h"
+#include "base/strings.h"
 #include "dialect/dialect.h"
 #include "tokenizer/tokenizer.h"
 
@@ -330,6 +332,13 @@ const Dialect* FindDialect(std::string_view name) {
   const auto found = std::find_if(Dialects().begin(), Dialects().end(),
                                   [&](const Dialect& each) { return each.name == name; });
   return found == Dialects().end() ? nullptr : &*found;
+}
+
+Status CheckDialect(const std::string& name) {
+  if (FindDialect(name) != nullptr) return Status::Ok();
+  std::string names;
+  for (const Dialect& each : Dialects()) names += StrCat(names.empty() ? "" : ", ", each.name);
+  return InvalidArgument(StrCat("unknown dialect ", Quoted(name), "; known: ", names));
 }
 
 SharedDialect PlainDialect() {

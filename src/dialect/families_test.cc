@@ -252,6 +252,38 @@ TEST(FamiliesTest, NamesHaveNoControlTokens) {
             "c(get {})");
 }
 
+// Without tools, words with a recipient are text.
+TEST(FamiliesTest, ChannelsWithoutToolsHaveNoCalls) {
+  AnswerSyntax syntax = SyntaxOf("harmony");
+  syntax.calls = false;
+  EXPECT_EQ(ParseAll(syntax,
+                     "<|channel|>analysis<|message|>Hm<|end|><|start|>assistant to=functions.get"
+                     "<|channel|>commentary json<|message|>{\"n\": 1}"),
+            "r(Hm){\"n\": 1}");
+}
+
+// Callers must not run a call whose arguments the model broke off, or that are no object.
+TEST(FamiliesTest, CallsSayWhetherTheyAreComplete) {
+  const auto complete = [](const char* dialect, const std::string& text) {
+    AnswerParser parser(SyntaxOf(dialect));
+    std::vector<AnswerPart> parts = parser.Push(text);
+    for (AnswerPart& part : parser.Flush()) parts.push_back(part);
+    EXPECT_FALSE(parts.empty()) << text;
+    return !parts.empty() && parts.back().kind == Kind::kCallEnd && parts.back().call.complete;
+  };
+  EXPECT_TRUE(
+      complete("hermes", R"(<tool_call>{"name": "get", "arguments": {"s": "/a"}}</tool_call>)"));
+  EXPECT_FALSE(complete("hermes", R"(<tool_call>{"name": "get", "arguments": {"s": "/a)"));
+  EXPECT_FALSE(
+      complete("hermes", R"(<tool_call>{"name": "get", "arguments": {"s": oops}}</tool_call>)"));
+  EXPECT_FALSE(complete("hermes", R"(<tool_call>{"name": "get", "arguments": [1]}</tool_call>)"));
+  EXPECT_TRUE(complete("python", "[get(s='/a')]"));
+  EXPECT_FALSE(complete("python", "[get(s='/a"));
+  EXPECT_TRUE(
+      complete("glm", "<tool_call>get\n<arg_key>s</arg_key><arg_value>/a</arg_value></tool_call>"));
+  EXPECT_FALSE(complete("glm", "<tool_call>get\n<arg_key>s</arg_key><arg_value>/a"));
+}
+
 // A call that breaks off behind its name ends there.
 TEST(FamiliesTest, BrokenCallsEnd) {
   EXPECT_EQ(ParseAll(SyntaxOf("apertus"),

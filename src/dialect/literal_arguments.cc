@@ -60,7 +60,7 @@ bool LiteralArguments::Read(std::string_view& text, bool last, std::string* out)
 
 // A string begins at a quote, if no word has.
 bool LiteralArguments::TakeQuote(std::string_view& text, bool last, bool* wait, std::string* out) {
-  if (!Trimmed(word_).empty()) return false;
+  if (!word_.empty()) return false;
   if (python()) {
     if (text[0] != '"' && text[0] != '\'') return false;
     // Two quotes are an empty string, or the beginning of three.

@@ -39,6 +39,8 @@ class ModelDialect {
 
   // The dialect, with edges where its markers are control tokens.
   const SharedDialect& dialect() const { return dialect_; }
+  // The marks of thoughts, as the template writes them.
+  const ThoughtSyntax& thoughts() const { return thoughts_; }
   // Returns whether answers may begin with thoughts.
   bool reasons() const { return reasons_; }
   // Returns texts that end an answer in addition to tokens.
@@ -56,7 +58,7 @@ class ModelDialect {
 
   ChatFormat format_;
   ChatFormat tool_format_;
-  ThoughtSyntax thoughts_;  // as the template writes them
+  ThoughtSyntax thoughts_;
   HistoryForm history_;
   SharedDialect dialect_;
   IdForm id_form_;

@@ -102,6 +102,10 @@ ToolForm FindToolForm(const ChatFormat& format) {
   return ToolForm::kText;
 }
 
+Json ExampleCalls() {
+  return Json::array({Call(IdOf(0, "", false), "FUNCTION", {{"PARAMETER", "VALUE"}}, {})});
+}
+
 std::string ExampleOf(const ChatFormat& format, const HistoryForm& history) {
   const Json call = Call(IdOf(0, "", false), "FUNCTION", {{"PARAMETER", "VALUE"}}, history);
   const auto text = Render(format, history, {Message(Json::array({call}), history)});

@@ -47,6 +47,8 @@ Frame FrameOf(const ChatFormat& format, const HistoryForm& history);
 // Finds where a template reads tools; none of its variables: ToolForm::kText.
 ToolForm FindToolForm(const ChatFormat& format);
 
+// A list of one call, with words that stand for its parts.
+nlohmann::ordered_json ExampleCalls();
 // Returns a call as a template writes it, with words that stand for its parts.
 std::string ExampleOf(const ChatFormat& format, const HistoryForm& history);
 

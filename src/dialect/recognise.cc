@@ -268,17 +268,15 @@ Recognition RecogniseDialect(const ChatFormat& format, const Tokenizer& tokenize
   const Dialect* const named =
       tools == ToolForm::kText ? nullptr : FindByMarkers(format, tokenizer);
   if (named == nullptr) return Finish(*PlainDialect(), {}, format);
-  return Finish(*named, {.tools = tools, .text_calls = TextCalls(*named, format, tools)}, format);
+  HistoryForm history{.tools = tools, .text_calls = TextCalls(*named, format, tools)};
+  if (tools == ToolForm::kText) history.example = CallText(named->calls, probe::ExampleCalls());
+  return Finish(*named, std::move(history), format);
 }
 
 Result<Recognition> RecogniseAs(std::string_view name, const ChatFormat& format,
                                 const Tokenizer& tokenizer) {
+  KVCACHE_RETURN_IF_ERROR(CheckDialect(std::string(name)));
   const Dialect* const named = FindDialect(name);
-  if (named == nullptr) {
-    std::string names;
-    for (const Dialect& each : Dialects()) names += StrCat(names.empty() ? "" : ", ", each.name);
-    return InvalidArgument(StrCat("unknown dialect ", Quoted(name), "; known: ", names));
-  }
   const ToolForm tools = probe::FindToolForm(format);
   if (auto found = RoundTrip({*named}, format, tools, tokenizer)) return *std::move(found);
   return Finish(*named, {.tools = tools, .text_calls = TextCalls(*named, format, tools)}, format);

@@ -157,4 +157,6 @@ class Random(unittest.TestCase):
 if __name__ == "__main__":
     RENDER = sys.argv[1]
     warnings.simplefilter("ignore")  # Python warns about the code that Jinja generates
-    unittest.main(argv=[sys.argv[0], *sys.argv[2:]])
+    result = unittest.main(argv=[sys.argv[0], *sys.argv[2:]], exit=False).result
+    everything = result.testsRun == len(result.skipped)
+    sys.exit(77 if everything and result.wasSuccessful() else not result.wasSuccessful())

@@ -3,6 +3,8 @@
 #include <termios.h>
 #include <unistd.h>
 
+#include <algorithm>
+#include <cctype>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -23,9 +25,9 @@ using Json = nlohmann::ordered_json;
 constexpr std::size_t kMaxResultBytes = 100'000;
 constexpr std::size_t kMaxAboutBytes = 100;
 
-// Returns the part of a result that the model reads: 100,000 bytes at most, and half of the context.
-std::string FitResult(std::string_view text, const Engine& engine) {
-  const auto max_tokens = static_cast<std::size_t>(engine.context() / 2);
+// Returns the part of a result that the model reads: 100,000 bytes at most, and its share of half of the context.
+std::string FitResult(std::string_view text, std::size_t results, const Engine& engine) {
+  const std::size_t max_tokens = static_cast<std::size_t>(engine.context() / 2) / results;
   std::string_view kept = BeginningOf(text, kMaxResultBytes);
   for (;;) {
     const auto tokens = engine.tokenizer().Encode(kept);
@@ -68,7 +70,10 @@ Result<ChatTools> ChatTools::Open(const RunFlags& flags, const Chat& chat) {
                               " has no calls of tools; --dialect NAME chooses another"));
   }
   (void)CatchInterrupt();
+  Progress progress;
+  progress.Show("the MCP servers start");
   KVCACHE_ASSIGN_OR_RETURN(tools.box_, ToolBox::Open(flags.chat.mcp_file));
+  progress.Clear();
   for (const std::string& name : flags.chat.mcp_allowed) {
     if (tools.box_->Allow(name)) continue;
     return InvalidArgument(
@@ -98,7 +103,13 @@ bool ChatTools::Run(const ChatTurn& turn, int round, Engine& engine, Conversatio
   if (turn.result.stop == StopReason::kInterrupted) refusal_ = "the person ended the answer";
   if (turn.context_full) refusal_ = "the context is full";
   if (round > kMaxRounds) refusal_ = StrCat("there were ", kMaxRounds, " rounds of calls");
-  for (const ChatCall& call : turn.calls) {
+  // A limit may also cut a call off before its arguments begin.
+  const StopReason stop = turn.result.stop;
+  const bool cut = stop == StopReason::kLength || stop == StopReason::kStopString;
+  for (const ChatCall& each : turn.calls) {
+    ChatCall call = each;
+    const bool may_be_cut = cut && &each == &turn.calls.back() && turn.result.text.empty();
+    if (may_be_cut && call.arguments == "{}") call.complete = false;
     ToolResult result{.call = call};
     if (!refusal_.empty()) {
       if (shows_) ShowCall(call, CallDetail::kShort);
@@ -106,7 +117,7 @@ bool ChatTools::Run(const ChatTurn& turn, int round, Engine& engine, Conversatio
     } else if (!RunOne(call, result, editor)) {
       refusal_ = "the person ended the calls";
     }
-    result.text = FitResult(result.text, engine);
+    result.text = FitResult(result.text, turn.calls.size(), engine);
     if (shows_) ShowResult(result.text);
     conversation.AddToolResult(call.id, call.name, result.text);
     results_.push_back(std::move(result));
@@ -121,6 +132,10 @@ bool ChatTools::RunOne(const ChatCall& call, ToolResult& result, LineEditor* edi
   if (shows_ || asks) ShowCall(call, asks ? CallDetail::kWhole : CallDetail::kShort);
   if (tool == nullptr) {
     SetError(result, StrCat("there is no such tool; the tools are ", Names()));
+    return true;
+  }
+  if (!call.complete) {
+    SetError(result, "the call did not run: its arguments end early, or are no JSON object");
     return true;
   }
   auto arguments = ArgumentsOf(call, ToolBox::Own(*tool).parameters);
@@ -154,13 +169,16 @@ ChatTools::Permission ChatTools::Ask(ToolBox::Tool& tool, LineEditor* editor) {
   (void)tcflush(STDIN_FILENO, TCIFLUSH);
   for (;;) {
     TypedLine line;
-    if (editor->Read("run it? y: yes, a: always, n: no ", line) != LineEnd::kLine) {
+    if (editor->Read("run it? y: yes, a: always, n: no, then Enter: ", line) != LineEnd::kLine) {
       return Permission::kStop;
     }
     if (line.has_paste) continue;
-    if (line.text == "n" || line.text == "no") return Permission::kRefused;
-    tool.allowed = line.text == "a" || line.text == "always";
-    if (tool.allowed || line.text == "y" || line.text == "yes") return Permission::kGiven;
+    std::string word = line.text;
+    std::transform(word.begin(), word.end(), word.begin(),
+                   [](unsigned char c) { return static_cast<char>(std::tolower(c)); });
+    if (word == "n" || word == "no") return Permission::kRefused;
+    tool.allowed = word == "a" || word == "always";
+    if (tool.allowed || word == "y" || word == "yes") return Permission::kGiven;
   }
 }
 

@@ -116,7 +116,9 @@ Result<ChatTurn> AnswerOnce(Engine& engine, const RunFlags& flags, Chat& chat) {
   if (turn.ok()) return turn;
   Status status = std::move(turn).TakeStatus();
   if (status.code() == StatusCode::kCacheFull) {
-    return Status(status.code(), status.message() + AdviceOnLength(engine));
+    const char* const tools =
+        chat.conversation().HasTools() ? "; tools and their results are a part of it" : "";
+    return Status(status.code(), StrCat(status.message(), AdviceOnLength(engine), tools));
   }
   return status.code() == StatusCode::kUnsupported ? AdviseOnTemplate(std::move(status)) : status;
 }

@@ -61,6 +61,7 @@ void ChatFlags::Add(FlagSet command) {
       .Excludes(raw_flag);
   add("--dialect", dialect, "NAME",
       "how the model thinks and calls tools, instead of what its template says")
+      .Check(CheckDialect)
       .Excludes(raw_flag);
   add("--var", variables, "NAME=VALUE",
       "set a variable of the chat template; may be given several times")

@@ -93,6 +93,7 @@ void AddDialect(FlagSet command, ServeFlags& flags) {
   command
       .AddText("--dialect", &flags.dialect,
                "how models think and call tools, instead of what their templates say")
+      .Check(CheckDialect)
       .Group(kServerGroup)
       .ValueName("NAME");
 }

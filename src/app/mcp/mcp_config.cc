@@ -55,8 +55,16 @@ class ServerReader {
   static Result<std::string> TextOf(const Json& json, const char* key, const char* rule) {
     if (!json.is_string()) return Wrong(key, rule);
     std::string text = json.get<std::string>();
-    if (text.find('\0') == std::string::npos) return text;
-    return InvalidArgument(StrCat("'", key, "' has a NUL byte"));
+    if (text.find('\0') != std::string::npos) {
+      return InvalidArgument(StrCat("'", key, "' has a NUL byte"));
+    }
+    // Editors fill these in before they start a server.
+    for (const char* const variable : {"${input:", "${env:", "${workspaceFolder", "${userHome"}) {
+      if (text.find(variable) == std::string::npos) continue;
+      return InvalidArgument(
+          StrCat("'", key, "' has an editor's variable, ", Quoted(text), "; write its value"));
+    }
+    return text;
   }
 
   static Status Wrong(const char* key, const char* rule) {

@@ -52,7 +52,8 @@ std::vector<ChatCall> ChatAnswer::AddTo(Json& messages, std::string content) con
     calls.push_back(
         {.id = std::move(id),
          .name = call.name,
-         .arguments = call.arguments.dump(-1, ' ', false, Json::error_handler_t::replace)});
+         .arguments = call.arguments.dump(-1, ' ', false, Json::error_handler_t::replace),
+         .complete = call.complete});
   }
   return calls;
 }

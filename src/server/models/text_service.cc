@@ -204,7 +204,8 @@ class Service final : public TextService {
     if (answer.dialect != nullptr && !inside) {
       KVCACHE_ASSIGN_OR_RETURN(form, forms_.Of(form, thoughts, *answer.dialect));
     }
-    KVCACHE_ASSIGN_OR_RETURN(auto constraint, MakeConstraint(table_, *form, request.prompt.begun));
+    KVCACHE_ASSIGN_OR_RETURN(
+        auto constraint, MakeConstraint(table_, *form, request.prompt.begun, dialect_.thoughts()));
     // So the error of a form that is too large at once is a status, before a stream begins.
     if (is_new) KVCACHE_RETURN_IF_ERROR(constraint->FindFirst());
     return constraint;

@@ -73,13 +73,12 @@ Result<AnswerForm> Finish(GrammarBuilder& builder, GrammarSymbol root, bool fram
 }
 
 // Returns what stands behind thoughts at the beginning of a text.
-std::string_view BehindThoughts(std::string_view text) {
+std::string_view BehindThoughts(std::string_view text, const ThoughtSyntax& thoughts) {
   constexpr std::string_view kSpaces = " \r\n\t";
-  constexpr std::string_view kEnd = "</think>";
   const std::size_t begin = std::min(text.find_first_not_of(kSpaces), text.size());
-  const std::size_t end = text.find(kEnd);
-  if (!text.substr(begin).starts_with("<think>") || end == std::string_view::npos) return text;
-  const std::string_view rest = text.substr(end + kEnd.size());
+  const std::size_t end = thoughts.end.empty() ? text.npos : text.find(thoughts.end);
+  if (!text.substr(begin).starts_with(thoughts.begin) || end == text.npos) return text;
+  const std::string_view rest = text.substr(end + thoughts.end.size());
   return rest.substr(std::min(rest.find_first_not_of(kSpaces), rest.size()));
 }
 
@@ -154,10 +153,11 @@ Result<AnswerForm> FramedForms::Of(const AnswerForm& form, std::optional<Thought
                                    const Dialect& dialect) {
   const std::lock_guard lock(mutex_);
   if (form_ == form && thoughts_ == thoughts) return after_;
-  KVCACHE_ASSIGN_OR_RETURN(after_, Framed(form, dialect));
+  KVCACHE_ASSIGN_OR_RETURN(AnswerForm after, Framed(form, dialect));
   if (thoughts) {
-    KVCACHE_ASSIGN_OR_RETURN(after_, AfterThoughts(after_, *thoughts, dialect));
+    KVCACHE_ASSIGN_OR_RETURN(after, AfterThoughts(after, *thoughts, dialect));
   }
+  after_ = std::move(after);
   form_ = form;
   thoughts_ = thoughts;
   return after_;
@@ -188,8 +188,9 @@ std::shared_ptr<const TokenTable> MakeTokenTable(const Engine& engine, const Dia
 }
 
 Result<std::shared_ptr<FormConstraint>> MakeConstraint(
-    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun) {
-  for (const std::string_view text : {begun, BehindThoughts(begun)}) {
+    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun,
+    const ThoughtSyntax& thoughts) {
+  for (const std::string_view text : {begun, BehindThoughts(begun, thoughts)}) {
     auto constraint = std::make_shared<MaskConstraint>(table, form);
     if (constraint->Begin(text)) return std::shared_ptr<FormConstraint>(std::move(constraint));
     KVCACHE_RETURN_IF_ERROR(constraint->TooLarge());

@@ -68,9 +68,10 @@ class FormConstraint : public TokenConstraint {
   // Returns the error of a form that is too large, as far as the text has come; Ok: it is not.
   virtual Status TooLarge() const = 0;
 };
-// Returns a constraint for the rest of one text that begins with `begun`. Thoughts at its beginning may be no part of
-// the form. Errors: kInvalidArgument if no text of the form begins so, or if the form is too large.
+// Returns a constraint for the rest of one text that begins with `begun`. Thoughts at its beginning, between
+// the marks of `thoughts`, may be no part of the form. Errors: kInvalidArgument if no text of the form begins so, or if the form is too large.
 Result<std::shared_ptr<FormConstraint>> MakeConstraint(
-    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun);
+    const std::shared_ptr<const TokenTable>& table, const Form& form, std::string_view begun,
+    const ThoughtSyntax& thoughts);
 
 }  // namespace kvcache::server

@@ -206,6 +206,22 @@ TEST_F(AnswerFormTest, FormsThatAreTooLargeTogetherAreRefused) {
   EXPECT_TRUE(AfterThoughts(large, Thoughts::kBegun, {}).ok());
 }
 
+// A form that is too large behind thoughts leaves those of other requests as they are.
+TEST(AnswerFormGrammar, ARefusedFormChangesNoOther) {
+  FramedForms forms;
+  const Dialect dialect = *FindDialect("hermes");
+  bool refused = false;
+  for (std::size_t size = 199'800; size < 200'000 && !refused; ++size) {
+    const AnswerForm before = *forms.Of(JsonObjectForm(), Thoughts::kBegun, dialect);
+    const auto large = SchemaForm({{"const", std::string(size, 'z')}});
+    refused = large.ok() && !forms.Of(*large, Thoughts::kBegun, dialect).ok();
+    if (refused) {
+      EXPECT_EQ(*forms.Of(JsonObjectForm(), Thoughts::kBegun, dialect), before);
+    }
+  }
+  EXPECT_TRUE(refused);
+}
+
 // Calls after thoughts that the prompt has begun, and calls without tags.
 TEST(AnswerFormGrammar, CallsAndThoughts) {
   const auto matches = [](const AnswerForm& form, const std::string& text) {
