@@ -8,8 +8,8 @@
 
 #include "chat_template/chat_template.h"
 #include "engine/chat/conversation_text.h"
-#include "json/json_text.h"
 #include "fuzz_input.h"
+#include "json/json_text.h"
 
 namespace kvcache {
 namespace {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "json/json_text.h"
 #include "fuzz_input.h"
+#include "json/json_text.h"
 #include "json_mutator.h"
 #include "server/api/ollama/models.h"
 #include "server/api/responses/input.h"
