@@ -9,6 +9,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "dialect/answer_parser.h"
+#include "dialect/call_text.h"
 #include "dialect/probe.h"
 #include "dialect/scan.h"
 

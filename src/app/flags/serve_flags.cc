@@ -5,6 +5,7 @@
 #include "app/flags/draft_flags.h"
 #include "base/errors.h"
 #include "base/strings.h"
+#include "dialect/dialect.h"
 
 namespace kvcache::app {
 namespace {
