@@ -1,5 +1,6 @@
 // Compares the ids of imported vocabularies with those of the models' own tokenizers, as transformers.js runs them
-// (npm's @lenml/tokenizers), for texts in all scripts.
+// (npm's @lenml/tokenizers), for texts in all scripts. In prompts of the models' own templates, no text that looks like
+// a special token becomes one, wherever it stands.
 //
 //   usage: node compare.mjs KVCACHE_HF_TOKENIZE [count]
 //
@@ -60,6 +61,29 @@ function typed(tokenizerJSON) {
     texts: special.flatMap(({ content }) => [content, `a${content}b`, `\n${content} x`, content + content, content.slice(1)]) };
 }
 
+// A conversation that has a text in every place.
+function conversation(template, text) {
+  const parameters = { type: "object", properties: { [`p${text}`]: { type: "string", description: `x ${text}` } } };
+  const called = { id: "callprobe", type: "function", function: { name: "look", arguments: { [`p${text}`]: text } } };
+  return { template,
+    messages: [{ role: "system", content: `s ${text}` }, { role: "user", content: `${text} u` },
+      { role: "assistant", content: "", reasoning_content: `r ${text}`, tool_calls: [called] },
+      { role: "tool", tool_call_id: "callprobe", name: "look", content: `t ${text}` },
+      { role: "assistant", content: `a ${text} b` }, { role: "user", content: text }],
+    tools: [{ type: "function", function: { name: "look", description: `d ${text}`, parameters } }] };
+}
+
+// Returns how many texts change the special tokens of a prompt, beside the same prompt with letters.
+function changed(folder, template, marks) {
+  const contents = [...new Set(marks.texts)].filter((text) => !/[ab\n]/.test(text[0]) && text.length > 2);
+  const ids = encode(folder, ["letters", ...contents].map((text) => conversation(template, text)));
+  const [plain, ...others] = ids.map((prompt) => prompt.filter((id) => marks.ids.has(id)).join());
+  if (plain === "") throw new Error(`${folder}: the prompt has no special tokens`);
+  const wrong = others.map((special, i) => [special, contents[i]]).filter(([special]) => special !== plain);
+  for (const [special, text] of wrong.slice(0, 5)) console.log(`${JSON.stringify(text)}: ${special} for ${plain}`);
+  return [contents.length, wrong.length];
+}
+
 function encode(folder, texts) {
   const done = spawnSync(program, [join(folder, "tokenizer.json")], {
     input: texts.map((text) => `${JSON.stringify(text)}\n`).join(""), encoding: "utf8", maxBuffer: 1 << 28 });
@@ -80,6 +104,11 @@ for (const name of VOCABULARIES) {
   const structure = encode(folder, marks.texts).filter((ids) => ids.some((id) => marks.ids.has(id))).length;
   console.log(`${name}: ${marks.texts.length} texts like special tokens, ${structure} became one`);
   failed += structure;
+  if (tokenizerConfig.chat_template) {  // gpt-oss's package has none
+    const [prompts, wrong] = changed(folder, tokenizerConfig.chat_template, marks);
+    console.log(`${name}: ${prompts} prompts of its template with such texts everywhere, ${wrong} have other special tokens`);
+    failed += wrong;
+  }
   let different = 0;
   all.forEach((text, i) => {
     const expected = theirs.encode(text, { add_special_tokens: false });

@@ -1,8 +1,8 @@
-// Imports a tokenizer.json and prints the ids of texts.
+// Imports a tokenizer.json and prints the ids of texts and of conversations.
 //
 //   usage: kvcache_hf_tokenize TOKENIZER_JSON
-//   in     a JSON string per line
-//   out    a JSON array of ids per line; special tokens in the text stay text
+//   in     per line a JSON string, or {"template": "...", "messages": [...], "tools": [...]}
+//   out    a JSON array of ids per line; special tokens in texts stay text
 
 #include <algorithm>
 #include <cstdio>
@@ -10,8 +10,10 @@
 #include <iostream>
 #include <nlohmann/json.hpp>
 #include <string>
+#include <utility>
 #include <vector>
 
+#include "chat_template/chat_format.h"
 #include "convert/hf_tokenizer.h"
 #include "tokenizer/tokenizer.h"
 
@@ -32,6 +34,20 @@ std::int64_t Rows(const json& tokenizer) {
   return rows;
 }
 
+Result<std::vector<std::int32_t>> Encode(const Tokenizer& tokenizer, const std::string& line) {
+  const auto asked = nlohmann::ordered_json::parse(line);
+  if (asked.is_string())
+    return tokenizer.Encode(asked.get<std::string>(), {.add_bos = AddToken::kNo});
+  KVCACHE_ASSIGN_OR_RETURN(
+      const ChatFormat format,
+      ChatFormat::FromSource(asked.at("template").get<std::string>(), "template", tokenizer));
+  ChatInput input;
+  input.messages = asked.at("messages");
+  input.tools = asked.at("tools");
+  KVCACHE_ASSIGN_OR_RETURN(ChatPrompt prompt, format.Write(std::move(input)));
+  return std::move(prompt.marked.tokens);
+}
+
 Status Run(const char* path) {
   std::ifstream file(path);
   const json tokenizer = json::parse(file);
@@ -40,9 +56,7 @@ Status Run(const char* path) {
   KVCACHE_ASSIGN_OR_RETURN(const auto encoder, MakeTokenizer(imported.data));
   std::string line;
   while (std::getline(std::cin, line)) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        const std::vector<std::int32_t> ids,
-        encoder->Encode(json::parse(line).get<std::string>(), {.add_bos = AddToken::kNo}));
+    KVCACHE_ASSIGN_OR_RETURN(const std::vector<std::int32_t> ids, Encode(*encoder, line));
     std::cout << json(ids).dump() << '\n';
   }
   return Status::Ok();
