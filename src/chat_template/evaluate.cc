@@ -244,15 +244,17 @@ Result<Value> Interpreter::Binary(const Expression& expression) {
   return At(expression.place, Operate(expression.name, *a, *b, env_.budget));
 }
 
-Result<bool> Interpreter::CompareTwo(const std::string& name, const Value& a, const Value& b) {
-  Budget& budget = env_.budget;
+namespace {
+
+Result<bool> CompareTwo(const std::string& name, const Value& a, const Value& b, Environment& env) {
+  Budget& budget = env.budget;
   if (name == "==") return Equal(a, b, budget);
   if (name == "<") return Less(a, b, budget);
   if (name == ">") return Less(b, a, budget);
-  if (name == "in") return Contains(b, a, env_);
+  if (name == "in") return Contains(b, a, env);
   if (name == "!=" || name == "not in") {
     KVCACHE_ASSIGN_OR_RETURN(const bool is,
-                             name == "!=" ? Equal(a, b, budget) : Contains(b, a, env_));
+                             name == "!=" ? Equal(a, b, budget) : Contains(b, a, env));
     return !is;
   }
   KVCACHE_ASSIGN_OR_RETURN(const bool strictly,
@@ -260,14 +262,17 @@ Result<bool> Interpreter::CompareTwo(const std::string& name, const Value& a, co
   return strictly ? Result<bool>(true) : Equal(a, b, budget);
 }
 
+}  // namespace
+
 Result<Value> Interpreter::Compare(const Expression& expression) {
   Value storage[2];
   KVCACHE_ASSIGN_OR_RETURN(const Value* left, Refer(*expression.parts[0], storage[0]));
   for (std::size_t i = 0; i < expression.names.size(); ++i) {
     Value& free = storage[(i + 1) % 2];
     KVCACHE_ASSIGN_OR_RETURN(const Value* right, Refer(*expression.parts[i + 1], free));
-    KVCACHE_ASSIGN_OR_RETURN(const bool holds,
-                             At(expression.place, CompareTwo(expression.names[i], *left, *right)));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const bool holds,
+        At(expression.place, CompareTwo(expression.names[i], *left, *right, env_)));
     if (!holds) return Value::Bool(false);
     left = right;
   }

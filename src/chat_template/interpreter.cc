@@ -7,6 +7,17 @@
 
 namespace kvcache::jinja {
 
+namespace {
+
+// Appends what a statement writes to the output.
+Status Emit(const MarkedText& text, Place place, Budget& budget, MarkedText& out) {
+  KVCACHE_RETURN_IF_ERROR(At(place, budget.Spend(text.size())));
+  out.Append(text);
+  return At(place, out.Hold(budget));
+}
+
+}  // namespace
+
 Interpreter::Interpreter(const ParsedTemplate& parsed,
                          std::vector<std::pair<std::string, Value>> variables, Environment env)
     : env_(std::move(env)), parsed_(parsed), scope_(std::make_shared<Scope>()) {
@@ -75,7 +86,9 @@ Result<Interpreter::Flow> Interpreter::Execute(const Body& body) {
 Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
   Status status;
   switch (statement.kind) {
-    case StatementKind::kData: status = Emit(statement.value.text(), statement.place); break;
+    case StatementKind::kData:
+      status = Emit(statement.value.text(), statement.place, env_.budget, *out_);
+      break;
     case StatementKind::kPrint: status = Print(statement); break;
     case StatementKind::kIf: return If(statement);
     case StatementKind::kFor: return For(statement);
@@ -100,17 +113,11 @@ Result<Interpreter::Flow> Interpreter::ExecuteOne(const Statement& statement) {
   return Flow::kNext;
 }
 
-Status Interpreter::Emit(const MarkedText& text, Place place) {
-  KVCACHE_RETURN_IF_ERROR(At(place, env_.budget.Spend(text.size())));
-  out_->Append(text);
-  return At(place, out_->Hold(env_.budget));
-}
-
 Status Interpreter::Print(const Statement& statement) {
   Value storage;
   KVCACHE_ASSIGN_OR_RETURN(const Value* value, Refer(*statement.expression, storage));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(*value, env_.budget)));
-  return Emit(text, statement.place);
+  return Emit(text, statement.place, env_.budget, *out_);
 }
 
 Result<Interpreter::Flow> Interpreter::If(const Statement& statement) {
@@ -245,7 +252,7 @@ Status Interpreter::FilterBlock(const Statement& statement) {
   KVCACHE_ASSIGN_OR_RETURN(const Value value, Filter(*statement.expression, &input));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText filtered,
                            At(statement.place, TextOf(value, env_.budget)));
-  return Emit(filtered, statement.place);
+  return Emit(filtered, statement.place, env_.budget, *out_);
 }
 
 Result<Value> Interpreter::MakeMacro(const Statement& statement) {
@@ -270,7 +277,7 @@ Status Interpreter::CallBlock(const Statement& statement) {
   KVCACHE_ASSIGN_OR_RETURN(const Value value,
                            At(call.place, CallValue(callee, std::move(arguments))));
   KVCACHE_ASSIGN_OR_RETURN(const MarkedText text, At(statement.place, TextOf(value, env_.budget)));
-  return Emit(text, statement.place);
+  return Emit(text, statement.place, env_.budget, *out_);
 }
 
 Result<Interpreter::Flow> Interpreter::With(const Statement& statement) {

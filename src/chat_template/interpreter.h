@@ -71,7 +71,6 @@ class Interpreter {
   Status Assign(const Expression& target, Value value);
   // Runs `body` in its own scope and returns its text.
   Result<MarkedText> Capture(const Body& body);
-  Status Emit(const MarkedText& text, Place place);
   class FilteredItems;  // the items of a loop with a condition
 
   // ---- Expressions (evaluate.cc) ----
@@ -94,7 +93,6 @@ class Interpreter {
   Result<Value> Unary(const Expression& expression);
   Result<Value> Binary(const Expression& expression);
   Result<Value> Compare(const Expression& expression);
-  Result<bool> CompareTwo(const std::string& name, const Value& a, const Value& b);
   Result<Value> AndOr(const Expression& expression);
   Result<Value> Conditional(const Expression& expression);
   Result<Arguments> EvaluateArguments(const Expression& call);
