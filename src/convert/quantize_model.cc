@@ -6,6 +6,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "convert/tensor_writer.h"
+#include "gguf/split_file.h"
 
 namespace kvcache {
 namespace {
@@ -34,7 +35,8 @@ Status QuantizeModel(const GgufFile& file, const WeightScheme& scheme, const std
   KVCACHE_RETURN_IF_ERROR(CheckTypes(file));
   GgufHeader header;
   for (const GgufEntry& entry : file.entries()) {
-    if (entry.key != kFileType && entry.key != kAlignment) header.SetEntry(entry);
+    if (entry.key == kFileType || entry.key == kAlignment) continue;
+    if (!IsSplitKey(entry.key)) header.SetEntry(entry);  // the result is one file
   }
   header.SetUint32(kFileType, scheme.file_type);
   std::vector<TensorPlan> plans;
@@ -44,10 +46,8 @@ Status QuantizeModel(const GgufFile& file, const WeightScheme& scheme, const std
                     .type = tensor.type->type,
                     .source_type = tensor.type->type,
                     .parts = {tensor.bytes},
-                    .release = [&file](std::span<const std::byte> range) {
-                      GgufTensor part;
-                      part.bytes = range;
-                      file.Drop(part);
+                    .release = [&file, part = tensor.part](std::span<const std::byte> range) {
+                      file.parts()[part].mapping.Drop(range);
                     }};
     if (plan.dims.empty()) plan.dims = {1};
     plans.push_back(std::move(plan));

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <limits>
 
+#include "base/fnv.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -61,6 +62,27 @@ Result<TensorView> GgufTensor::View() const {
   }
   return TensorView::Dense(const_cast<std::byte*>(bytes.data()), *type->dtype, dims[0], dims[1],
                            dims[2], dims[3]);
+}
+
+std::uint64_t GgufFile::size_bytes() const {
+  std::uint64_t size = 0;
+  for (const GgufPart& part : parts_) size += part.bytes.size();
+  return size;
+}
+
+FileIdentity GgufFile::identity() const {
+  FileIdentity all = parts_.front().mapping.identity();
+  for (const GgufPart& part : std::span(parts_).subspan(1)) {
+    const FileIdentity& one = part.mapping.identity();
+    Fnv1a mixed;
+    mixed.AddValue(all);
+    mixed.AddValue(one);
+    all.inode = mixed.sum();
+    all.bytes += one.bytes;
+    all.modified_ns = std::max(all.modified_ns, one.modified_ns);
+    all.changed_ns = std::max(all.changed_ns, one.changed_ns);
+  }
+  return all;
 }
 
 const GgufEntry* GgufFile::Find(std::string_view key) const {

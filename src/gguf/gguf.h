@@ -8,7 +8,11 @@
 // that overlap, are unaligned, or extend past the end of the file; and arrays of arrays, which no
 // writer produces. Its messages have the byte offset and the key or tensor.
 //
-// Views (strings, arrays, tensors) point into the mapping and are valid while the GgufFile exists.
+// A model may be split into parts, NAME-00001-of-00003.gguf and so on, each of which is a GGUF file
+// (split_file.h). Open() takes the name of any part. The metadata is that of the first part, and the
+// tensors are those of all parts.
+//
+// Views (strings, arrays, tensors) point into the mappings and are valid while the GgufFile exists.
 //
 // Thread safety: const calls from any number of threads.
 // Source: ggml's docs/gguf.md. This reader is stricter than ggml's in the points above, and laxer
@@ -37,7 +41,8 @@ struct GgufTensor {
   const GgmlTypeInfo* type = nullptr;            // never null
   int rank = 0;                                  // 0 (one value) to 4
   std::array<std::int64_t, 4> dims{1, 1, 1, 1};  // fastest first; 1 from `rank` on
-  std::uint64_t offset = 0;                      // in the file
+  std::size_t part = 0;                          // in GgufFile::parts
+  std::uint64_t offset = 0;                      // in the part's file
   std::span<const std::byte> bytes;              // dense
 
   std::int64_t elements() const { return dims[0] * dims[1] * dims[2] * dims[3]; }
@@ -47,11 +52,23 @@ struct GgufTensor {
   Result<TensorView> View() const;
 };
 
+// One file of a model: all of it, unless the model is split.
+struct GgufPart {
+  std::string path;
+  MappedFile mapping;  // empty after Parse()
+  std::span<const std::byte> bytes;
+  std::uint64_t data_offset = 0;
+
+  // Everything before the tensors' bytes.
+  std::span<const std::byte> header() const { return bytes.first(data_offset); }
+};
+
 class GgufFile {
  public:
-  // Maps and checks the file. Errors: those of MappedFile::Open; kCorrupt if the bytes break the
-  // format; kUnsupported for version 1, big-endian files and unknown tensor types. All messages
-  // begin with the path.
+  // Maps and checks the file, or the parts of a split one; `path` is as in PartPaths. Errors: those
+  // of MappedFile::Open; kCorrupt if the bytes break the format, or if parts do not belong together;
+  // kUnsupported for version 1, big-endian files and unknown tensor types. All messages begin with
+  // the path of a file.
   static Result<std::unique_ptr<GgufFile>> Open(const std::string& path);
 
   // The same over memory that outlives the result; `path` is for messages only.
@@ -59,17 +76,15 @@ class GgufFile {
                                                  std::string path);
 
   const std::string& path() const { return path_; }
-  std::uint64_t size_bytes() const { return bytes_.size(); }
-  // All zeros after Parse().
-  const FileIdentity& identity() const { return mapping_.identity(); }
+  std::span<const GgufPart> parts() const { return parts_; }  // at least one
+  // Of all parts.
+  std::uint64_t size_bytes() const;
+  // All zeros after Parse(). The identity of a split file is that of all parts together.
+  FileIdentity identity() const;
   std::uint32_t version() const { return version_; }
   std::uint64_t alignment() const { return alignment_; }
-  std::uint64_t data_offset() const { return data_offset_; }
 
-  // Everything before the tensors' bytes.
-  std::span<const std::byte> header() const { return bytes_.first(data_offset_); }
-
-  // In the file's order.
+  // In the order of the parts, and of each file.
   std::span<const GgufEntry> entries() const { return entries_; }
   std::span<const GgufTensor> tensors() const { return tensors_; }
 
@@ -102,22 +117,26 @@ class GgufFile {
   Result<bool> GetBoolOr(std::string_view key, bool otherwise) const;
 
   // Hints for the pages of a tensor (MappedFile). No effect after Parse().
-  void WillNeed(const GgufTensor& tensor) const { mapping_.WillNeed(tensor.bytes); }
-  void Drop(const GgufTensor& tensor) const { mapping_.Drop(tensor.bytes); }
+  void WillNeed(const GgufTensor& tensor) const {
+    parts_[tensor.part].mapping.WillNeed(tensor.bytes);
+  }
+  void Drop(const GgufTensor& tensor) const { parts_[tensor.part].mapping.Drop(tensor.bytes); }
 
  private:
   friend class GgufParser;
+  friend class GgufJoiner;
   GgufFile() = default;
+
+  // Maps and checks one file.
+  static Result<std::unique_ptr<GgufFile>> OpenPart(const std::string& path);
 
   Result<const GgufEntry*> Require(std::string_view key, std::string_view expected) const;
   Status WrongType(const GgufEntry& entry, std::string_view expected) const;
 
   std::string path_;
-  MappedFile mapping_;
-  std::span<const std::byte> bytes_;
+  std::vector<GgufPart> parts_;
   std::uint32_t version_ = 0;
   std::uint64_t alignment_ = 0;
-  std::uint64_t data_offset_ = 0;
   std::vector<GgufEntry> entries_;
   std::vector<GgufTensor> tensors_;
   std::vector<std::uint32_t> entries_by_key_;   // indices, sorted

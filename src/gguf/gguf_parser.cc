@@ -77,8 +77,9 @@ std::vector<std::uint32_t> Order(std::size_t count, Key key) {
 
 class GgufParser {
  public:
-  GgufParser(std::span<const std::byte> bytes, GgufFile& file) : cursor_(bytes), file_(file) {
-    file_.bytes_ = bytes;
+  GgufParser(std::span<const std::byte> bytes, GgufFile& file)
+      : cursor_(bytes), bytes_(bytes), file_(file) {
+    file_.parts_.front().bytes = bytes;
   }
 
   Status Parse() {
@@ -94,11 +95,12 @@ class GgufParser {
 
   static std::unique_ptr<GgufFile> NewFile(std::string path) {
     std::unique_ptr<GgufFile> file(new GgufFile);
+    file->parts_.emplace_back().path = path;
     file->path_ = std::move(path);
     return file;
   }
   static void KeepMapping(GgufFile& file, MappedFile mapping) {
-    file.mapping_ = std::move(mapping);
+    file.parts_.front().mapping = std::move(mapping);
   }
 
  private:
@@ -121,11 +123,13 @@ class GgufParser {
   Status PlaceTensor(GgufTensor& tensor) const;
   Status CheckOverlap() const;
   std::size_t OffsetOf(const GgufEntry& entry) const {
-    return static_cast<std::size_t>(entry.bytes.data() - file_.bytes_.data());
+    return static_cast<std::size_t>(entry.bytes.data() - bytes_.data());
   }
 
   Cursor cursor_;
+  const std::span<const std::byte> bytes_;
   GgufFile& file_;
+  std::uint64_t data_offset_ = 0;
   std::uint64_t entry_count_ = 0;
   std::uint64_t tensor_count_ = 0;
 };
@@ -135,7 +139,7 @@ Status GgufParser::ReadHeader() {
   const auto magic = cursor_.Take(kMagic.size(), "the magic number");
   if (!magic.ok()) {
     return Corrupt(
-        StrCat("not a GGUF file: it has ", file_.size_bytes(), " bytes; must begin with 'GGUF'"));
+        StrCat("not a GGUF file: it has ", bytes_.size(), " bytes; must begin with 'GGUF'"));
   }
   const std::string_view found(reinterpret_cast<const char*>(magic->data()), magic->size());
   if (found != kMagic) {
@@ -238,7 +242,7 @@ Status GgufParser::ReadElements(GgufEntry& entry) {
   } else {
     KVCACHE_RETURN_IF_ERROR(cursor_.Take(entry.count * min_bytes, "its value").status());
   }
-  entry.bytes = file_.bytes_.subspan(begin, cursor_.offset() - begin);
+  entry.bytes = bytes_.subspan(begin, cursor_.offset() - begin);
   if (entry.element != GgufType::kBool) return Status::Ok();
   const auto is_bool = [](std::byte byte) { return byte <= std::byte{1}; };
   const auto bad = std::ranges::find_if_not(entry.bytes, is_bool);
@@ -350,7 +354,8 @@ Status GgufParser::IndexTensors() {
 
 Status GgufParser::PlaceTensors() {
   const std::uint64_t mask = file_.alignment_ - 1;
-  file_.data_offset_ = (cursor_.offset() + mask) & ~mask;
+  data_offset_ = (cursor_.offset() + mask) & ~mask;
+  file_.parts_.front().data_offset = data_offset_;
   for (GgufTensor& tensor : file_.tensors_) {
     Status status = PlaceTensor(tensor);
     if (!status.ok()) {
@@ -365,19 +370,18 @@ Status GgufParser::PlaceTensor(GgufTensor& tensor) const {
     return Corrupt(StrCat("its offset is ", tensor.offset,
                           "; must be a multiple of the alignment, ", file_.alignment_));
   }
-  const std::uint64_t size = file_.size_bytes();
-  const std::uint64_t data = size - std::min(size, file_.data_offset_);
+  const std::uint64_t size = bytes_.size();
+  const std::uint64_t data = size - std::min(size, data_offset_);
   const std::uint64_t left = data - std::min(data, tensor.offset);
   const auto blocks = static_cast<std::uint64_t>(tensor.elements() / tensor.type->block_size);
   const auto block_bytes = static_cast<std::uint64_t>(tensor.type->block_bytes);
   if (blocks > left / block_bytes) {
     return Corrupt(StrCat("its ", blocks, " blocks of ", block_bytes, " bytes at data offset ",
-                          tensor.offset, " do not fit; the data begins at offset ",
-                          file_.data_offset_, " of a file of ", size,
-                          " bytes, which may be truncated"));
+                          tensor.offset, " do not fit; the data begins at offset ", data_offset_,
+                          " of a file of ", size, " bytes, which may be truncated"));
   }
-  tensor.offset += file_.data_offset_;
-  tensor.bytes = file_.bytes_.subspan(tensor.offset, blocks * block_bytes);
+  tensor.offset += data_offset_;
+  tensor.bytes = bytes_.subspan(tensor.offset, blocks * block_bytes);
   return Status::Ok();
 }
 
@@ -402,7 +406,7 @@ Result<std::unique_ptr<GgufFile>> GgufFile::Parse(std::span<const std::byte> byt
   return file;
 }
 
-Result<std::unique_ptr<GgufFile>> GgufFile::Open(const std::string& path) {
+Result<std::unique_ptr<GgufFile>> GgufFile::OpenPart(const std::string& path) {
   KVCACHE_ASSIGN_OR_RETURN(MappedFile mapping, MappedFile::Open(path));
   KVCACHE_ASSIGN_OR_RETURN(auto file, Parse(mapping.bytes(), path));
   GgufParser::KeepMapping(*file, std::move(mapping));

@@ -43,21 +43,27 @@ std::string QuantizationOf(const GgufFile& file) {
   return MostFrequentType(file);
 }
 
-std::string DigestOf(const GgufFile& file) {
+Sha256Hash DigestOf(const GgufPart& part) {
   constexpr std::uint64_t kBlocks = 64;
   constexpr std::uint64_t kBlockBytes = 4096;
-  const std::uint64_t size = file.size_bytes();
-  const std::span<const std::byte> all(file.header().data(), size);
-  if (size <= kMaxHashedBytes) return HexText(Sha256Of(all));
+  const std::uint64_t size = part.bytes.size();
+  if (size <= kMaxHashedBytes) return Sha256Of(part.bytes);
   Sha256 hash;
   std::array<std::byte, 8> length{};
   for (std::size_t i = 0; i < length.size(); ++i) length[i] = static_cast<std::byte>(size >> 8 * i);
   hash.Add(length);
-  hash.Add(file.header());
-  const std::span<const std::byte> data = all.subspan(file.data_offset());
+  hash.Add(part.header());
+  const std::span<const std::byte> data = part.bytes.subspan(part.data_offset);
   for (std::uint64_t i = 0; i < kBlocks && data.size() >= kBlockBytes; ++i) {
     hash.Add(data.subspan((data.size() - kBlockBytes) * i / (kBlocks - 1), kBlockBytes));
   }
+  return hash.Finish();
+}
+
+std::string DigestOf(const GgufFile& file) {
+  if (file.parts().size() == 1) return HexText(DigestOf(file.parts().front()));
+  Sha256 hash;
+  for (const GgufPart& part : file.parts()) hash.Add(DigestOf(part));
   return HexText(hash.Finish());
 }
 

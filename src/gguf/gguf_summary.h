@@ -23,7 +23,7 @@ inline constexpr std::uint64_t kMaxHashedBytes = std::uint64_t{32} << 20;
 
 // Reads at most 32 MiB of tensors' bytes. The digest is the SHA-256 hash of a file of at most kMaxHashedBytes; of
 // a larger one it is that of its size (8 bytes, little-endian), its header, and 64 blocks of 4,096 bytes that
-// divide the tensors' bytes evenly. So equal files have equal digests on all machines, at all times.
+// divide the tensors' bytes evenly. The digest of a split file is that of the digests of its parts. So equal files have equal digests on all machines, at all times.
 GgufSummary SummaryOf(const GgufFile& file);
 
 }  // namespace kvcache

@@ -151,14 +151,14 @@ TEST_F(GgufTest, ViewsTensorsInPlace) {
   ASSERT_NE(tensor, nullptr);
   EXPECT_EQ(tensor->rank, 1);
   EXPECT_EQ(tensor->type->name, "q8_0");
-  EXPECT_EQ(tensor->offset, file_->data_offset() + 32);
+  EXPECT_EQ(tensor->offset, file_->parts().front().data_offset + 32);
   EXPECT_EQ(tensor->bytes.size(), 68u);
   const Result<TensorView> view = file_->Tensor("f");
   ASSERT_TRUE(view.ok());
   EXPECT_EQ(view->dtype, DType::kF32);
   EXPECT_THAT(view->dims, ElementsAre(3, 2, 1, 1));
   EXPECT_THAT(view->stride_bytes, ElementsAre(4, 12, 24, 24));
-  EXPECT_EQ(reinterpret_cast<const char*>(view->data), bytes_.data() + file_->data_offset());
+  EXPECT_EQ(reinterpret_cast<const char*>(view->data), bytes_.data() + file_->parts().front().data_offset);
 }
 
 TEST_F(GgufTest, NamesUnsupportedTypes) {

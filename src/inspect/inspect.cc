@@ -138,6 +138,7 @@ ModelDescription DescribeModelFile(const GgufFile& file, const InspectOptions& o
   const Result<ModelInfo> model = DescribeLoadable(file, tokenizer);
   ModelDescription description = {.path = file.path(),
                                   .version = file.version(),
+                                  .files = file.parts().size(),
                                   .size_bytes = file.size_bytes(),
                                   .architecture = StringOrNothing(file, "general.architecture"),
                                   .name = StringOrNothing(file, "general.name"),

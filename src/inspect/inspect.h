@@ -77,6 +77,7 @@ struct CacheDescription {
 struct ModelDescription {
   std::string path;
   std::uint32_t version = 0;  // of GGUF
+  std::size_t files = 1;      // parts of a split model
   std::uint64_t size_bytes = 0;
   std::optional<std::string_view> architecture;
   std::optional<std::string_view> name;
@@ -91,7 +92,7 @@ struct ModelDescription {
   std::optional<Result<ChatDescription>> chat;
   std::vector<MetadataValue> metadata;  // by key
   std::vector<TypeTotal> types;         // the most bytes first
-  std::span<const GgufTensor> tensors;  // in the file's order
+  std::span<const GgufTensor> tensors;  // in the order of the files
   // The error says why the model cannot be loaded, or not with these cache types.
   Result<CacheDescription> cache;
 };
@@ -100,7 +101,7 @@ struct ModelDescription {
 ModelDescription DescribeModelFile(const GgufFile& file, const InspectOptions& options = {});
 
 // Returns an object with:
-//   path, format ("GGUF 3"), bytes, architecture, name, supported, parameters
+//   path, format ("GGUF 3"), files, bytes, architecture, name, supported, parameters
 //   rope      {scaling, factor, original_context}, or {"error": …}; null if not known
 //   experts   {count, used, ffn}, or {"error": …}; null if there are none, or if not known
 //   tokenizer {kind, description, tokens, bos, eos, eot, unknown, add_bos, add_eos, notes}, with

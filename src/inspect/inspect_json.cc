@@ -35,7 +35,8 @@ json MetadataJson(const std::vector<MetadataValue>& metadata) {
   return object;
 }
 
-json TensorsJson(std::span<const GgufTensor> tensors) {
+// `is_split`: the model has several files.
+json TensorsJson(std::span<const GgufTensor> tensors, bool is_split) {
   json array = json::array();
   for (const GgufTensor& tensor : tensors) {
     const std::vector<std::int64_t> dims(tensor.dims.begin(), tensor.dims.begin() + tensor.rank);
@@ -44,6 +45,7 @@ json TensorsJson(std::span<const GgufTensor> tensors) {
                      {"dims", dims},
                      {"bytes", tensor.bytes.size()},
                      {"offset", tensor.offset}});
+    if (is_split) array.back()["part"] = tensor.part + 1;
   }
   return array;
 }
@@ -134,6 +136,7 @@ json CacheJson(const Result<CacheDescription>& cache) {
 json DescriptionJson(const ModelDescription& description) {
   return {{"path", description.path},
           {"format", StrCat("GGUF ", description.version)},
+          {"files", description.files},
           {"bytes", description.size_bytes},
           {"architecture", StringJson(description.architecture)},
           {"name", StringJson(description.name)},
@@ -145,7 +148,7 @@ json DescriptionJson(const ModelDescription& description) {
           {"chat", ChatJson(description.chat)},
           {"metadata", MetadataJson(description.metadata)},
           {"types", TypesJson(description.types)},
-          {"tensors", TensorsJson(description.tensors)},
+          {"tensors", TensorsJson(description.tensors, description.files > 1)},
           {"cache", CacheJson(description.cache)}};
 }
 

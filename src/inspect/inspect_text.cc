@@ -46,7 +46,8 @@ std::string HeadText(const ModelDescription& d) {
   return StrCat(Printable(d.path), "\n  ", PrintableOrDash(d.architecture),
                 d.supported ? "" : " (not supported)", ", ", PrintableOrDash(d.name), "\n  ",
                 WithThousands(d.parameters), " parameters, ",
-                HumanBytes(static_cast<std::int64_t>(d.size_bytes)), ", GGUF ", d.version, "\n");
+                HumanBytes(static_cast<std::int64_t>(d.size_bytes)), ", GGUF ", d.version,
+                d.files > 1 ? StrCat(", ", d.files, " files") : "", "\n");
 }
 
 std::string RopeText(const RopeSummary& rope) {

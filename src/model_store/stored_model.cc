@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "gguf/split_file.h"
 #include "model_store/bounded_json.h"
 
 namespace kvcache {
@@ -82,13 +83,23 @@ class Reader {
         return Unsupported("it has an adapter, which is not supported; merge it into the weights");
       }
     }
-    KVCACHE_ASSIGN_OR_RETURN(const ManifestLayer* weights, manifest_.Only(media_type::kModel));
-    if (weights == nullptr) return Unsupported("it has no weights in the form of a GGUF file");
-    KVCACHE_ASSIGN_OR_RETURN(model_->path, store_.BlobPath(*weights));
-    KVCACHE_ASSIGN_OR_RETURN(const ManifestLayer* draft, manifest_.Only(media_type::kDraft));
-    if (draft == nullptr) return Status::Ok();
-    KVCACHE_ASSIGN_OR_RETURN(model_->draft, store_.BlobPath(*draft));
+    KVCACHE_ASSIGN_OR_RETURN(const auto files, PathsOf(media_type::kModel));
+    if (files.empty()) return Unsupported("it has no weights in the form of a GGUF file");
+    model_->path = JoinedPath(files);
+    KVCACHE_ASSIGN_OR_RETURN(const auto draft, PathsOf(media_type::kDraft));
+    if (!draft.empty()) model_->draft = JoinedPath(draft);
     return Status::Ok();
+  }
+
+  // Returns the paths of a type's blobs, in order: several are the parts of a split file.
+  Result<std::vector<std::string>> PathsOf(std::string_view type) const {
+    std::vector<std::string> paths;
+    for (const ManifestLayer& layer : manifest_.layers) {
+      if (layer.media_type != type) continue;
+      KVCACHE_ASSIGN_OR_RETURN(std::string path, store_.BlobPath(layer));
+      paths.push_back(std::move(path));
+    }
+    return paths;
   }
 
   Status ReadOnly(std::string_view type, std::optional<std::string>* text) {

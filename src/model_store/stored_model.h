@@ -26,8 +26,8 @@ using StoredParameter = std::pair<std::string, std::string>;
 
 struct StoredModel {
   std::string name;    // ModelName::Short
-  std::string path;    // of the weights, a GGUF file
-  std::string draft;   // of the draft model's weights; empty: none
+  std::string path;    // of the weights, a GGUF file or the parts of one (PartPaths)
+  std::string draft;   // of the draft model's weights, likewise; empty: none
   std::string config;  // JSON: family, size and types of the model; for display
   std::optional<std::string> chat_template;
   std::optional<std::string> system;
@@ -37,7 +37,7 @@ struct StoredModel {
 };
 
 // Reads the model of a name. Errors: those of ModelStore::Read; kUnsupported: it has an adapter, or
-// weights in another form than one GGUF file; kCorrupt: a blob that is not what its type says.
+// weights in another form than GGUF; kCorrupt: a blob that is not what its type says.
 Result<StoredModel> ReadStoredModel(const ModelStore& store, const ModelName& name);
 
 // Returns the JSON of a layer of parameters or messages, and reads it.

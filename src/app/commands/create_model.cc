@@ -12,6 +12,7 @@
 #include "chat_template/chat_template.h"
 #include "convert/import_model.h"
 #include "gguf/gguf.h"
+#include "gguf/split_file.h"
 #include "inspect/describe_model.h"
 #include "model/model.h"
 
@@ -26,7 +27,7 @@ Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
   fs::path path = text;
   if (path.is_relative()) path = folder / path;
   std::error_code error;
-  if (text.ends_with(".gguf") || fs::exists(path, error)) {
+  if (text.ends_with(".gguf") || fs::exists(PartPaths(path.string()).front(), error)) {
     return FoundModel{path.string(), std::nullopt};
   }
   return LocateModel(text);
@@ -106,9 +107,16 @@ class Creator {
     std::string architecture(family);
     const bool quantizes = scheme && !imports;
     if (quantizes) KVCACHE_RETURN_IF_ERROR(QuantizeModel(*file, *scheme, converted));
-    KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer,
-                             store_.AddFile(lock_, type, imports || quantizes ? converted : path));
-    manifest_.layers.push_back(std::move(layer));
+    std::vector<std::string> files;
+    if (imports || quantizes) {
+      files.push_back(converted);
+    } else {
+      for (const GgufPart& part : file->parts()) files.push_back(part.path);
+    }
+    for (const std::string& one : files) {
+      KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer, store_.AddFile(lock_, type, one));
+      manifest_.layers.push_back(std::move(layer));
+    }
     return architecture;
   }
 

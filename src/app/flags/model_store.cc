@@ -10,6 +10,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf.h"
+#include "gguf/split_file.h"
 #include "model/model.h"
 
 namespace kvcache::app {
@@ -37,11 +38,33 @@ bool IsModelFile(const fs::path& path) {
   return path.extension() == kSuffix && !fs::is_directory(path, ignored);
 }
 
+// Adds the models of a folder. Parts of a split file are one model; a whole file of its name comes first.
+void AddFiles(const std::string& folder, std::map<std::string, std::string>* found) {
+  std::map<std::string, std::string> models;
+  std::error_code error;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string path = it->path().string();
+    if (!IsModelFile(path)) continue;
+    const auto split = ParseSplitName(path);
+    if (!split) models[NameOfFile(path)] = path;
+    if (split && split->part == 1) models.emplace(NameOfFile(path), path);
+  }
+  found->merge(models);
+}
+
+// Returns the first part of a split file of that name in a folder; empty: there is none.
+std::string FindSplit(const std::string& folder, const std::string& name) {
+  std::map<std::string, std::string> models;
+  AddFiles(folder, &models);
+  const auto found = models.find(name);
+  return found == models.end() ? "" : found->second;
+}
+
 bool IsPath(const std::string& model) {
   std::error_code ignored;
   return model.ends_with(kSuffix) || model.starts_with('/') || model.starts_with("./") ||
          model.starts_with("../") ||
-         (model.find('/') != std::string::npos && fs::exists(model, ignored));
+         (model.find('/') != std::string::npos && fs::exists(PartPaths(model).front(), ignored));
 }
 
 std::vector<ListedModel> ListStored() {
@@ -72,6 +95,11 @@ std::vector<std::string> ModelFolders() {
   return folders;
 }
 
+std::string NameOfFile(const std::string& path) {
+  const auto split = ParseSplitName(path);
+  return split ? fs::path(split->prefix).filename().string() : fs::path(path).stem().string();
+}
+
 Result<ModelStore> OpenModelStore() {
   std::vector<std::string> folders;
   AddUserFolder(&folders);
@@ -84,10 +112,7 @@ std::vector<ListedModel> ListModels() {
   std::vector<ListedModel> models = ListStored();
   std::map<std::string, std::string> found;
   for (const std::string& folder : ModelFolders()) {
-    std::error_code error;
-    for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
-      if (IsModelFile(it->path())) found.emplace(it->path().stem().string(), it->path().string());
-    }
+    AddFiles(folder, &found);
   }
   for (const auto& [name, path] : found) models.push_back({name, path, ""});
   return models;
@@ -112,6 +137,8 @@ Result<FoundModel> LocateModel(const std::string& model) {
     const fs::path candidate = fs::path(folder) / (name + kSuffix);
     std::error_code ignored;
     if (fs::exists(candidate, ignored)) return FoundModel{candidate.string(), std::nullopt};
+    const std::string split = FindSplit(folder, name);
+    if (!split.empty()) return FoundModel{split, std::nullopt};
     searched += " " + folder;
   }
   const bool is_text = name.find(' ') != std::string::npos;

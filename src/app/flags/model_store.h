@@ -26,7 +26,7 @@ struct ListedModel {
 };
 
 struct FoundModel {
-  std::string path;                   // of the weights
+  std::string path;                   // of the weights, as in PartPaths
   std::optional<StoredModel> stored;  // if MODEL is a name of the store
 };
 
@@ -36,6 +36,9 @@ std::vector<std::string> ModelFolders();
 
 // Returns the store. Errors: kNotFound: no variable names its folder.
 Result<ModelStore> OpenModelStore();
+
+// Returns the name of a file: without its folder, ".gguf" and the number of a part.
+std::string NameOfFile(const std::string& path);
 
 // Returns the models of the store, then every file in those folders, each sorted by name; of equal
 // names the first found.

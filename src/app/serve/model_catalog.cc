@@ -12,6 +12,7 @@
 #include "app/flags/model_store.h"
 #include "base/errors.h"
 #include "base/strings.h"
+#include "gguf/split_file.h"
 
 namespace kvcache::app {
 namespace {
@@ -48,15 +49,20 @@ std::int64_t SecondsOf(fs::file_time_type time) {
 }
 
 std::int64_t BytesOf(const std::string& path) {
-  std::error_code error;
-  const auto bytes = fs::file_size(path, error);
-  return error ? 0 : static_cast<std::int64_t>(bytes);
+  std::int64_t sum = 0;
+  for (const std::string& part : PartPaths(path)) {
+    std::error_code error;
+    const auto bytes = fs::file_size(part, error);
+    sum += error ? 0 : static_cast<std::int64_t>(bytes);
+  }
+  return sum;
 }
 
 ServedModel Describe(std::string name, const std::string& path,
                      const std::optional<StoredModel>& stored, bool uses_drafts) {
   std::error_code error;
-  const auto changed = fs::last_write_time(path, error);
+  const std::string first = PartPaths(path).front();
+  const auto changed = fs::last_write_time(first, error);
   ServedModel model{.name = std::move(name),
                     .created = error ? 0 : SecondsOf(changed),
                     .bytes = BytesOf(path),
@@ -64,10 +70,10 @@ ServedModel Describe(std::string name, const std::string& path,
   if (!stored) return model;
   if (uses_drafts) model.draft = stored->draft;
   if (model.draft != path) model.bytes += BytesOf(model.draft);
-  const std::string blob = fs::path(path).filename().string();
+  const std::string blob = fs::path(first).filename().string();
   if (blob.starts_with("sha256-")) {
     model.is_stored = true;
-    model.digest = blob.substr(7);
+    if (first == path) model.digest = blob.substr(7);
   }
   // Go's templates do not run here; the one in the weights does.
   if (stored->chat_template && !IsGoTemplate(*stored->chat_template)) {
@@ -99,7 +105,7 @@ std::int64_t OwnContext(const ServedModel& model) {
 
 Result<ServedModel> Locate(const std::string& given, bool uses_drafts) {
   KVCACHE_ASSIGN_OR_RETURN(FoundModel found, LocateModel(given));
-  std::string name = found.stored ? found.stored->name : fs::path(found.path).stem().string();
+  std::string name = found.stored ? found.stored->name : NameOfFile(found.path);
   return Describe(std::move(name), found.path, found.stored, uses_drafts);
 }
 

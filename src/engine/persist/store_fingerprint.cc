@@ -57,7 +57,7 @@ Result<ObjectId> IdOf(const FileIdentity& identity) {
 // The hash of the hashes of the header and of each tensor.
 Result<StoreHash> HashFile(const GgufFile& file) {
   std::vector<std::byte> sums;
-  Append(sums, store::FastHash(file.header()));
+  for (const GgufPart& part : file.parts()) Append(sums, store::FastHash(part.header()));
   for (const GgufTensor& tensor : file.tensors()) Append(sums, store::FastHash(tensor.bytes));
   return store::StoreHashOf(sums);
 }

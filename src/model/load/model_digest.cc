@@ -11,7 +11,7 @@ std::uint64_t ModelDigest(const GgufFile& file) {
   constexpr std::size_t kSamples = 16;  // of each tensor, evenly spaced, the end among them
   constexpr std::size_t kSample = 256;  // bytes
   Fnv1a digest;
-  digest.Add(file.header());
+  for (const GgufPart& part : file.parts()) digest.Add(part.header());
   for (const GgufTensor& tensor : file.tensors()) {
     const std::size_t size = std::min(kSample, tensor.bytes.size());
     const std::size_t step = (tensor.bytes.size() - size) / kSamples;
