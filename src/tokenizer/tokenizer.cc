@@ -122,9 +122,10 @@ std::string Tokenizer::Describe() const {
 }
 
 Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
-  if (data.model == "gpt2") return BpeTokenizer::Make(data);
+  if (data.model == "gpt2" && !CharacterBpeTokenizer::IsKindOf(data))
+    return BpeTokenizer::Make(data);
   if (data.model == "t5") return UnigramTokenizer::Make(data);
-  if (data.model == "gemma4") return CharacterBpeTokenizer::Make(data);
+  if (data.model == "gpt2" || data.model == "gemma4") return CharacterBpeTokenizer::Make(data);
   if (data.model != "llama") {
     return Unsupported(StrCat(
         "vocabulary kind ", Quoted(data.model, 64),

@@ -88,7 +88,15 @@ std::string Escape(std::string_view text) {
   return escaped;
 }
 
+// Pre-tokenizers that name such vocabularies in files of kind "gpt2". Sarvam's texts keep their spaces.
+constexpr std::string_view kSarvam = "sarvam-moe";
+constexpr std::string_view kGraniteEmbedding = "granite-embed-multi-311m";
+
 }  // namespace
+
+bool CharacterBpeTokenizer::IsKindOf(const TokenizerData& data) {
+  return data.pre == kSarvam || data.pre == kGraniteEmbedding;
+}
 
 Result<std::unique_ptr<Tokenizer>> CharacterBpeTokenizer::Make(const TokenizerData& data) {
   if (data.merges.empty()) {
@@ -97,8 +105,8 @@ Result<std::unique_ptr<Tokenizer>> CharacterBpeTokenizer::Make(const TokenizerDa
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, kDefaults));
   KVCACHE_ASSIGN_OR_RETURN(TextIndex words, CharacterWords(vocabulary));
   KVCACHE_ASSIGN_OR_RETURN(BpeMerges merges, BpeMerges::Make(AllMerges(data), words));
-  return std::unique_ptr<Tokenizer>(
-      new CharacterBpeTokenizer(std::move(vocabulary), std::move(words), std::move(merges)));
+  return std::unique_ptr<Tokenizer>(new CharacterBpeTokenizer(
+      std::move(vocabulary), data.pre != kSarvam, std::move(words), std::move(merges)));
 }
 
 void CharacterBpeTokenizer::EncodePlain(std::string_view text,

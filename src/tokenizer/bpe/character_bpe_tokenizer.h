@@ -1,4 +1,5 @@
-// BPE over characters: GGUF's kind "gemma4".
+// BPE over characters: GGUF's kind "gemma4", and files of kind "gpt2" whose pre-tokenizer has the name of such a
+// vocabulary ("sarvam-moe", "granite-embed-multi-311m").
 //
 // Each space becomes U+2581. The text is cut into runs of line feeds and runs of other characters.
 // A run of line feeds that is a token becomes that token. Any other run is merged, beginning with
@@ -31,6 +32,9 @@ namespace kvcache {
 
 class CharacterBpeTokenizer final : public Tokenizer {
  public:
+  // Returns whether a vocabulary of kind "gpt2" is one of characters.
+  static bool IsKindOf(const TokenizerData& data);
+
   // Errors: kCorrupt: no merges, or too many, and those of Vocabulary::Make. Cost: O(bytes of the
   // vocabulary's texts and merges).
   static Result<std::unique_ptr<Tokenizer>> Make(const TokenizerData& data);
@@ -41,14 +45,19 @@ class CharacterBpeTokenizer final : public Tokenizer {
   void EncodePlain(std::string_view text, std::vector<std::int32_t>* out) const override;
   void AppendText(std::int32_t token, std::string* out) const override;
   bool AddsSpaceAfter(std::int32_t) const override { return false; }
-  bool CleansSpaces() const override { return true; }
+  bool CleansSpaces() const override { return cleans_spaces_; }
 
  private:
-  CharacterBpeTokenizer(Vocabulary vocabulary, TextIndex words, BpeMerges merges)
-      : Tokenizer(std::move(vocabulary)), words_(std::move(words)), merges_(std::move(merges)) {}
+  CharacterBpeTokenizer(Vocabulary vocabulary, bool cleans_spaces, TextIndex words,
+                        BpeMerges merges)
+      : Tokenizer(std::move(vocabulary)),
+        cleans_spaces_(cleans_spaces),
+        words_(std::move(words)),
+        merges_(std::move(merges)) {}
 
   void EncodeRun(std::string_view run, BpeMerge* merge, std::vector<std::int32_t>* out) const;
 
+  bool cleans_spaces_;
   TextIndex words_;  // by token: its bytes; empty if text cannot become it
   BpeMerges merges_;
 };

@@ -20,6 +20,11 @@
 
 namespace kvcache {
 
+struct CodePoints {
+  std::uint32_t first;
+  std::uint32_t last;
+};
+
 // 's 't 'm 'd 're 've 'll
 enum class Contraction : std::uint8_t { kNone, kLowerCase, kAnyCase };
 
@@ -27,6 +32,14 @@ enum class Contraction : std::uint8_t { kNone, kLowerCase, kAnyCase };
 enum class WordLead : std::uint8_t {
   kSpace,  // " ?": a space; for numbers, too
   kAny,    // "[^\r\n\p{L}\p{N}]?": anything but ends of lines, letters and numbers
+};
+
+// Where runs of white space end that no other rule takes.
+enum class Spaces : std::uint8_t {
+  kRuns,      // "\s+(?!\S)|\s+": before the last character if text follows
+  kLines,     // "\s*[\r\n]+", else as kRuns: behind the last end of a line
+  kLineEnds,  // "[\r\n]", else as kRuns: each end of a line that begins a run is a word
+  kPowers,    // as kLines, but runs of 512, 256, …, 4 and 2 or 1 characters instead of all
 };
 
 // Whether an upper-case letter inside a word begins the next word: not; yes, where letters beyond ASCII count as
@@ -45,12 +58,10 @@ struct WordRules {
   std::uint32_t max_digits = 0;  // numbers per word; 0: no limit, and a lead before them
   UnicodeClass others = kMark | kPunctuation | kSymbol | kOther;
   std::string_view tail{};  // ASCII characters that may follow `others`
-  bool lines = false;       // spaces up to the last end of a line are a word: "\s*[\r\n]+"
-};
-
-struct CodePoints {
-  std::uint32_t first;
-  std::uint32_t last;
+  std::uint32_t max_tail = ~std::uint32_t{0};
+  Spaces spaces = Spaces::kRuns;
+  bool phrases = false;  // letters go on behind one space, and marks follow letters (EXAONE MoE)
+  std::span<const CodePoints> apart = {};  // letters whose runs are words of their own, ascending
 };
 
 // Runs of characters that become parts of their own: "[…]{1,max_characters}".
@@ -75,7 +86,7 @@ const char* NextWord(const CutStage& stage, const char* at, const char* end);
 // Applies stage.runs: returns the end of a run, or of the text before the next run.
 const char* NextRun(const CutStage& stage, const char* at, const char* end);
 // DeepSeek V3: ASCII letters after a punctuation mark; letters and marks; punctuation and
-// symbols; spaces.
+// symbols with `tail`; spaces. Takes tail and spaces from stage.words.
 const char* NextDeepSeekPart(const CutStage& stage, const char* at, const char* end);
 // "[0-9][0-9][0-9]".
 const char* NextThreeDigits(const CutStage& stage, const char* at, const char* end);
@@ -83,6 +94,18 @@ const char* NextThreeDigits(const CutStage& stage, const char* at, const char* e
 const char* NextTrailingSpaces(const CutStage& stage, const char* at, const char* end);
 // "[^\n]+|[\n]+".
 const char* NextLine(const CutStage& stage, const char* at, const char* end);
+// In a part of numbers, the first one or two, so that the rest are groups of three.
+const char* NextNumberGroup(const CutStage& stage, const char* at, const char* end);
+// "(?=(\d{3})+(?!\d))" cuts before each three digits of a run, counted from its end. NextTripleRun returns the end of
+// the text before the first of them, NextTriple of each three in what follows.
+const char* NextTripleRun(const CutStage& stage, const char* at, const char* end);
+const char* NextTriple(const CutStage& stage, const char* at, const char* end);
+// " ?[^(\s|.,!?…。，、।۔،)]+": Bloom's words.
+const char* NextUnseparated(const CutStage& stage, const char* at, const char* end);
+// "IMGIMG[A-I]{1,4}Z": Chameleon's image tokens.
+const char* NextImageToken(const CutStage& stage, const char* at, const char* end);
+// "[\t\n]|    |  ".
+const char* NextIndent(const CutStage& stage, const char* at, const char* end);
 
 // Cuts [at, end) by the first stage, each part by the second stage, and so on. Visits the parts of
 // the last stage in order.

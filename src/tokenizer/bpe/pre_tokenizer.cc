@@ -6,6 +6,8 @@
 namespace kvcache {
 namespace {
 
+constexpr std::uint32_t kAll = ~std::uint32_t{0};  // numbers in a word
+
 // "'s|'t|'re|'ve|'m|'ll|'d| ?\p{L}+| ?\p{N}+| ?[^\s\p{L}\p{N}]+|\s+(?!\S)|\s+"
 constexpr WordRules kGpt2Words = {.contraction = Contraction::kLowerCase};
 
@@ -16,7 +18,7 @@ constexpr WordRules kLlama3Words = {.contraction = Contraction::kAnyCase,
                                     .lead = WordLead::kAny,
                                     .max_digits = 3,
                                     .tail = "\r\n",
-                                    .lines = true};
+                                    .spaces = Spaces::kLines};
 
 constexpr WordRules WithMaxDigits(WordRules rules, std::uint32_t max_digits) {
   rules.max_digits = max_digits;
@@ -31,32 +33,66 @@ constexpr WordRules kQwen35Words = {.contraction = Contraction::kAnyCase,
                                     .max_digits = 1,
                                     .others = kPunctuation | kSymbol | kOther,
                                     .tail = "\r\n",
-                                    .lines = true};
+                                    .spaces = Spaces::kLines};
 
 constexpr WordRules kTekkenWords = {.lead = WordLead::kAny,
                                     .word_case = WordCase::kCuts,
                                     .max_digits = 1,
                                     .tail = "\r\n/",
-                                    .lines = true};
+                                    .spaces = Spaces::kLines};
 
 constexpr WordRules kGpt4oWords = {.lead = WordLead::kAny,
                                    .word_case = WordCase::kTrained,
                                    .suffix = Contraction::kAnyCase,
                                    .max_digits = 3,
                                    .tail = "\r\n/",
-                                   .lines = true};
+                                   .spaces = Spaces::kLines};
 
-constexpr WordRules kSeedCoderWords = {
-    .contraction = Contraction::kAnyCase, .lead = WordLead::kAny, .max_digits = 1, .lines = true};
+constexpr WordRules kSeedCoderWords = {.contraction = Contraction::kAnyCase,
+                                       .lead = WordLead::kAny,
+                                       .max_digits = 1,
+                                       .spaces = Spaces::kLines};
 
 constexpr WordRules kUfakzekaWords = {
-    .lead = WordLead::kAny, .max_digits = 1, .tail = "\r\n", .lines = true};
+    .lead = WordLead::kAny, .max_digits = 1, .tail = "\r\n", .spaces = Spaces::kLines};
 
 constexpr WordRules kMiniCpmWords = {.contraction = Contraction::kAnyCase,
                                      .lead = WordLead::kAny,
-                                     .max_digits = ~std::uint32_t{0},
+                                     .max_digits = kAll,
                                      .tail = "\r\n",
-                                     .lines = true};
+                                     .spaces = Spaces::kLines};
+
+// EXAONE MoE: "(?i:'s|…)|[^\r\n\p{L}\p{N}]?(?:\p{L}\p{M}*(?: \p{L}\p{M}*)*)+|\p{N}| ?[^\s\p{L}\p{N}]+[\r\n/]?|…"
+constexpr WordRules kExaoneMoeWords = {.contraction = Contraction::kAnyCase,
+                                       .lead = WordLead::kAny,
+                                       .max_digits = 1,
+                                       .tail = "\r\n/",
+                                       .max_tail = 1,
+                                       .spaces = Spaces::kLines,
+                                       .phrases = true};
+
+// The script Han in Unicode 17.
+constexpr CodePoints kHan[] = {{0x2E80, 0x2E99},   {0x2E9B, 0x2EF3},   {0x2F00, 0x2FD5},
+                               {0x3005, 0x3005},   {0x3007, 0x3007},   {0x3021, 0x3029},
+                               {0x3038, 0x303B},   {0x3400, 0x4DBF},   {0x4E00, 0x9FFF},
+                               {0xF900, 0xFA6D},   {0xFA70, 0xFAD9},   {0x16FE2, 0x16FE3},
+                               {0x16FF0, 0x16FF6}, {0x20000, 0x2A6DF}, {0x2A700, 0x2B81D},
+                               {0x2B820, 0x2CEAD}, {0x2CEB0, 0x2EBE0}, {0x2EBF0, 0x2EE5D},
+                               {0x2F800, 0x2FA1D}, {0x30000, 0x3134A}, {0x31350, 0x33479}};
+
+// Kimi K2: "[\p{Han}]+|" and GPT-4o's expression for other letters, with "[\r\n]*" behind signs.
+constexpr WordRules kKimiWords = {.lead = WordLead::kAny,
+                                  .word_case = WordCase::kTrained,
+                                  .suffix = Contraction::kAnyCase,
+                                  .max_digits = 3,
+                                  .tail = "\r\n",
+                                  .spaces = Spaces::kLines,
+                                  .apart = kHan};
+
+constexpr WordRules WithSpaces(WordRules rules, Spaces spaces) {
+  rules.spaces = spaces;
+  return rules;
+}
 
 constexpr CutStage Words(const WordRules& rules) {
   return {.next = NextWord, .words = rules};
@@ -70,9 +106,25 @@ constexpr CutStage Numbers(std::uint32_t max_digits) {
   return Runs({.classes = kNumber, .max_characters = max_digits});
 }
 
+constexpr CutStage DeepSeekParts(std::string_view tail, Spaces spaces) {
+  return {.next = NextDeepSeekPart, .words = {.tail = tail, .spaces = spaces}};
+}
+
 // East Asian characters: Hiragana, Katakana and Han in DeepSeek V3; wider ranges in DeepSeek Coder.
 constexpr CodePoints kDeepSeek3Asia[] = {{0x3040, 0x30FF}, {0x4E00, 0x9FA5}};
 constexpr CodePoints kDeepSeekCoderAsia[] = {{0x0800, 0x9FA5}, {0xAC00, 0xD7FF}};
+
+constexpr CodePoints kAfmoeAsia[] = {
+    {0x0E40, 0x0EFF}, {0x1000, 0x109F}, {0x1100, 0x11FF}, {0x1780, 0x17FF}, {0x2F00, 0x2FDF},
+    {0x3040, 0x30FF}, {0x3400, 0x4DBF}, {0x4E00, 0x9FFF}, {0xA9E0, 0xA9FF}, {0xAA60, 0xAA7F},
+    {0xAC00, 0xD7AF}, {0xF900, 0xFAFF}, {0xFF65, 0xFF9F}};
+
+// Youtu: Hangul; signs of East Asian texts; Bopomofo. (Han and Kana are DeepSeek V3's.)
+constexpr CodePoints kYoutuHangul[] = {{0x3131, 0x318E}, {0xAC00, 0xD7A3}};
+constexpr CodePoints kYoutuSigns[] = {{0x2014, 0x2014}, {0x2018, 0x2019}, {0x201C, 0x201D},
+                                      {0x2026, 0x2026}, {0x3001, 0x303F}, {0xFE30, 0xFE4F},
+                                      {0xFF01, 0xFF01}, {0xFF0C, 0xFF0C}, {0xFF1A, 0xFF1B}};
+constexpr CodePoints kYoutuBopomofo[] = {{0x3105, 0x312F}};
 
 // DeepSeek LLM: cased letters beyond ASCII; full-width punctuation, quotes and Chinese full stops.
 constexpr CodePoints kDeepSeekLlmLetters[] = {
@@ -113,19 +165,46 @@ constexpr CutStage kQwen2[] = {Words(WithMaxDigits(kLlama3Words, 1))};
 constexpr CutStage kQwen35[] = {Words(kQwen35Words)};
 constexpr CutStage kTekken[] = {Words(kTekkenWords)};
 constexpr CutStage kGpt4o[] = {Words(kGpt4oWords)};
+constexpr CutStage kKimi[] = {Words(kKimiWords)};
+constexpr CutStage kTinyAya[] = {
+    Numbers(kAll), {.next = NextNumberGroup}, Numbers(3), Words(kGpt4oWords)};
+constexpr CutStage kYoutu[] = {Runs({.ranges = kYoutuHangul}), Runs({.ranges = kYoutuSigns}),
+                               Runs({.ranges = kYoutuBopomofo}), Runs({.ranges = kDeepSeek3Asia}),
+                               Words(WithMaxDigits(kGpt4oWords, 1))};
+constexpr CutStage kExaoneMoe[] = {Words(kExaoneMoeWords)};
+constexpr CutStage kJais2[] = {Words(WithSpaces(kLlama3Words, Spaces::kPowers))};
+// Bloom, and models for Finnish and the languages of the North.
+constexpr CutStage kBloom[] = {{.next = NextUnseparated}};
+constexpr CutStage kViking[] = {{.next = NextUnseparated}, Numbers(1)};
+constexpr CutStage kSuperBpe[] = {Numbers(kAll), {.next = NextTripleRun}, {.next = NextTriple}};
+// The published expression for "<sentinel:…>" changes nothing: later stages cut such a text further.
+constexpr CutStage kChameleon[] = {
+    {.next = NextImageToken},
+    {.next = NextIndent},
+    Numbers(1),
+    Runs({.classes = kPunctuation, .ascii = "$+<=>^`|~", .max_characters = 1}),
+    Words(kGpt2Words)};
 constexpr CutStage kSeedCoder[] = {Words(kSeedCoderWords)};
 constexpr CutStage kUfakzeka[] = {Words(kUfakzekaWords)};
 constexpr CutStage kMiniCpm5[] = {Numbers(3), Words(kMiniCpmWords)};
 constexpr CutStage kLaguna[] = {{.next = NextLine}, Words(WithMaxDigits(kLlama3Words, 1))};
-constexpr CutStage kDeepSeek3[] = {
-    Numbers(3), Runs({.ranges = kDeepSeek3Asia}), {.next = NextDeepSeekPart}};
+constexpr CutStage kDeepSeek3[] = {Numbers(3), Runs({.ranges = kDeepSeek3Asia}),
+                                   DeepSeekParts("\r\n", Spaces::kLines)};
+constexpr CutStage kSpark[] = {Numbers(3), Runs({.ranges = kDeepSeek3Asia}),
+                               DeepSeekParts("", Spaces::kLineEnds), Numbers(1)};
+// Arcee: numbers in groups of three from their end; runs of scripts without spaces.
+constexpr CutStage kAfmoe[] = {Numbers(kAll),
+                               {.next = NextNumberGroup},
+                               Numbers(3),
+                               Runs({.ranges = kAfmoeAsia}),
+                               DeepSeekParts("\r\n", Spaces::kLines)};
 constexpr CutStage kDeepSeekLlm[] = {
     Runs({.ascii = "\r\n", .max_characters = 1}),
     Runs({.ascii = kAsciiLetters, .ranges = kDeepSeekLlmLetters, .takes_space = true}),
     Runs({.ascii = kDeepSeekLlmAscii, .ranges = kDeepSeekLlmSigns, .takes_space = true}),
     {.next = NextTrailingSpaces},
     Runs({.ranges = kDeepSeekCoderAsia}),
-    Numbers(~std::uint32_t{0})};
+    Numbers(kAll)};
 constexpr CutStage kDeepSeekCoder[] = {Runs({.ascii = "\r\n", .max_characters = 1}),
                                        Runs({.classes = kLetter, .takes_space = true}),
                                        Runs({.classes = kPunctuation, .takes_space = true}),
@@ -135,7 +214,7 @@ constexpr CutStage kFalcon[] = {Runs({.classes = kPunctuation, .ascii = "$+<=>^~
                                 {.next = NextThreeDigits}};
 constexpr CutStage kDefault[] = {Runs({.classes = kPunctuation, .ascii = "$+<=>^~|"}),
                                  Words(kGpt2Words),
-                                 Numbers(~std::uint32_t{0}),
+                                 Numbers(kAll),
                                  {.next = NextThreeDigits}};
 
 constexpr PreTokenizer IgnoringMerges(std::string_view name, std::span<const CutStage> stages) {
@@ -162,6 +241,8 @@ constexpr PreTokenizer kKnown[] = {
     IgnoringMerges("falcon-h1", kLlama3),
     IgnoringMerges("lfm2", kLlama3),
     IgnoringMerges("midm-2.0", kLlama3),
+    IgnoringMerges("jina-v5-nano", kLlama3),
+    {"jais-2", kJais2},
     {"dbrx", kLlama3},
     {"smaug-bpe", kLlama3},
     {"chatglm-bpe", kLlama3},
@@ -173,6 +254,11 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("kanana2", kGpt4o),
     WithoutCleaning("talkie", kGpt4o),
     WithoutCleaning("minimax-m2", kGpt4o),
+    {"granite-embed-multi-97m", kGpt4o, true, false, false},
+    WithoutCleaning("tiny_aya", kTinyAya),
+    WithoutCleaning("cohere2moe", kTinyAya),
+    {"youtu", kYoutu, true, false, false},
+    WithoutCleaning("kimi-k2", kKimi),
     {"tekken", kTekken, true, true, false},
     // Qwen 2's expression, and variants of it. Files of Qwen 2, 2.5 and 3 name it "qwen2".
     Composing("qwen2", kQwen2),
@@ -196,11 +282,20 @@ constexpr PreTokenizer kKnown[] = {
     WithoutCleaning("hunyuan-dense", kDeepSeek3),
     WithoutCleaning("joyai-llm", kDeepSeek3),
     WithoutCleaning("hy_v4", kDeepSeek3),
+    WithoutCleaning("spark2_5", kSpark),
+    WithoutCleaning("afmoe", kAfmoe),
     WithoutCleaning("deepseek-coder", kDeepSeekCoder),
     WithoutCleaning("deepseek-llm", kDeepSeekLlm),
     // GPT-2's expression, also with single digits.
     {"gpt-2", kGpt2},
     {"phi-2", kGpt2},
+    {"jina-es", kGpt2},
+    {"jina-de", kGpt2},
+    {"jina-v1-en", kGpt2},
+    {"jina-v2-es", kGpt2},
+    {"jina-v2-de", kGpt2},
+    {"jina-v2-code", kGpt2},
+    {"roberta-bpe", kGpt2},
     {"mpt", kGpt2},
     {"olmo", kGpt2},
     {"jais", kGpt2},
@@ -220,6 +315,14 @@ constexpr PreTokenizer kKnown[] = {
     {"minerva-7b", kStarCoder},
     {"mellum2", kStarCoder},
     {"falcon", kFalcon},
+    // Others.
+    {"exaone-moe", kExaoneMoe},
+    {"bloom", kBloom},
+    {"gpt3-finnish", kBloom},
+    WithoutCleaning("poro-chat", kBloom),
+    WithoutCleaning("viking", kViking),
+    WithoutCleaning("superbpe", kSuperBpe),
+    {"chameleon", kChameleon, false, true, false},
 };
 
 }  // namespace

@@ -130,6 +130,54 @@ TEST(PreTokenizerTest, CutsRunsOutOfTheText) {
   });
 }
 
+TEST(PreTokenizerTest, CutsNumbersFromTheirEnd) {
+  ExpectCuts({
+      {"afmoe", "x 1234567", {"x", " ", "1", "234", "567"}},
+      {"afmoe", "123456", {"123", "456"}},
+      {"afmoe", "  12,1٣4५", {"  ", "12", ",", "1", "٣4५"}},
+      {"tiny_aya", "    12345", {"    ", "12", "345"}},
+      {"superbpe", "a, b 1234567x 12", {"a, b ", "1", "234", "567", "x ", "12"}},
+      {"superbpe", "100²12345", {"100²12", "345"}},
+      {"superbpe", "1234²", {"1", "234²"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsHanFromOtherLetters) {
+  ExpectCuts({
+      {"kimi-k2", "ab中文Cd  中々x", {"ab", "中文", "Cd", " ", " ", "中々", "x"}},
+      {"kimi-k2", "camelCase 1234//\n", {"camel", "Case", " ", "123", "4", "//\n"}},
+      {"youtu", "ab中文。。한글 ㄅ12", {"ab", "中文", "。。", "한글", " ", "ㄅ", "1", "2"}},
+      {"afmoe", "ພາສາab", {"ພາສາ", "ab"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsPhrases) {
+  ExpectCuts({
+      {"exaone-moe", "to be  or not! e\u0301 a", {"to be", " ", " or not", "!", " e\u0301 a"}},
+      {"exaone-moe", "a.\n\nb!/x", {"a", ".\n", "\n", "b", "!/", "x"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsSpacesToPowers) {
+  ExpectCuts({
+      {"jais-2", "a       b", {"a", "    ", "  ", " b"}},
+      {"jais-2", "a       ", {"a", "    ", "  ", " "}},
+      {"jais-2", "a \n  b", {"a", " \n", " ", " b"}},
+      {"spark2_5", "a.\n\n \nb", {"a", ".", "\n", "\n", " ", "\n", "b"}},
+      {"chameleon", "a\t\n       b", {"a", "\t", "\n", "    ", "  ", " b"}},
+  });
+}
+
+TEST(PreTokenizerTest, CutsAtSeparators) {
+  ExpectCuts({
+      {"bloom", "Hello,  world。x)", {"Hello", ", ", " world", "。", "x", ")"}},
+      {"viking", "a12 b", {"a", "1", "2", " b"}},
+      {"chameleon", "<sentinel:12>", {"<", "sentinel", ":", "1", "2", ">"}},
+      {"chameleon", "aIMGIMGABCZ", {"a", "IMGIMGABCZ"}},
+      {"chameleon", "IMGIMGABCDEZ", {"IMGIMGABCDEZ"}},
+  });
+}
+
 TEST(PreTokenizerTest, FindsNamesOrListsThemInTheError) {
   EXPECT_EQ((*FindPreTokenizer(""))->name, "default");
   std::set<std::string_view> names;

@@ -17,11 +17,17 @@ using spm_vocabulary::InventedText;
 constexpr int kTokens = 1500;
 constexpr std::size_t kTextBytes = 100000;
 
-// One pre-tokenizer for each way of splitting text.
+// One pre-tokenizer for each usual way of splitting text.
 constexpr std::string_view kTrained[] = {
     "default", "llama-bpe",   "minicpm5",       "gpt-4o",       "tekken", "qwen2",
     "qwen35",  "laguna",      "ufakzeka",       "seed-coder",   "gpt-2",  "smollm",
     "falcon",  "deepseek-v3", "deepseek-coder", "deepseek-llm",
+};
+
+// Those of single families: an untrained vocabulary shows their cuts.
+constexpr std::string_view kRare[] = {
+    "spark2_5", "afmoe", "youtu",  "tiny_aya", "kimi-k2",   "exaone-moe",
+    "jais-2",   "bloom", "viking", "superbpe", "chameleon",
 };
 
 bool Holds(const TokenizerData& data, const std::string& text) {
@@ -131,8 +137,11 @@ std::vector<OracleVocabulary> BpeVocabularies() {
   for (const PreTokenizer& known : PreTokenizers()) {
     uncut.pre = known.name;
     const bool first = std::ranges::find(kTrained, known.name) != std::end(kTrained);
+    const bool rare = std::ranges::find(kRare, known.name) != std::end(kRare);
     all.push_back({"uncut-" + uncut.pre, uncut,
-                   first ? StringShare{.every = 2, .first = 1} : StringShare{.every = 50}});
+                   first  ? StringShare{.every = 2, .first = 1}
+                   : rare ? StringShare{.every = 3}
+                          : StringShare{.every = 50}});
   }
   return all;
 }

@@ -36,9 +36,11 @@ std::vector<std::string> MergesOf(const TokenizerData& data) {
   return merges;
 }
 
-TokenizerData Trained() {
+// Returns a vocabulary of characters. Kind "gpt2" has such vocabularies too, under the names of their pre-tokenizers.
+TokenizerData Trained(std::string_view kind, std::string_view pre) {
   TokenizerData data = BuildSpmVocabulary(InventedText(11).Text(600000, 30), 5000);
-  data.model = "gemma4";
+  data.model = kind;
+  data.pre = pre;
   for (const char* text : {"\n", "\n\n", "\n\n\n", "▁▁", "▁▁▁▁"}) {
     if (std::ranges::find(data.tokens, text) == data.tokens.end()) {
       AddToken(text, TokenKind::kNormal, -3000, &data);
@@ -48,13 +50,19 @@ TokenizerData Trained() {
   for (const char* text : {"<|turn>", "<turn|>"}) AddToken(text, TokenKind::kControl, 0, &data);
   for (const char* text : {"<|channel>", "abc"}) AddToken(text, TokenKind::kUserDefined, 0, &data);
   data.add_space_prefix = false;
+  if (kind == "gpt2") {  // llama.cpp takes token 11 for an id that the file lacks
+    data.bos = 1;
+    data.eos = 2;
+  }
   return data;
 }
 
 }  // namespace
 
 std::vector<OracleVocabulary> GemmaVocabularies() {
-  return {{"gemma4", Trained(), {}}};
+  return {{"gemma4", Trained("gemma4", ""), {}},
+          {"sarvam-moe", Trained("gpt2", "sarvam-moe"), {.every = 8}},
+          {"granite-embed-multi-311m", Trained("gpt2", "granite-embed-multi-311m"), {.every = 8}}};
 }
 
 }  // namespace kvcache

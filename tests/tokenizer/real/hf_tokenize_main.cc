@@ -52,7 +52,7 @@ Status Run(const char* path) {
   std::ifstream file(path);
   const json tokenizer = json::parse(file);
   KVCACHE_ASSIGN_OR_RETURN(const HfTokenizer imported,
-                           ConvertHfTokenizer(tokenizer, Rows(tokenizer), HfFallbackKind::kMerges));
+                           ConvertHfTokenizer(tokenizer, Rows(tokenizer), HfFallbackKind::kScores));
   KVCACHE_ASSIGN_OR_RETURN(const auto encoder, MakeTokenizer(imported.data));
   std::string line;
   while (std::getline(std::cin, line)) {
