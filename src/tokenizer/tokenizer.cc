@@ -9,6 +9,7 @@
 #include "tokenizer/clean_spaces.h"
 #include "tokenizer/spm/spm_tokenizer.h"
 #include "tokenizer/unigram/unigram_tokenizer.h"
+#include "tokenizer/wordpiece/wordpiece_tokenizer.h"
 
 namespace kvcache {
 namespace {
@@ -51,7 +52,7 @@ Result<std::vector<std::int32_t>> Tokenizer::Encode(std::string_view text,
       EncodePlain(text.substr(piece.begin, piece.end - piece.begin), &tokens);
     }
   }
-  if (ShouldAdd(options.add_eos, vocabulary_.add_eos())) add(eos());
+  if (ShouldAdd(options.add_eos, vocabulary_.add_eos())) add(end());
   return tokens;
 }
 
@@ -125,12 +126,13 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const TokenizerData& data) {
   if (data.model == "gpt2" && !CharacterBpeTokenizer::IsKindOf(data))
     return BpeTokenizer::Make(data);
   if (data.model == "t5") return UnigramTokenizer::Make(data);
+  if (data.model == "bert") return WordPieceTokenizer::Make(data);
   if (data.model == "gpt2" || data.model == "gemma4") return CharacterBpeTokenizer::Make(data);
   if (data.model != "llama") {
     return Unsupported(StrCat(
         "vocabulary kind ", Quoted(data.model, 64),
         " is not supported; supported: 'llama' (SentencePiece BPE), 'gpt2' (byte-level BPE), 't5' "
-        "(unigram), 'gemma4' (character BPE)"));
+        "(unigram), 'gemma4' (character BPE), 'bert' (WordPiece)"));
   }
   KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data));
   return std::unique_ptr<Tokenizer>(std::make_unique<SpmTokenizer>(std::move(vocabulary)));

@@ -162,6 +162,9 @@ class Tokenizer {
   // in front of the first text). Decode removes it.
   virtual bool AddsSpaceAfter(std::int32_t token) const = 0;
 
+  // Returns the token that Encode puts behind a text.
+  virtual std::int32_t end() const { return eos(); }
+
   // Returns whether SpaceCleaning::kPerFile removes spaces.
   virtual bool CleansSpaces() const { return false; }
 

@@ -87,6 +87,8 @@ Status ReadFlags(const GgufFile& file, TokenizerData* data) {
   KVCACHE_RETURN_IF_ERROR(read("add_eos_token", &data->add_eos));
   KVCACHE_RETURN_IF_ERROR(read("add_space_prefix", &data->add_space_prefix));
   KVCACHE_RETURN_IF_ERROR(read("remove_extra_whitespaces", &data->remove_extra_spaces));
+  KVCACHE_RETURN_IF_ERROR(read("normalizer.strip_accents", &data->strip_accents));
+  KVCACHE_RETURN_IF_ERROR(read("normalizer.lowercase", &data->lowercase));
   if (file.Find(kComposeKey) != nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(data->compose, file.GetBool(kComposeKey));
   }
@@ -123,7 +125,7 @@ Result<std::unique_ptr<Tokenizer>> MakeTokenizer(const GgufFile& file) {
     KVCACHE_RETURN_IF_ERROR(ReadMerges(file, &data));
   }
   if (data.model == "t5") KVCACHE_RETURN_IF_ERROR(ReadCharsmap(file, &data));
-  const auto& kinds = {"llama", "gpt2", "t5", "gemma4"};
+  const auto& kinds = {"llama", "gpt2", "t5", "gemma4", "bert"};
   if (std::ranges::find(kinds, data.model) != std::end(kinds)) {
     KVCACHE_RETURN_IF_ERROR(ReadTokens(file, &data));
     KVCACHE_RETURN_IF_ERROR(ReadScores(file, &data));

@@ -127,8 +127,8 @@ TEST(TokenizerGgufTest, ErrorsNameTheKey) {
       {[](GgufHeader*) {}, StatusCode::kNotFound, "tokenizer.ggml.model"},
       {[](GgufHeader* h) { h->SetString("tokenizer.ggml.model", "llama"); }, StatusCode::kNotFound,
        "tokenizer.ggml.tokens"},
-      {[](GgufHeader* h) { h->SetString("tokenizer.ggml.model", "bert"); },
-       StatusCode::kUnsupported, "'bert'"},
+      {[](GgufHeader* h) { h->SetString("tokenizer.ggml.model", "rwkv"); },
+       StatusCode::kUnsupported, "'rwkv'"},
       {[](GgufHeader* h) { SetTokens(h, "gpt2"); }, StatusCode::kNotFound, "tokenizer.ggml.merges"},
       {[](GgufHeader* h) {
          SetTokens(h, "gpt2");

@@ -27,14 +27,14 @@ std::unique_ptr<Tokenizer> MakeOrDie(const TokenizerData& data) {
 
 TEST(TokenizerTest, ErrorNamesAnUnknownKind) {
   TokenizerData data = Small();
-  data.model = "bert";
+  data.model = "rwkv";
   const auto tokenizer = MakeTokenizer(data);
   ASSERT_FALSE(tokenizer.ok());
   EXPECT_EQ(tokenizer.status().code(), StatusCode::kUnsupported);
   EXPECT_EQ(
       tokenizer.status().message(),
-      "vocabulary kind 'bert' is not supported; supported: 'llama' (SentencePiece BPE), 'gpt2' "
-      "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE)");
+      "vocabulary kind 'rwkv' is not supported; supported: 'llama' (SentencePiece BPE), 'gpt2' "
+      "(byte-level BPE), 't5' (unigram), 'gemma4' (character BPE), 'bert' (WordPiece)");
 }
 
 TEST(TokenizerTest, AddsBosAndEosPerFileOrOption) {

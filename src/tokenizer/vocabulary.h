@@ -76,6 +76,7 @@ struct TokenizerData {
   std::optional<std::int64_t> fim_padding, fim_repository, fim_separator;
   std::optional<bool> add_bos, add_eos, add_space_prefix, remove_extra_spaces;
   std::optional<bool> compose;  // of kind "gpt2": whether texts become NFC (unicode_compose.h)
+  std::optional<bool> strip_accents, lowercase;  // of kind "bert"
 
   // Ids of special tokens that strip the white space before or after them.
   std::vector<std::int64_t> strip_before, strip_after;

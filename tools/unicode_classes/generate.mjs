@@ -3,6 +3,7 @@
 //
 //   unicode_class_data.cc     the class of each code point
 //   unicode_compose_data.cc   canonical decompositions and the order of combining marks
+//   unicode_fold_data.cc      lower-case letters, and the marks that take no space
 //
 //   node tools/unicode_classes/generate.mjs src/tokenizer/unicode
 import { writeFileSync } from "node:fs";
@@ -147,6 +148,57 @@ std::span<const MarkOrder> MarkOrders() {
 `;
 }
 
+// ---- Folding
+
+// Returns runs of characters whose lower-case letters are as far away: [first, last, step, distance].
+function lowerCase() {
+  const runs = [];
+  for (let c = 0; c < CODE_POINTS; ++c) {
+    if (isSurrogate(c)) continue;
+    const lower = [...String.fromCodePoint(c).toLowerCase()];
+    if (lower.length !== 1 || lower[0].codePointAt(0) === c) continue;
+    const distance = lower[0].codePointAt(0) - c;
+    const run = runs.at(-1);
+    const step = run ? c - run[1] : 0;
+    if (run && run[3] === distance && step <= 2 && (run[0] === run[1] || run[2] === step)) [run[1], run[2]] = [c, step];
+    else runs.push([c, c, 1, distance]);
+  }
+  return runs;
+}
+
+function nonspacingMarks() {
+  const ranges = [];
+  for (let c = 0; c < CODE_POINTS; ++c) {
+    if (isSurrogate(c) || !/\p{Mn}/u.test(String.fromCodePoint(c))) continue;
+    if (ranges.at(-1)?.[1] === c - 1) ranges.at(-1)[1] = c;
+    else ranges.push([c, c]);
+  }
+  return ranges;
+}
+
+function fold() {
+  return `${head("unicode_fold")}// clang-format off
+constexpr LowerCaseRun kLowerCase[] = {
+${table(lowerCase().map(([first, last, step, distance]) => `{${hex(first)}, ${hex(last)}, ${step}, ${distance}},`), 5)}};
+
+constexpr MarkRange kNonspacingMarks[] = {
+${table(nonspacingMarks().map(([first, last]) => `{${hex(first)}, ${hex(last)}},`), 6)}};
+// clang-format on
+
+}  // namespace
+
+std::span<const LowerCaseRun> LowerCaseRuns() {
+  return kLowerCase;
+}
+std::span<const MarkRange> NonspacingMarks() {
+  return kNonspacingMarks;
+}
+
+}  // namespace kvcache
+`;
+}
+
 const folder = process.argv[2];
 writeFileSync(`${folder}/unicode_class_data.cc`, classes());
 writeFileSync(`${folder}/unicode_compose_data.cc`, compose());
+writeFileSync(`${folder}/unicode_fold_data.cc`, fold());

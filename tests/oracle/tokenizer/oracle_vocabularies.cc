@@ -146,6 +146,8 @@ Status WriteVocabulary(const TokenizerData& data, const std::string& path) {
   set_flag("add_bos_token", data.add_bos);
   set_flag("add_space_prefix", data.add_space_prefix);
   set_flag("remove_extra_whitespaces", data.remove_extra_spaces);
+  set_flag("normalizer.strip_accents", data.strip_accents);
+  set_flag("normalizer.lowercase", data.lowercase);
   if (data.compose) header.SetBool(kComposeKey, *data.compose);
   KVCACHE_ASSIGN_OR_RETURN(auto writer, GgufWriter::Create(path, std::move(header)));
   return writer->Finish();

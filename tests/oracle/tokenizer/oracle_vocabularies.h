@@ -48,6 +48,11 @@ std::vector<OracleVocabulary> UnigramVocabularies();
 //   gemma4     5,000 tokens, and a merge for every way to split one into two
 std::vector<OracleVocabulary> GemmaVocabularies();
 
+// Kind "bert":
+//   wordpiece        tokens in lower case; folds case and accents
+//   wordpiece-cased  folds neither
+std::vector<OracleVocabulary> WordPieceVocabularies();
+
 // Writes a GGUF file with the vocabulary and no tensors.
 Status WriteVocabulary(const TokenizerData& data, const std::string& path);
 
