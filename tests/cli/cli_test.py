@@ -251,8 +251,7 @@ class Run(CliTest):
             return subprocess.run([program.KVCACHE, *args], stdin=subprocess.DEVNULL, capture_output=True,
                                   text=True, timeout=120, preexec_fn=limit)
 
-        if limited("run", self.model, "-p", "one", "-n", "1").returncode != 0:
-            self.skipTest("this build needs more address space (a sanitizer)")
+        self.require_address_space(1 << 30)
         done = limited("run", self.model, "-p", "one", "-n", "1", "--threads", "1024")
         self.assertEqual(done.returncode, 1, done.stderr)
         self.assertRegex(done.stderr, "^kvcache run: the system allows [0-9]+ of 1024 "

@@ -104,8 +104,9 @@ class OneTruth(CliTest):
 
     def test_memory_that_is_not_there(self):
         """Whatever does not fit is one line, too."""
-        def limit():
-            resource.setrlimit(resource.RLIMIT_AS, (600 << 20, 600 << 20))
+        space = 600 << 20
+        self.require_address_space(space)
+        limit = program.limited_to(resource.RLIMIT_AS, space)
         for args in (["run", self.model, "-p", "x", "--ctx", "200000000"],
                      ["eval", self.model, "--tokens", "1,2", "--ctx", "200000000"]):
             done = subprocess.run([program.KVCACHE, *args], preexec_fn=limit, capture_output=True,

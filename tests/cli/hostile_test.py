@@ -212,11 +212,11 @@ class OutputFiles(CliTest):
     def test_two_runs_to_one_output(self):
         out = self.dir / "both.npy"
         runs = [self.start_long_eval(out) for _ in range(2)]
-        errors = [process.communicate(timeout=120)[1] for process in runs]
+        errors = [process.communicate(timeout=600)[1] for process in runs]
         self.assertEqual([process.returncode for process in runs], [0, 0], errors)
         both = out.read_bytes()
         one = self.start_long_eval(out)
-        one.communicate(timeout=120)
+        one.communicate(timeout=600)
         self.assertEqual(out.read_bytes(), both)
 
 
@@ -262,7 +262,7 @@ class Inputs(CliTest):
             self.assertEqual(process.returncode, 1, err)
             for word in words:
                 self.assertIn(word, err)
-            if "zeros" not in str(stdin):
+            if "zeros" not in str(stdin) and program.starts_within(1 << 40):  # a sanitizer takes memory of its own
                 self.assertLess(usage.ru_maxrss, 250_000)  # KiB
 
     def test_a_model_cut_short_while_it_runs(self):

@@ -3,6 +3,7 @@
 import json
 import os
 import pathlib
+import resource
 import subprocess
 import sys
 import tempfile
@@ -27,6 +28,16 @@ def has_server():
     return "without the server" not in run("serve", "/nonexistent.gguf")[2]
 
 
+def limited_to(name, value):
+    """Returns what a new process calls to limit itself."""
+    return lambda: resource.setrlimit(name, (value, value))
+
+
+def starts_within(address_space):
+    """Returns whether the program starts with so many bytes of address space. A sanitized one needs terabytes."""
+    return run("--version", before=limited_to(resource.RLIMIT_AS, address_space))[0] == 0
+
+
 def wait_until(holds, seconds=60):
     """Returns what `holds` returns once that is true."""
     end = time.monotonic() + seconds
@@ -48,6 +59,10 @@ class CliTest(unittest.TestCase):
     @classmethod
     def tearDownClass(cls):
         cls.folder.cleanup()
+
+    def require_address_space(self, size):
+        if not starts_within(size):
+            self.skipTest("this build needs more address space (a sanitizer)")
 
     @classmethod
     def make(cls, name, *flags):

@@ -102,16 +102,13 @@ class Collected(Company):
             self.assertFalse((self.store / "objects.mdb.new").exists())
 
 
-def limited_to(name, value):
-    return lambda: resource.setrlimit(name, (value, value))
-
-
 class Limits(StoreTest):
     def test_little_address_space(self):
+        self.require_address_space(2 << 30)
         cold, _ = self.answer(store="none")
         for gib in (4, 2):
             shutil.rmtree(self.store, ignore_errors=True)
-            limit = limited_to(resource.RLIMIT_AS, gib << 30)
+            limit = program.limited_to(resource.RLIMIT_AS, gib << 30)
             answer, err = self.answer(before=limit)
             self.assertEqual((err, answer["tokens"]), ("", cold["tokens"]))
             warm, err = self.answer(before=limit)
