@@ -55,7 +55,8 @@ std::vector<Case> Cases() {
   std::vector<Case> cases;
   for (const DType type :
        {DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-        DType::kQ5_1, DType::kMXFP4, DType::kQ8_0, DType::kF16, DType::kBF16, DType::kF32}) {
+        DType::kQ5_1, DType::kMXFP4, DType::kQ2_K, DType::kQ3_K, DType::kIQ4_NL, DType::kIQ4_XS,
+        DType::kQ8_0, DType::kF16, DType::kBF16, DType::kF32}) {
     for (const auto& [inputs, outputs] : std::vector<std::pair<std::int64_t, std::int64_t>>{
              {2048, 2048}, {2048, 512}, {2048, 8192}, {8192, 2048}, {2048, 128 << 10}}) {
       const bool vocabulary = outputs > 8192;

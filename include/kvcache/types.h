@@ -38,6 +38,20 @@ enum class DType : std::uint8_t {
   kMXFP4,
   kI8,
   kI32,
+  kQ2_K,
+  kQ3_K,
+  kIQ4_NL,
+  kIQ4_XS,
+  kIQ3_S,
+  kIQ3_XXS,
+  kIQ2_S,
+  kIQ2_XS,
+  kIQ2_XXS,
+  kIQ1_S,
+  kIQ1_M,
+  kTQ1_0,
+  kTQ2_0,
+  kNVFP4,
 };
 
 struct DTypeInfo {
@@ -65,6 +79,21 @@ constexpr DTypeInfo InfoOf(DType type) {
     case DType::kMXFP4: return {"mxfp4", 32, 17};
     case DType::kI8: return {"i8", 1, 1};
     case DType::kI32: return {"i32", 1, 4};
+    // Codes of 2 to 4 bits, or indices of codebooks; src/tensor/coded_block.h.
+    case DType::kQ2_K: return {"q2_k", 256, 84};
+    case DType::kQ3_K: return {"q3_k", 256, 110};
+    case DType::kIQ4_NL: return {"iq4_nl", 32, 18};
+    case DType::kIQ4_XS: return {"iq4_xs", 256, 136};
+    case DType::kIQ3_S: return {"iq3_s", 256, 110};
+    case DType::kIQ3_XXS: return {"iq3_xxs", 256, 98};
+    case DType::kIQ2_S: return {"iq2_s", 256, 82};
+    case DType::kIQ2_XS: return {"iq2_xs", 256, 74};
+    case DType::kIQ2_XXS: return {"iq2_xxs", 256, 66};
+    case DType::kIQ1_S: return {"iq1_s", 256, 50};
+    case DType::kIQ1_M: return {"iq1_m", 256, 56};
+    case DType::kTQ1_0: return {"tq1_0", 256, 54};
+    case DType::kTQ2_0: return {"tq2_0", 256, 66};
+    case DType::kNVFP4: return {"nvfp4", 64, 36};
   }
   return {"unknown", 1, 0};
 }

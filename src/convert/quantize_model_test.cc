@@ -58,13 +58,14 @@ void ExpectEqualsMade(const std::string& type, const Sizes& sizes) {
 }
 
 TEST(QuantizeModelTest, EqualsAModelMadeInThatType) {
-  for (const char* name : {"q8_0", "q4_0", "f16", "bf16"}) ExpectEqualsMade(name, {});
+  for (const char* name : {"q8_0", "q4_0", "f16", "bf16", "iq4_nl", "mxfp4"})
+    ExpectEqualsMade(name, {});
 }
 
 // Of 16 layers some are in the first and last eighth, and some between.
 TEST(QuantizeModelTest, MixturesEqualModelsMadeInThem) {
   using make_model::Output;
-  for (const char* name : {"q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m"}) {
+  for (const char* name : {"q2_k", "q3_k", "iq4_xs", "q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m"}) {
     ExpectEqualsMade(name, {16, 256, 512, Output::kUntied});
     ExpectEqualsMade(name, {16, 256, 512, Output::kTied});
     ExpectEqualsMade(name, {3, 128, 192, Output::kUntied});  // no whole super-blocks

@@ -32,6 +32,11 @@ constexpr std::array kSchemes = {
     Named{"q5_k_s", {DType::kQ5_K, Mixture::kSmall, 16}},
     Named{"q5_k_m", {DType::kQ5_K, Mixture::kMedium, 17}},
     Named{"q6_k", {DType::kQ6_K, Mixture::kNone, 18}},
+    Named{"q2_k", {DType::kQ2_K, Mixture::kNone, 10}},
+    Named{"q3_k", {DType::kQ3_K, Mixture::kNone, 11}},
+    Named{"iq4_nl", {DType::kIQ4_NL, Mixture::kNone, 25}},
+    Named{"iq4_xs", {DType::kIQ4_XS, Mixture::kNone, 30}},
+    Named{"mxfp4", {DType::kMXFP4, Mixture::kNone, 38}},
 };
 
 bool Contains(std::string_view name, std::string_view part) {
@@ -131,6 +136,9 @@ class MixtureRules {
 
 DType Fallback(DType type) {
   switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_XS: return DType::kIQ4_NL;
     case DType::kQ4_K: return DType::kQ5_0;
     case DType::kQ5_K: return DType::kQ5_1;
     case DType::kQ6_K: return DType::kQ8_0;

@@ -4,7 +4,7 @@
 // The mixtures are llama.cpp's: q4_k_s, q4_k_m, q5_k_s, q5_k_m. The output matrix (the embedding if
 // it is tied) gets q6_k. attn_v and ffn_down get q6_k (q5_k in q4_k_s) in some layers; models of 8
 // experts get q8_0 for attn_k and attn_v. Rows that are not whole super-blocks fall back from q4_k
-// to q5_0, from q5_k to q5_1, and from q6_k to q8_0.
+// to q5_0, from q5_k to q5_1, from q6_k to q8_0, and from q2_k, q3_k and iq4_xs to iq4_nl.
 //
 // Norms, biases, routers of experts, convolutions, and matrices whose rows are not whole blocks keep
 // their type.

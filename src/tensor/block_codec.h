@@ -4,6 +4,7 @@
 //   quantize_blocks.cc        Q4_0, Q4_1, Q5_0, Q5_1, Q8_0     blocks of 32
 //   quantize_mxfp4.cc         MXFP4                            blocks of 32
 //   quantize_super_blocks.cc  Q4_K, Q5_K, Q6_K                 super-blocks of 256
+//   coded_block.cc            codes of 2 to 4 bits, codebooks  coded_block.h
 //
 // Thread safety: pure functions.
 #pragma once
@@ -15,7 +16,7 @@
 namespace kvcache::codec {
 
 // `values` and `bytes` are one block: DTypeInfo::block_size values and block_bytes bytes.
-// REQUIRES, for Encode: finite values.
+// REQUIRES, for Encode: finite values. Types without an encoder are read only.
 struct BlockCodec {
   void (*encode)(const float* values, std::byte* bytes);
   void (*decode)(const std::byte* bytes, float* values);
@@ -30,6 +31,21 @@ extern const BlockCodec kQ4_K;
 extern const BlockCodec kQ5_K;
 extern const BlockCodec kQ6_K;
 extern const BlockCodec kMXFP4;
+// coded_block.cc
+extern const BlockCodec kQ2_K;
+extern const BlockCodec kQ3_K;
+extern const BlockCodec kIQ4_NL;
+extern const BlockCodec kIQ4_XS;
+extern const BlockCodec kIQ3_S;
+extern const BlockCodec kIQ3_XXS;
+extern const BlockCodec kIQ2_S;
+extern const BlockCodec kIQ2_XS;
+extern const BlockCodec kIQ2_XXS;
+extern const BlockCodec kIQ1_S;
+extern const BlockCodec kIQ1_M;
+extern const BlockCodec kTQ1_0;
+extern const BlockCodec kTQ2_0;
+extern const BlockCodec kNVFP4;
 
 template <typename T>
 void Store(std::byte* at, T value) {

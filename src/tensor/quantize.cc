@@ -27,6 +27,20 @@ const codec::BlockCodec* CodecOf(DType type) {
     case DType::kQ5_K: return &codec::kQ5_K;
     case DType::kQ6_K: return &codec::kQ6_K;
     case DType::kMXFP4: return &codec::kMXFP4;
+    case DType::kQ2_K: return &codec::kQ2_K;
+    case DType::kQ3_K: return &codec::kQ3_K;
+    case DType::kIQ4_NL: return &codec::kIQ4_NL;
+    case DType::kIQ4_XS: return &codec::kIQ4_XS;
+    case DType::kIQ3_S: return &codec::kIQ3_S;
+    case DType::kIQ3_XXS: return &codec::kIQ3_XXS;
+    case DType::kIQ2_S: return &codec::kIQ2_S;
+    case DType::kIQ2_XS: return &codec::kIQ2_XS;
+    case DType::kIQ2_XXS: return &codec::kIQ2_XXS;
+    case DType::kIQ1_S: return &codec::kIQ1_S;
+    case DType::kIQ1_M: return &codec::kIQ1_M;
+    case DType::kTQ1_0: return &codec::kTQ1_0;
+    case DType::kTQ2_0: return &codec::kTQ2_0;
+    case DType::kNVFP4: return &codec::kNVFP4;
     default: return nullptr;
   }
 }
@@ -81,7 +95,17 @@ Status NotReal(DType type) {
           StrCat("type ", InfoOf(type).name, " is not one that real numbers convert to")};
 }
 
+Status ReadOnly(DType type) {
+  return {StatusCode::kUnsupported,
+          StrCat("type ", InfoOf(type).name, " can be read but not written")};
+}
+
 }  // namespace
+
+bool CanQuantize(DType type) {
+  const codec::BlockCodec* const block = CodecOf(type);
+  return block != nullptr ? block->encode != nullptr : type != DType::kI8 && type != DType::kI32;
+}
 
 Status Quantize(DType type, std::span<const float> values, std::span<std::byte> out) {
   KVCACHE_RETURN_IF_ERROR(CheckSizes(type, values.size(), out.size()));
@@ -99,7 +123,8 @@ Status Quantize(DType type, std::span<const float> values, std::span<std::byte> 
     default: break;
   }
   const codec::BlockCodec* const block = CodecOf(type);
-  return block == nullptr ? NotReal(type) : EncodeBlocks(type, *block, values, out);
+  if (block == nullptr) return NotReal(type);
+  return block->encode == nullptr ? ReadOnly(type) : EncodeBlocks(type, *block, values, out);
 }
 
 Status Dequantize(DType type, std::span<const std::byte> bytes, std::span<float> out) {

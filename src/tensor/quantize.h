@@ -22,8 +22,11 @@ namespace kvcache {
 
 // Converts `values` to `type`. Returns kInvalidArgument unless out.size() is
 // BytesOf(type, values.size()), the blocks are whole and, for block types, all values are finite;
-// kUnsupported for types that hold no real numbers.
+// kUnsupported for types that hold no real numbers, or that can only be read.
 Status Quantize(DType type, std::span<const float> values, std::span<std::byte> out);
+
+// Returns whether Quantize supports the type.
+bool CanQuantize(DType type);
 
 // Converts `bytes` of type `type` to f32, exactly. Returns the same errors for sizes and types.
 Status Dequantize(DType type, std::span<const std::byte> bytes, std::span<float> out);

@@ -142,6 +142,12 @@ TEST(Quantize, RefusesSizesAndTypesThatDoNotFit) {
   bytes.resize(33);
   EXPECT_EQ(Quantize(DType::kI8, values, bytes).code(), StatusCode::kUnsupported);
   EXPECT_EQ(Dequantize(DType::kI8, bytes, values).code(), StatusCode::kUnsupported);
+  values.assign(256, 1.0f);
+  bytes.resize(66);
+  EXPECT_EQ(Quantize(DType::kIQ2_XXS, values, bytes).message(),
+            "type iq2_xxs can be read but not written");
+  EXPECT_FALSE(CanQuantize(DType::kIQ2_XXS));
+  EXPECT_TRUE(CanQuantize(DType::kIQ4_XS));
 }
 
 }  // namespace

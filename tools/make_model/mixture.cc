@@ -28,6 +28,10 @@ constexpr Named kSchemes[] = {
     {"q6_k", {DType::kQ6_K, Mix::kPure}, 18},
     {"q4_k_m", {DType::kQ4_K, Mix::kMedium}, 15},
     {"q5_k_m", {DType::kQ5_K, Mix::kMedium}, 17},
+    {"q2_k", {DType::kQ2_K, Mix::kPure}, 10},
+    {"q3_k", {DType::kQ3_K, Mix::kPure}, 11},
+    {"iq4_nl", {DType::kIQ4_NL, Mix::kPure}, 25},
+    {"iq4_xs", {DType::kIQ4_XS, Mix::kPure}, 30},
     {"mxfp4", {DType::kMXFP4, Mix::kPure}, 38},
     {"mxfp4_moe", {DType::kMXFP4, Mix::kExperts}, 38},
 };
@@ -58,6 +62,9 @@ DType WithoutFallback(const WeightScheme& scheme, const MatrixPlace& matrix) {
 
 DType Fallback(DType type) {
   switch (type) {
+    case DType::kQ2_K:
+    case DType::kQ3_K:
+    case DType::kIQ4_XS: return DType::kIQ4_NL;
     case DType::kQ4_K: return DType::kQ5_0;
     case DType::kQ5_K: return DType::kQ5_1;
     case DType::kQ6_K: return DType::kQ8_0;

@@ -37,7 +37,7 @@ struct MatrixPlace {
   bool tied = false;  // the embedding is also the output matrix
 };
 // Returns the matrix's type. Rows that are not whole super-blocks of 256 values get their type's
-// fallback: q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k.
+// fallback: iq4_nl for q2_k, q3_k and iq4_xs, q5_0 for q4_k, q5_1 for q5_k, q8_0 for q6_k.
 //
 // Source of the mixtures and fallbacks: llama.cpp's llama-quant.cpp.
 DType TypeOfMatrix(const WeightScheme& scheme, const MatrixPlace& matrix);

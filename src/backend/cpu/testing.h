@@ -17,6 +17,14 @@
 
 namespace kvcache::cpu::testing {
 
+// All types of weights.
+inline constexpr DType kWeightTypes[] = {
+    DType::kF32,   DType::kF16,    DType::kBF16,    DType::kQ4_0,   DType::kQ4_1,  DType::kQ5_0,
+    DType::kQ5_1,  DType::kQ8_0,   DType::kQ4_K,    DType::kQ5_K,   DType::kQ6_K,  DType::kMXFP4,
+    DType::kQ2_K,  DType::kQ3_K,   DType::kIQ4_NL,  DType::kIQ4_XS, DType::kIQ3_S, DType::kIQ3_XXS,
+    DType::kIQ2_S, DType::kIQ2_XS, DType::kIQ2_XXS, DType::kIQ1_S,  DType::kIQ1_M, DType::kTQ1_0,
+    DType::kTQ2_0, DType::kNVFP4};
+
 // Values of the magnitude of N(0, 1), the same in every run.
 inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   std::minstd_rand random(seed + 1);
@@ -26,24 +34,49 @@ inline std::vector<float> RandomValues(std::int64_t count, std::uint32_t seed) {
   return values;
 }
 
+// Where a block's factor d is.
+inline std::size_t FactorAt(DType dtype) {
+  switch (dtype) {
+    case DType::kQ6_K: return 208;
+    case DType::kQ2_K: return 80;
+    case DType::kQ3_K: return 108;
+    case DType::kTQ1_0: return 52;
+    case DType::kTQ2_0: return 64;
+    default: return 0;
+  }
+}
+
+// IQ1_M has four bits of d on top of each of four numbers.
+inline void SpreadFactor(std::uint16_t factor, std::byte* block) {
+  for (std::size_t i = 0; i < 4; ++i) {
+    std::byte& top = block[48 + 2 * i + 1];
+    top = static_cast<std::byte>((static_cast<unsigned>(top) & 15u) | (factor >> 4 * i & 15u) << 4);
+  }
+}
+
 // Sets the factors of random blocks to a plausible size and, in super-blocks, a random sign.
 inline void SetFactors(DType dtype, std::vector<std::byte>& bytes, std::minstd_rand& random) {
   const auto block_bytes = static_cast<std::size_t>(InfoOf(dtype).block_bytes);
   const bool two = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
-                   dtype == DType::kQ5_K;
+                   dtype == DType::kQ5_K || dtype == DType::kQ2_K;
+  if (dtype == DType::kNVFP4) return;  // every scale is a number
   if (dtype == DType::kMXFP4) {
     for (std::size_t block = 0; block < bytes.size(); block += block_bytes) {
       bytes[block] = static_cast<std::byte>(110 + random() % 10);
     }
     return;
   }
-  const std::size_t first = dtype == DType::kQ6_K ? 208 : 0;
+  const std::size_t first = FactorAt(dtype);
   for (std::size_t block = 0; block < bytes.size(); block += block_bytes) {
     for (std::size_t i = 0; i < (two ? 2 : 1); ++i) {
       const float size = static_cast<float>(1 + random() % 1000) * 1e-5f;
       const bool negative = InfoOf(dtype).block_size == 256 && random() % 4 == 0;
       const std::uint16_t factor = F32ToF16(negative ? -size : size);
-      std::memcpy(bytes.data() + block + first + 2 * i, &factor, 2);
+      if (dtype == DType::kIQ1_M) {
+        SpreadFactor(factor, bytes.data() + block);
+      } else {
+        std::memcpy(bytes.data() + block + first + 2 * i, &factor, 2);
+      }
     }
   }
 }

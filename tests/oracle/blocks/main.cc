@@ -34,8 +34,12 @@ Status Convert(const std::string& what, DType type, const std::string& in, std::
 }
 
 int Main(const std::string& what, const std::string& name) {
-  for (const DType type : {DType::kQ4_0, DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                           DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4}) {
+  for (const DType type :
+       {DType::kQ4_0,  DType::kQ4_1,   DType::kQ5_0,    DType::kQ5_1,  DType::kQ8_0,
+        DType::kQ4_K,  DType::kQ5_K,   DType::kQ6_K,    DType::kMXFP4, DType::kQ2_K,
+        DType::kQ3_K,  DType::kIQ4_NL, DType::kIQ4_XS,  DType::kIQ3_S, DType::kIQ3_XXS,
+        DType::kIQ2_S, DType::kIQ2_XS, DType::kIQ2_XXS, DType::kIQ1_S, DType::kIQ1_M,
+        DType::kTQ1_0, DType::kTQ2_0,  DType::kNVFP4}) {
     if (InfoOf(type).name != name) continue;
     const std::string in(std::istreambuf_iterator<char>(std::cin), {});
     std::string out;

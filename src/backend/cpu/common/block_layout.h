@@ -14,6 +14,9 @@
 //                                                   fifth bit of input 4 G + k; then as Q4_0
 //   Q5_1           d, m                             as Q5_0
 //   MXFP4          e: 16 bytes                      as Q4_0
+//   IQ4_NL         d                                as Q4_0
+//   NVFP4          2 × 16 scales of 8 bits          twice, for 16 inputs: 2 lines of nibbles, of
+//                                                   groups G and G + 2
 //
 //   256 inputs of  head, of the whole chunk         body, per 32 inputs
 //   Q4_K           d, dmin, then the 12 bytes of    as Q4_0
@@ -22,9 +25,22 @@
 //   Q6_K           16 × (16 rows × int8), d,        twice, for 16 inputs: a line whose bits 2 G
 //                  32 bytes unused                  and 2 G + 1 belong to group G of four; 2
 //                                                   lines of nibbles, of groups G and G + 2
+//   Q2_K           d, dmin, 16 × (16 rows × two     2 lines; bits 2 G and 2 G + 1 of line H
+//                  nibbles: scale and minimum)      belong to group G of four of half H
+//   Q3_K, IQ2_XS,  d, 16 × (16 rows × int8)         a line whose bit G belongs to group G, its
+//   IQ2_S, IQ1_M                                    third bit; then as Q2_K
+//   IQ2_XXS,       d, 8 × (16 rows × int8)          as Q3_K
+//   IQ1_S
+//   IQ4_XS, IQ3_S, d, 8 × (16 rows × int8)          as Q4_0
+//   IQ3_XXS
+//   TQ1_0, TQ2_0   d                                as Q2_K
 //
-// The size is that in the file, except for Q6_K's 32 unused bytes (1%) and the head of a shorter
-// last chunk, which is rounded up to whole lines.
+// The types from IQ4_NL on hold codes (tensor/coded_block.h). A codebook's index would cost a look-up
+// in memory for each group of each row; so the values' codes are held, and IQ1 to IQ3 take more memory
+// than in the file: 1.8 to 1.9 bits for each weight of IQ1, 0.9 to 1.3 for IQ2 and IQ3.
+//
+// The size of other types is that in the file, except for heads, which are rounded up to whole lines,
+// and the scales of Q3_K, IQ4_XS and TQ1_0 (docs/design/block-weights.md).
 #pragma once
 
 #include <algorithm>
@@ -40,10 +56,17 @@ inline constexpr std::int64_t kChunk = 256;
 inline constexpr std::int64_t kChunkBlocks = kChunk / kBlock;
 inline constexpr std::int64_t kLine = 64;
 
-// How many activations share a scale. Those for weights of whole bytes are a kind of their own, since
+// How many activations share a scale. Those for weights of whole bytes are kinds of their own, since
 // targets without int8 dot products store them as digits.
-enum class InputScales : std::uint8_t { kPer32, kPer32ForBytes, kPer256 };
-inline constexpr int kInputScales = 3;
+enum class InputScales : std::uint8_t { kPer16, kPer32, kPer32ForBytes, kPer256, kPer256ForBytes };
+inline constexpr int kInputScales = 5;
+
+constexpr bool IsPer256(InputScales kind) {
+  return kind == InputScales::kPer256 || kind == InputScales::kPer256ForBytes;
+}
+constexpr bool IsForBytes(InputScales kind) {
+  return kind == InputScales::kPer32ForBytes || kind == InputScales::kPer256ForBytes;
+}
 
 struct Layout {
   std::int64_t head_bytes = 0;  // per 32 inputs; 0: no kernels for the type
@@ -62,6 +85,20 @@ constexpr Layout LayoutOf(DType dtype) {
     case DType::kQ4_K: return {32, 4 * kLine, InputScales::kPer256};
     case DType::kQ5_K: return {32, 5 * kLine, InputScales::kPer256};
     case DType::kQ6_K: return {40, 6 * kLine, InputScales::kPer256};
+    case DType::kQ2_K: return {40, 2 * kLine, InputScales::kPer256};
+    case DType::kQ3_K:
+    case DType::kIQ2_XS:
+    case DType::kIQ2_S:
+    case DType::kIQ1_M: return {36, 3 * kLine, InputScales::kPer256};
+    case DType::kIQ2_XXS:
+    case DType::kIQ1_S: return {20, 3 * kLine, InputScales::kPer256};
+    case DType::kIQ3_XXS:
+    case DType::kIQ3_S: return {20, 4 * kLine, InputScales::kPer256};
+    case DType::kIQ4_XS: return {20, 4 * kLine, InputScales::kPer256ForBytes};
+    case DType::kIQ4_NL: return {32, 4 * kLine, InputScales::kPer32ForBytes};
+    case DType::kTQ1_0:
+    case DType::kTQ2_0: return {4, 2 * kLine, InputScales::kPer256};
+    case DType::kNVFP4: return {32, 4 * kLine, InputScales::kPer16};
     default: return {};
   }
 }

@@ -29,6 +29,20 @@ void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end
     case DType::kQ4_K: return MultiplyFormat<DType::kQ4_K>(product, begin, end, workspace);
     case DType::kQ5_K: return MultiplyFormat<DType::kQ5_K>(product, begin, end, workspace);
     case DType::kQ6_K: return MultiplyFormat<DType::kQ6_K>(product, begin, end, workspace);
+    case DType::kQ2_K: return MultiplyFormat<DType::kQ2_K>(product, begin, end, workspace);
+    case DType::kQ3_K: return MultiplyFormat<DType::kQ3_K>(product, begin, end, workspace);
+    case DType::kIQ4_NL: return MultiplyFormat<DType::kIQ4_NL>(product, begin, end, workspace);
+    case DType::kIQ4_XS: return MultiplyFormat<DType::kIQ4_XS>(product, begin, end, workspace);
+    case DType::kIQ3_S: return MultiplyFormat<DType::kIQ3_S>(product, begin, end, workspace);
+    case DType::kIQ3_XXS: return MultiplyFormat<DType::kIQ3_XXS>(product, begin, end, workspace);
+    case DType::kIQ2_S:
+    case DType::kIQ2_XS: return MultiplyFormat<DType::kIQ2_XS>(product, begin, end, workspace);
+    case DType::kIQ2_XXS: return MultiplyFormat<DType::kIQ2_XXS>(product, begin, end, workspace);
+    case DType::kIQ1_S: return MultiplyFormat<DType::kIQ1_S>(product, begin, end, workspace);
+    case DType::kIQ1_M: return MultiplyFormat<DType::kIQ1_M>(product, begin, end, workspace);
+    case DType::kTQ1_0:
+    case DType::kTQ2_0: return MultiplyFormat<DType::kTQ2_0>(product, begin, end, workspace);
+    case DType::kNVFP4: return MultiplyFormat<DType::kNVFP4>(product, begin, end, workspace);
     default: return MultiplyFormat<DType::kQ8_0>(product, begin, end, workspace);
   }
 }

@@ -23,11 +23,12 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 // tiles, so that a chunk of weights is multiplied with one contiguous stream:
 //
 //   values       [chunk][tile][32 inputs][token of the tile][32]; with digits, twice 32
-//   scales       not kPer256: [chunk][tile][32 inputs][token]  x = scale × value
-//                kPer256: [chunk][token]
+//   scales       kPer32: [chunk][tile][32 inputs][token]; kPer16: with 16 inputs
+//                kPer256: [chunk][token]                       x = scale × value
 //   corrections  -128 × a sum of values. kPer32: [chunk][tile][32 inputs][token]
-//                kPer256: [chunk][tile][16 inputs][token]
+//                kPer256, kPer16: [chunk][tile][16 inputs][token]
 //   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale
+//                kPer16: none
 struct QuantizedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
   // int16 on the portable target, int8 on all others (block::Value).

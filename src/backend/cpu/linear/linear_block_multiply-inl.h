@@ -28,6 +28,7 @@
 #include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
+#include "backend/cpu/linear/linear_block_coded-inl.h"
 #include "backend/cpu/linear/linear_block_format-inl.h"
 #include "backend/cpu/linear/linear_block_unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
@@ -49,9 +50,12 @@ template <ProductKind kKind>
 TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
   const std::int64_t blocks =
       chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
-  const std::int64_t digits = x.kind == InputScales::kPer32ForBytes ? DigitsOf(kKind.bytes) : 1;
+  const std::int64_t digits = IsForBytes(x.kind) ? DigitsOf(kKind.bytes) : 1;
   const Value* const values = reinterpret_cast<const Value*>(x.values) + blocks * digits * kBlock;
-  if (x.kind != InputScales::kPer256) {
+  if constexpr (kKind.chain == Chain::kPer16) {
+    return {values, x.scales + 2 * blocks, x.corrections + 2 * blocks, nullptr};
+  }
+  if constexpr (!IsPer256(kKind.chain)) {
     return {values, x.scales + blocks, x.corrections + blocks, x.sums + blocks};
   }
   return {values, x.scales + chunk * x.tokens + tile_begin, x.corrections + 2 * blocks,
@@ -61,10 +65,32 @@ TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_beg
 template <int kTokens, int kPanels>
 using Sums = VF[kPanels][kTokens][kPanelRegs];
 
+// What a minimum is multiplied with: the sum of the inputs that share it, for token t of a tile of
+// `tokens`. Sums of 16 inputs are -128 times that, and their minima are divided by -128: powers of two
+// change no bits.
+template <Chain kChain>
+HWY_INLINE float SumOf(const TileInput& x, std::int64_t i, int t, int tokens) {
+  if constexpr (kChain == Chain::kPer256Of16WithMinimum) {
+    return static_cast<float>(x.corrections[i * tokens + t]);
+  } else {
+    return x.sums[i * tokens + t];
+  }
+}
+
+// -128 × the sum of the inputs that share scale i, for token t of a tile of `tokens`.
+template <Chain kChain>
+HWY_INLINE std::int32_t CorrectionOf(const TileInput& x, std::int64_t i, int t, int tokens) {
+  if constexpr (kChain == Chain::kPer256) {
+    return x.corrections[2 * i * tokens + t] + x.corrections[(2 * i + 1) * tokens + t];
+  } else {
+    return x.corrections[i * tokens + t];
+  }
+}
+
 // Adds the minima of a block: sum[panel][token] += minima of the rows × the sum of the token's
 // inputs.
-template <int kTokens, int kPanels>
-HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, const float* sums,
+template <Chain kChain, int kTokens, int kPanels>
+HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, const TileInput& x,
                           Sums<kTokens, kPanels>& sum) {
   const DF d;
   KVCACHE_UNROLL
@@ -74,23 +100,27 @@ HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, cons
       const VF minimum = hn::Load(d, w[p].minima + block * kPanelRows + r * kLanes);
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        sum[p][t][r] = hn::MulAdd(minimum, hn::Set(d, sums[block * kTokens + t]), sum[p][t][r]);
+        const VF inputs = hn::Set(d, SumOf<kChain>(x, block, t, kTokens));
+        sum[p][t][r] = hn::MulAdd(minimum, inputs, sum[p][t][r]);
       }
     }
   }
 }
 
-// Computes the exact dot products of the inputs [from, from + 4 kGroups) of a chunk with all rows.
-// `corrections` are -128 × the sums of the inputs.
-template <ProductKind kKind, int kGroups, int kTokens, int kPanels>
-HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileInput& x,
-                    const std::int32_t* corrections, VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+// Computes the exact dot products of the i-th inputs of a chunk that share a scale with all rows.
+template <ProductKind kKind, int kTokens, int kPanels>
+HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t i, const TileInput& x,
+                    VI (&dots)[kPanels][kTokens][kPanelRegs]) {
+  constexpr int kGroups = GroupsOf(kKind.chain);
+  const std::int64_t from = i * 4 * kGroups;
   constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   std::int32_t scaled[kTokens];
-  const std::int32_t* init = corrections;
-  if constexpr (kKind.bias % 128 != 0) {
+  const std::int32_t* init = x.corrections + i * kTokens;
+  if constexpr (kKind.bias % 128 != 0 || kKind.chain == Chain::kPer256) {
     KVCACHE_UNROLL
-    for (int t = 0; t < kTokens; ++t) scaled[t] = corrections[t] / 128 * kKind.bias;
+    for (int t = 0; t < kTokens; ++t) {
+      scaled[t] = CorrectionOf<kKind.chain>(x, i, t, kTokens) / 128 * kKind.bias;
+    }
     init = scaled;
   }
   const std::uint8_t* quants[kPanels];
@@ -101,47 +131,47 @@ HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t from, const TileI
       quants, x.values + block * kBlock + from % kBlock, init, dots);
 }
 
-// Adds one block of 32 inputs, for the chains with an input scale per 32.
+// Adds the i-th inputs that share a scale, for the chains whose input scales are shared alike.
 template <ProductKind kKind, int kTokens, int kPanels>
-HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t block,
+HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t i,
                          Sums<kTokens, kPanels>& sum) {
   const DF d;
   VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<kKind, 8>(w, block * kBlock, x, x.corrections + block * kTokens, dots);
+  Dot<kKind>(w, i, x, dots);
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const VF w_scale = hn::Load(d, w[p].scales + block * kPanelRows + r * kLanes);
+      const VF w_scale = hn::Load(d, w[p].scales + i * kPanelRows + r * kLanes);
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        const VF scale = hn::Mul(w_scale, hn::Set(d, x.scales[block * kTokens + t]));
+        const VF scale = hn::Mul(w_scale, hn::Set(d, x.scales[i * kTokens + t]));
         sum[p][t][r] = hn::MulAdd(hn::ConvertTo(d, dots[p][t][r]), scale, sum[p][t][r]);
       }
     }
   }
-  if constexpr (kKind.chain == Chain::kPer32WithMinimum) AddMinima(w, block, x.sums, sum);
+  if constexpr (kKind.chain == Chain::kPer32WithMinimum) AddMinima<kKind.chain>(w, i, x, sum);
 }
 
-// Adds one sub-block of 4 kGroups inputs, for the chains with an input scale per 256.
-template <ProductKind kKind, int kGroups, int kTokens, int kPanels>
-HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t sub,
+// The same for the chains with an input scale per 256.
+template <ProductKind kKind, int kTokens, int kPanels>
+HWY_INLINE void AddSubBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t i,
                             Sums<kTokens, kPanels>& sum) {
   const DF d;
   VI dots[kPanels][kTokens][kPanelRegs];
-  Dot<kKind, kGroups>(w, sub * 4 * kGroups, x, x.corrections + sub * kTokens, dots);
+  Dot<kKind>(w, i, x, dots);
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const VF scale = hn::Load(d, w[p].scales + sub * kPanelRows + r * kLanes);
+      const VF scale = hn::Load(d, w[p].scales + i * kPanelRows + r * kLanes);
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
         sum[p][t][r] = hn::MulAdd(hn::ConvertTo(d, dots[p][t][r]), scale, sum[p][t][r]);
       }
     }
   }
-  if constexpr (kKind.chain == Chain::kPer256WithMinimum) AddMinima(w, sub, x.sums, sum);
+  if constexpr (HasMinima(kKind.chain)) AddMinima<kKind.chain>(w, i, x, sum);
 }
 
 template <int kTokens, int kPanels>
@@ -159,7 +189,7 @@ HWY_INLINE void LoadSums(const float* y, Sums<kTokens, kPanels>& sum) {
 template <ProductKind kKind, int kTokens, int kPanels>
 void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t blocks, float* y) {
   constexpr bool kPer256 = IsPer256(kKind.chain);
-  constexpr int kGroups = GroupsOf(kKind.chain);
+  constexpr std::int64_t kParts = PartsOf(kKind.chain);
   const DF d;
   Sums<kTokens, kPanels> sum;
   if constexpr (kPer256) {
@@ -171,12 +201,10 @@ void MultiplyTile(const Unpacked (&w)[kPanels], const TileInput& x, std::int64_t
         for (int r = 0; r < kPanelRegs; ++r) sum[p][t][r] = hn::Zero(d);
       }
     }
-    for (std::int64_t sub = 0; sub < kChunk / (4 * kGroups); ++sub) {
-      AddSubBlock<kKind, kGroups>(w, x, sub, sum);
-    }
+    for (std::int64_t i = 0; i < kChunkBlocks * kParts; ++i) AddSubBlock<kKind>(w, x, i, sum);
   } else {
     LoadSums(y, sum);
-    for (std::int64_t block = 0; block < blocks; ++block) AddBlock<kKind>(w, x, block, sum);
+    for (std::int64_t i = 0; i < blocks * kParts; ++i) AddBlock<kKind>(w, x, i, sum);
   }
   KVCACHE_UNROLL
   for (int p = 0; p < kPanels; ++p) {
@@ -290,19 +318,20 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
 
 using PanelSums = VF[kPanelRegs];
 
-// Adds the i-th inputs of a chunk that share a scale, which `lines` holds. The bytes stay in
-// registers.
-template <class Format>
+// Adds the kPart-th inputs that share a scale, of the 32 inputs `b` of a chunk, which `lines` hold. The
+// bytes stay in registers.
+template <class Format, int kPart>
 HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head& head,
-                         const TileInput& x, std::int64_t i, PanelSums& sum) {
+                         const TileInput& x, std::int64_t b, PanelSums& sum) {
   constexpr ProductKind kKind = Format::kProduct;
   constexpr int kGroups = GroupsOf(kKind.chain);
   constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
+  const std::int64_t i = b * PartsOf(kKind.chain) + kPart;
   const DF d;
   OneTokenDots<kKind.bytes, kInit, kGroups> dots(
       x.values + i * 4 * kGroups * DigitsOf(kKind.bytes),
-      kInit == Init::kZero ? 0 : x.corrections[i] / 128 * kKind.bias);
-  Format::Unpack(lines, dots);
+      kInit == Init::kZero ? 0 : CorrectionOf<kKind.chain>(x, i, 0, 1) / 128 * kKind.bias);
+  Format::template Unpack<kPart>(lines, dots);
   const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL
   for (int r = 0; r < kPanelRegs; ++r) {
@@ -314,7 +343,7 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
     const RowFactors minima = head.Minima(i);
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      sum[r] = hn::MulAdd(minima.r[r], hn::Set(d, x.sums[i]), sum[r]);
+      sum[r] = hn::MulAdd(minima.r[r], hn::Set(d, SumOf<kKind.chain>(x, i, 0, 1)), sum[r]);
     }
   }
 }
@@ -323,7 +352,7 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
 template <class Format>
 void MultiplyOneToken(const Product& product, std::int64_t panel) {
   constexpr Chain kChain = Format::kProduct.chain;
-  constexpr std::int64_t kBytes = LinesBytes<Format>();
+  constexpr std::int64_t kBytes = LayoutOf(Format::kType).body_bytes;
   const std::int64_t inputs = product.x.inputs;
   const auto* chunk_at = reinterpret_cast<const std::uint8_t*>(product.panels) +
                          panel * PanelBytes(product.dtype, inputs);
@@ -340,9 +369,10 @@ void MultiplyOneToken(const Product& product, std::int64_t panel) {
     PanelSums sum;
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) sum[r] = IsPer256(kChain) ? hn::Zero(d) : y[r];
-    for (std::int64_t i = 0; i < blocks * (kBlock / 4) / GroupsOf(kChain); ++i) {
-      PrefetchAhead<kBytes>(lines + i * kBytes);
-      AddLines<Format>(lines + i * kBytes, head, x, i, sum);
+    for (std::int64_t b = 0; b < blocks; ++b) {
+      PrefetchAhead<kBytes>(lines + b * kBytes);
+      AddLines<Format, 0>(lines + b * kBytes, head, x, b, sum);
+      if constexpr (PartsOf(kChain) == 2) AddLines<Format, 1>(lines + b * kBytes, head, x, b, sum);
     }
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {

@@ -3,6 +3,7 @@
 #include <cstring>
 
 #include "backend/cpu/linear/linear_block.h"
+#include "tensor/coded_block.h"
 
 namespace kvcache::cpu::block {
 namespace {
@@ -10,6 +11,7 @@ namespace {
 constexpr int kGroups = 8;  // of four inputs, in 32
 using Groups = std::array<std::uint32_t, kGroups>;
 
+constexpr std::uint32_t kLowPairs = 0x03030303u;
 constexpr std::uint32_t kLowNibbles = 0x0f0f0f0fu;
 constexpr std::uint32_t kHighNibbles = ~kLowNibbles;
 
@@ -146,12 +148,93 @@ void PackQ6K(const std::byte* super, std::byte* head, std::byte* words, std::int
   }
 }
 
+// ---- Codes (tensor/coded_block.h)
+
+// Packs 32 codes of two bits, or the lower two of three.
+void PackPairs(const Groups& codes, std::byte* lines) {
+  for (std::size_t half = 0; half < 2; ++half) {
+    std::uint32_t word = 0;
+    for (std::size_t g = 0; g < 4; ++g) word |= (codes[4 * half + g] & kLowPairs) << 2 * g;
+    StoreWord(lines, static_cast<int>(half), word);
+  }
+}
+
+void PackThirdBits(const Groups& codes, std::byte* lines) {
+  std::uint32_t word = 0;
+  for (std::size_t g = 0; g < kGroups; ++g) word |= (codes[g] >> 2 & 0x01010101u) << g;
+  StoreWord(lines, 0, word);
+}
+
+// Packs 32 codes of four bits: in each `sub` values, group g is below the one that is half of them away.
+void PackFours(const Groups& codes, int sub, std::byte* lines) {
+  const int apart = sub / 8;
+  for (int line = 0; line < kGroups / 2; ++line) {
+    const auto g = static_cast<std::size_t>(line / apart * 2 * apart + line % apart);
+    StoreWord(lines, line, codes[g] | codes[g + static_cast<std::size_t>(apart)] << 4);
+  }
+}
+
+void PackCodes(const codec::CodeType& type, const Groups& codes, std::byte* lines) {
+  if (type.bits == 4) return PackFours(codes, type.sub, lines);
+  if (type.bits == 3) PackThirdBits(codes, lines);
+  PackPairs(codes, lines + (type.bits - 2) * kLine);
+}
+
+// The scales of one block; `values` counts the inputs before it in the chunk.
+void PackCodedHead(DType dtype, const codec::CodedBlock& block, std::int64_t values,
+                   std::int64_t row, std::byte* head) {
+  const auto subs =
+      static_cast<std::size_t>(InfoOf(dtype).block_size / codec::CodeTypeOf(dtype).sub);
+  const auto place = [&](std::size_t sub) {
+    return head + static_cast<std::int64_t>(sub) * kPanelRows + row;
+  };
+  if (dtype == DType::kNVFP4) {
+    head += values * kPanelRows / codec::CodeTypeOf(dtype).sub;
+    for (std::size_t s = 0; s < subs; ++s) *place(s) = std::byte{block.scales[s]};
+    return;
+  }
+  if (dtype == DType::kIQ4_NL) head += values / kBlock * LayoutOf(dtype).head_bytes;
+  std::memcpy(head + row * 2, &block.d, 2);
+  head += 2 * kPanelRows;
+  if (dtype == DType::kQ2_K) {
+    std::memcpy(head + row * 2, &block.dmin, 2);
+    head += 2 * kPanelRows;
+    for (std::size_t s = 0; s < subs; ++s) {
+      *place(s) = static_cast<std::byte>(block.scales[s] | block.minima[s] << 4);
+    }
+    return;
+  }
+  const std::int64_t head_bytes = LayoutOf(dtype).head_bytes * kChunkBlocks;
+  if (dtype == DType::kIQ4_NL || head_bytes == 2 * kPanelRows) return;
+  for (std::size_t s = 0; s < subs; ++s) *place(s) = std::byte{block.scales[s]};
+}
+
+// One row of a chunk of `blocks` × 32 inputs.
+void PackCoded(DType dtype, const std::byte* from, std::int64_t blocks, std::int64_t row,
+               std::byte* chunk) {
+  const codec::CodeType type = codec::CodeTypeOf(dtype);
+  const std::int64_t size = InfoOf(dtype).block_size;
+  std::byte* lines = chunk + HeadBytes(dtype, blocks) + row * 4;
+  codec::CodedBlock block;
+  for (std::int64_t values = 0; values < blocks * kBlock; values += size) {
+    codec::ReadCodedBlock(dtype, from + BytesOf(dtype, values), &block);
+    PackCodedHead(dtype, block, values, row, chunk);
+    for (std::int64_t i = 0; i < size; i += kBlock) {
+      Groups codes;
+      std::memcpy(codes.data(), &block.codes[static_cast<std::size_t>(i)], sizeof(codes));
+      PackCodes(type, codes, lines);
+      lines += LayoutOf(dtype).body_bytes;
+    }
+  }
+}
+
 // Packs one row of a chunk.
 void PackRow(DType dtype, const std::byte* values, std::int64_t blocks, std::int64_t row,
              std::byte* chunk) {
   const Layout layout = LayoutOf(dtype);
   std::byte* const words = chunk + HeadBytes(dtype, blocks) + row * 4;
   if (dtype == DType::kQ6_K) return PackQ6K(values, chunk, words, row);
+  if (codec::CodeTypeOf(dtype).bits > 0) return PackCoded(dtype, values, blocks, row, chunk);
   if (layout.input_scales == InputScales::kPer256) {
     return PackWithMinimum(dtype, values, chunk, words, row);
   }

@@ -1,4 +1,4 @@
-// Products with weights in super-blocks of 256 with scales per 16 (chain kPer256Of16).
+// Products with weights in super-blocks of 256 with scales per 16 (chain kPer256Of16). IQ2_S is IQ2_XS here.
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -14,6 +14,12 @@ namespace HWY_NAMESPACE {
 
 template void MultiplyFormat<DType::kQ6_K>(const Product&, std::int64_t, std::int64_t,
                                            const PanelWorkspace&);
+template void MultiplyFormat<DType::kQ3_K>(const Product&, std::int64_t, std::int64_t,
+                                           const PanelWorkspace&);
+template void MultiplyFormat<DType::kIQ2_XS>(const Product&, std::int64_t, std::int64_t,
+                                             const PanelWorkspace&);
+template void MultiplyFormat<DType::kIQ1_M>(const Product&, std::int64_t, std::int64_t,
+                                            const PanelWorkspace&);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu::block

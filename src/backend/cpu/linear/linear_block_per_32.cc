@@ -20,6 +20,8 @@ template void MultiplyFormat<DType::kQ8_0>(const Product&, std::int64_t, std::in
                                            const PanelWorkspace&);
 template void MultiplyFormat<DType::kMXFP4>(const Product&, std::int64_t, std::int64_t,
                                             const PanelWorkspace&);
+template void MultiplyFormat<DType::kIQ4_NL>(const Product&, std::int64_t, std::int64_t,
+                                             const PanelWorkspace&);
 
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu::block

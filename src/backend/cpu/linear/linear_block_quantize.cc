@@ -34,9 +34,10 @@ HWY_INLINE float MaxAbs(const float* x, std::int64_t count) {
 // Quantises kCount inputs and returns the sum of the values. Writes zeros if the inverse is 0.
 template <int kCount, int kDigits = 1>
 HWY_INLINE std::int32_t Round(const float* x, float inverse_scale, Value* values) {
-  static_assert(kDigits == 1 || kCount == kBlock);
   if (inverse_scale == 0.0f) {
-    std::fill_n(values, kCount * kDigits, Value{0});
+    for (int digit = 0; digit < kDigits; ++digit) {
+      std::fill_n(values + digit * kBlock, kCount, Value{0});
+    }
     return 0;
   }
   const DF d;
@@ -79,6 +80,25 @@ void Quantize32(const float* x, std::int64_t block, const Place& place, const Qu
   out.sums[spot] = scale * static_cast<float>(sum);
 }
 
+// 32 inputs, as two halves.
+void Quantize16(const float* x, std::int64_t block, const Place& place, const QuantizedX& out) {
+  constexpr std::int64_t kHalf = kBlock / 2;
+  const std::int64_t chunk = block / kChunkBlocks;
+  const std::int64_t before =
+      chunk * kChunkBlocks * out.tokens + place.begin * BlocksOf(out.inputs, chunk);
+  const std::int64_t b = block % kChunkBlocks;
+  Value* const values =
+      reinterpret_cast<Value*>(out.values) + (before + b * place.size + place.at) * kBlock;
+  for (std::int64_t half = 0; half < 2; ++half) {
+    const std::int64_t spot = 2 * before + (2 * b + half) * place.size + place.at;
+    const float scale = MaxAbs(x + half * kHalf, kHalf) / 127.0f;
+    out.scales[spot] = scale;
+    out.corrections[spot] =
+        -128 * Round<kHalf>(x + half * kHalf, Inverse(scale), values + half * kHalf);
+  }
+}
+
+template <int kDigits>
 void Quantize256(const float* x, std::int64_t chunk, const Place& place, const QuantizedX& out) {
   const float scale = MaxAbs(x, kChunk) / 127.0f;
   const float inverse = Inverse(scale);
@@ -87,11 +107,11 @@ void Quantize256(const float* x, std::int64_t chunk, const Place& place, const Q
   for (std::int64_t b = 0; b < kChunkBlocks; ++b) {
     constexpr std::int64_t kHalf = kBlock / 2;
     const std::int64_t spot = before * kChunkBlocks + b * place.size + place.at;
-    Value* const values = reinterpret_cast<Value*>(out.values) + spot * kBlock;
+    Value* const values = reinterpret_cast<Value*>(out.values) + spot * kDigits * kBlock;
     std::int32_t sum = 0;
     for (std::int64_t half = 0; half < 2; ++half) {
       const std::int32_t part =
-          Round<kHalf>(x + b * kBlock + half * kHalf, inverse, values + half * kHalf);
+          Round<kHalf, kDigits>(x + b * kBlock + half * kHalf, inverse, values + half * kHalf);
       out.corrections[before * 2 * kChunkBlocks + (2 * b + half) * place.size + place.at] =
           -128 * part;
       sum += part;
@@ -104,16 +124,22 @@ void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
   const TokenTiles tiles(out.tokens, kTileTokens);
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
-  if (out.kind == InputScales::kPer256) {
+  constexpr int kDigits = DigitsOf({kAnyByte});
+  const bool has_digits = IsForBytes(out.kind) && !IsAvxVnniInUse();
+  if (IsPer256(out.kind)) {
     for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) {
-      Quantize256(x + c * kChunk, c, place, out);
+      if (has_digits) {
+        Quantize256<kDigits>(x + c * kChunk, c, place, out);
+      } else {
+        Quantize256<1>(x + c * kChunk, c, place, out);
+      }
     }
     return;
   }
-  constexpr int kDigits = DigitsOf({kAnyByte});
-  const bool has_digits = out.kind == InputScales::kPer32ForBytes && !IsAvxVnniInUse();
   for (std::int64_t b = 0; b < out.inputs / kBlock; ++b) {
-    if (has_digits) {
+    if (out.kind == InputScales::kPer16) {
+      Quantize16(x + b * kBlock, b, place, out);
+    } else if (has_digits) {
       Quantize32<kDigits>(x + b * kBlock, b, place, out);
     } else {
       Quantize32<1>(x + b * kBlock, b, place, out);
@@ -142,10 +168,11 @@ constexpr std::int64_t Aligned(std::int64_t bytes) {
 
 Sizes SizesOf(const QuantizedX& x) {
   const std::int64_t count = x.tokens * x.inputs;
-  const bool per_32 = x.kind != InputScales::kPer256;
+  const bool per_256 = IsPer256(x.kind);
+  const std::int64_t block = x.kind == InputScales::kPer16 ? kBlock / 2 : kBlock;
   return {Aligned(count * QuantizedX::kMaxValueBytes),
-          Aligned(count / (per_32 ? kBlock : kChunk) * 4),
-          Aligned(count / (per_32 ? kBlock : kBlock / 2) * 4), Aligned(count / kBlock * 4)};
+          Aligned(count / (per_256 ? kChunk : block) * 4),
+          Aligned(count / (per_256 ? kBlock / 2 : block) * 4), Aligned(count / kBlock * 4)};
 }
 
 }  // namespace

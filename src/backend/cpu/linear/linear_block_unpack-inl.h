@@ -4,7 +4,7 @@
 //   kProduct  the chain of docs/design/exactness.md that computes its outputs, and its bytes
 //   Head      the head of a chunk: Scales(i) and, for the chains that have them, Minima(i) of the
 //             i-th inputs that share a scale
-//   Unpack    unpacks the inputs that share a scale
+//   Unpack    <i> unpacks the i-th inputs that share a scale, of 32 inputs
 //
 // Unpacking costs about as much as multiplying three tokens. For several tokens it is done once for
 // all tokens of a group, and its result stays in the first-level cache. For one token it stays in
@@ -28,22 +28,32 @@ namespace hn = hwy::HWY_NAMESPACE;
 using cpu::HWY_NAMESPACE::LoadF16;
 
 enum class Chain : std::uint8_t {
-  kPer32,              // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
-  kPer32WithMinimum,   // and y = fma(m_w, d_x · Σ q_x, y)
-  kPer256WithMinimum,  // a = fma(float(dot), s, a), a = fma(-minimum, Σ q_x, a) for each 32 inputs
-                       // from a = +0, then y = fma(a, d_x, y) for each 256
-  kPer256Of16,         // the same with scales per 16 inputs and no minima
+  kPer16,                  // as kPer32 for each 16 inputs
+  kPer32,                  // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
+  kPer32WithMinimum,       // and y = fma(m_w, d_x · Σ q_x, y)
+  kPer256,                 // as kPer256WithMinimum without minima
+  kPer256WithMinimum,      // a = fma(float(dot), s, a), a = fma(-minimum, Σ q_x, a) for each 32
+                           // inputs from a = +0, then y = fma(a, d_x, y) for each 256
+  kPer256Of16,             // as kPer256 with scales per 16 inputs
+  kPer256Of16WithMinimum,  // as kPer256WithMinimum with scales and minima per 16 inputs
 };
 
 constexpr bool HasMinima(Chain chain) {
-  return chain == Chain::kPer32WithMinimum || chain == Chain::kPer256WithMinimum;
+  return chain == Chain::kPer32WithMinimum || chain == Chain::kPer256WithMinimum ||
+         chain == Chain::kPer256Of16WithMinimum;
 }
 constexpr bool IsPer256(Chain chain) {
-  return chain == Chain::kPer256WithMinimum || chain == Chain::kPer256Of16;
+  return chain >= Chain::kPer256;
 }
 // Groups of four inputs that share a scale.
 constexpr int GroupsOf(Chain chain) {
-  return chain == Chain::kPer256Of16 ? 4 : 8;
+  const bool of_16 = chain == Chain::kPer16 || chain == Chain::kPer256Of16 ||
+                     chain == Chain::kPer256Of16WithMinimum;
+  return of_16 ? 4 : 8;
+}
+// The parts of 32 inputs that have a scale of their own.
+constexpr int PartsOf(Chain chain) {
+  return kBlock / 4 / GroupsOf(chain);
 }
 
 // What a product has to know of a format. A weight is its byte minus `bias`.
@@ -57,7 +67,7 @@ struct ProductKind {
 // add more products of small bytes in 16 bits.
 inline constexpr bool kSameBytes = HWY_TARGET == HWY_AVX3_DL;
 constexpr ProductKind KindOf(Chain chain, int bias, int max_byte) {
-  if (!kSameBytes || chain == Chain::kPer256WithMinimum) return {chain, bias, {max_byte}};
+  if (!kSameBytes || (IsPer256(chain) && HasMinima(chain))) return {chain, bias, {max_byte}};
   return {chain, 128, {kAnyByte}};
 }
 
@@ -65,13 +75,13 @@ constexpr ProductKind KindOf(Chain chain, int bias, int max_byte) {
 struct Unpacked {
   const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
   const float* scales;         // [32 inputs, or 16][16 rows]
-  const float* minima;         // [32 inputs][16 rows], for the chains that have them
+  const float* minima;         // as scales, for the chains that have them; of Q2_K: 1/128 of them
 };
 
 struct ChunkWorkspace {
   alignas(64) std::uint8_t quants[kChunk * kPanelRows];
   alignas(64) float scales[kChunk / 16 * kPanelRows];
-  alignas(64) float minima[kChunkBlocks * kPanelRows];
+  alignas(64) float minima[kChunk / 16 * kPanelRows];
 };
 
 // ---- Bits
@@ -239,7 +249,7 @@ struct SmallBlocks {
   static constexpr ProductKind kProduct = KindOf(kChain, kZero, (16 << kHighBits) - 1);
   using Head = FloatScales<kType>;
 
-  template <class Out>
+  template <int /*kPart*/, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
     UnpackBits<kHighBits, kProduct.bias - kZero>(lines, out);
   }
@@ -275,7 +285,7 @@ struct FourBitFloats {
     const std::uint8_t* chunk_;
   };
 
-  template <class Out>
+  template <int /*kPart*/, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
     UnpackValues<0>(lines, out);
     UnpackValues<1>(lines, out);
@@ -310,7 +320,7 @@ struct WholeBytes {
   static constexpr ProductKind kProduct = KindOf(Chain::kPer32, 128, kAnyByte);
   using Head = FloatScales<kType>;
 
-  template <class Out>
+  template <int /*kPart*/, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
     PutLines<0>(lines, out);
   }
@@ -357,7 +367,7 @@ struct SuperBlocks {
     alignas(64) std::uint8_t small_[4 * kLine];
   };
 
-  template <class Out>
+  template <int /*kPart*/, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
     UnpackBits<kHighBits, 0>(lines, out);
   }
@@ -382,9 +392,9 @@ struct SixBitSuperBlocks {
     RowFactors d_;
   };
 
-  template <class Out>
+  template <int kPart, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
-    UnpackSixBits<kProduct.bias - kZero>(lines, out);
+    UnpackSixBits<kProduct.bias - kZero>(lines + kPart * 3 * kLine, out);
   }
 };
 
@@ -409,12 +419,6 @@ struct Format<DType::kQ5_K> : SuperBlocks<DType::kQ5_K, 1> {};
 template <>
 struct Format<DType::kQ6_K> : SixBitSuperBlocks {};
 
-// Bytes of the lines that Format::Unpack unpacks.
-template <class Format>
-constexpr std::int64_t LinesBytes() {
-  return LayoutOf(Format::kType).body_bytes * GroupsOf(Format::kProduct.chain) / (kBlock / 4);
-}
-
 // The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
 // pages and panels.
 inline constexpr std::int64_t kPrefetchBytes = 4096;
@@ -428,30 +432,41 @@ HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {
 // Who prefetches the weights ahead of a chunk.
 enum class Prefetching : std::uint8_t { kUnpacking, kTiles };
 
+// Unpacks the kPart-th inputs that share a scale, of the 32 inputs `b` of a chunk.
+template <class Format, int kPart>
+HWY_INLINE void UnpackPart(const std::uint8_t* lines, const typename Format::Head& head,
+                           std::int64_t b, ChunkWorkspace& workspace) {
+  constexpr Chain kChain = Format::kProduct.chain;
+  const std::int64_t i = b * PartsOf(kChain) + kPart;
+  if constexpr (Format::kType != DType::kQ8_0) {
+    ToMemory to{workspace.quants + i * GroupsOf(kChain) * kLine};
+    Format::template Unpack<kPart>(lines, to);
+  }
+  StoreFactors(head.Scales(i), workspace.scales + i * kPanelRows);
+  if constexpr (HasMinima(kChain)) {
+    StoreFactors(head.Minima(i), workspace.minima + i * kPanelRows);
+  }
+}
+
 // Unpacks a chunk to `workspace`. The bytes of Q8_0 stay where they are.
 template <class Format>
 HWY_INLINE Unpacked UnpackChunk(const std::uint8_t* chunk, std::int64_t blocks,
                                 Prefetching prefetching, ChunkWorkspace& workspace) {
-  constexpr Chain kChain = Format::kProduct.chain;
-  constexpr int kGroups = GroupsOf(kChain);
-  constexpr bool kInPlace = Format::kType == DType::kQ8_0;
+  constexpr std::int64_t kBodyBytes = LayoutOf(Format::kType).body_bytes;
   const bool prefetches = prefetching == Prefetching::kUnpacking;
   if (prefetches) PrefetchAhead<HeadBytes(Format::kType, kChunkBlocks)>(chunk);
   const typename Format::Head head(chunk);
   const std::uint8_t* const lines = chunk + HeadBytes(Format::kType, blocks);
-  for (std::int64_t i = 0; i < blocks * (kBlock / 4) / kGroups; ++i) {
-    const std::uint8_t* const from = lines + i * LinesBytes<Format>();
-    if (prefetches) PrefetchAhead<LinesBytes<Format>()>(from);
-    if constexpr (!kInPlace) {
-      ToMemory to{workspace.quants + i * kGroups * kLine};
-      Format::Unpack(from, to);
-    }
-    StoreFactors(head.Scales(i), workspace.scales + i * kPanelRows);
-    if constexpr (HasMinima(kChain)) {
-      StoreFactors(head.Minima(i), workspace.minima + i * kPanelRows);
+  for (std::int64_t b = 0; b < blocks; ++b) {
+    const std::uint8_t* const from = lines + b * kBodyBytes;
+    if (prefetches) PrefetchAhead<kBodyBytes>(from);
+    UnpackPart<Format, 0>(from, head, b, workspace);
+    if constexpr (PartsOf(Format::kProduct.chain) == 2) {
+      UnpackPart<Format, 1>(from, head, b, workspace);
     }
   }
-  return {kInPlace ? lines : workspace.quants, workspace.scales, workspace.minima};
+  return {Format::kType == DType::kQ8_0 ? lines : workspace.quants, workspace.scales,
+          workspace.minima};
 }
 
 }  // namespace HWY_NAMESPACE

@@ -108,6 +108,7 @@ struct Shape {
 };
 
 std::vector<Shape> ShapesOf(DType dtype) {
+  if (InfoOf(dtype).block_size == 64) return {{64, 1}, {64, 17}, {192, 50}, {320, 40}, {1024, 97}};
   if (InfoOf(dtype).block_size == 256) return {{256, 1}, {256, 17}, {512, 50}, {1280, 97}};
   if (IsBlockType(dtype)) {
     return {{32, 1}, {32, 17}, {64, 16}, {96, 50}, {160, 33}, {288, 40}, {1024, 97}};
@@ -264,16 +265,13 @@ TEST_P(LinearTest, GroupsOverAStackEqualSeparateCalls) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(
-    TypesAndTargets, LinearTest,
-    ::testing::Combine(::testing::Values(DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0,
-                                         DType::kQ4_1, DType::kQ5_0, DType::kQ5_1, DType::kQ8_0,
-                                         DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4),
-                       ::testing::ValuesIn(CpuTargetNames())),
-    [](const auto& instance) {
-      return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
-             std::get<1>(instance.param);
-    });
+INSTANTIATE_TEST_SUITE_P(TypesAndTargets, LinearTest,
+                         ::testing::Combine(::testing::ValuesIn(testing::kWeightTypes),
+                                            ::testing::ValuesIn(CpuTargetNames())),
+                         [](const auto& instance) {
+                           return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
+                                  std::get<1>(instance.param);
+                         });
 
 // Mixes extreme inputs with ordinary ones: zeros, huge and subnormal values, in every span of a
 // chain. Weights of all-ones bits have the most negative and the largest scales and quants.

@@ -13,6 +13,7 @@
 
 #include "backend/cpu/testing.h"
 #include "kvcache/types.h"
+#include "tensor/coded_block.h"
 #include "tensor/float_conversion.h"
 
 namespace kvcache::cpu::testing {
@@ -20,7 +21,8 @@ namespace kvcache::cpu::testing {
 // A row's blocks as integers and factors. `sub` values share a scale.
 struct BlockRow {
   std::int64_t sub = 32;
-  bool per_256 = false;  // how activations are quantized
+  bool per_256 = false;    // how activations are quantized
+  std::int64_t span = 32;  // activations that share a scale
   bool has_minimum = false;
   std::vector<int> q;         // signed, unless has_minimum
   std::vector<float> scale;   // per sub-block
@@ -96,15 +98,40 @@ inline void AppendQ6K(const std::byte* super, BlockRow& row) {
   }
 }
 
+// Types of codes, as src/tensor takes them apart; tests/oracle compares that with numpy and ggml.
+inline void AppendCoded(DType dtype, const std::byte* bytes, BlockRow& row) {
+  const codec::CodeType type = codec::CodeTypeOf(dtype);
+  codec::CodedBlock block;
+  codec::ReadCodedBlock(dtype, bytes, &block);
+  for (int i = 0; i < InfoOf(dtype).block_size; ++i) {
+    const auto at = static_cast<std::size_t>(i);
+    row.q.push_back(type.table[block.codes[at]]);
+    if (i % type.sub != 0) continue;
+    const std::size_t sub = at / static_cast<std::size_t>(type.sub);
+    const float small = dtype == DType::kNVFP4
+                            ? codec::ScaleOfNvfp4(block.scales[sub])
+                            : static_cast<float>(static_cast<std::int8_t>(block.scales[sub]));
+    row.scale.push_back(F16ToF32(block.d) * type.factor * small);
+    if (row.has_minimum) {
+      row.offset.push_back(-(F16ToF32(block.dmin) * static_cast<float>(block.minima[sub])));
+    }
+  }
+}
+
 inline BlockRow ReadBlockRow(DType dtype, const std::byte* bytes, std::int64_t inputs) {
   BlockRow row;
   row.per_256 = InfoOf(dtype).block_size == 256;
   row.has_minimum = dtype == DType::kQ4_1 || dtype == DType::kQ5_1 || dtype == DType::kQ4_K ||
-                    dtype == DType::kQ5_K;
+                    dtype == DType::kQ5_K || dtype == DType::kQ2_K;
+  const codec::CodeType code = codec::CodeTypeOf(dtype);
   if (dtype == DType::kQ6_K) row.sub = 16;
+  if (code.bits > 0) row.sub = code.sub;
+  row.span = row.per_256 ? 256 : row.sub;
   for (std::int64_t i = 0; i < inputs; i += InfoOf(dtype).block_size) {
     const std::byte* const block = bytes + BytesOf(dtype, i);
-    if (dtype == DType::kQ6_K) {
+    if (code.bits > 0) {
+      AppendCoded(dtype, block, row);
+    } else if (dtype == DType::kQ6_K) {
       AppendQ6K(block, row);
     } else if (dtype == DType::kMXFP4) {
       AppendMxfp4(block, row);
@@ -132,7 +159,7 @@ inline float QuantizeInputs(const float* x, std::int64_t count, std::vector<int>
 
 inline float DotBlocks(const BlockRow& row, const float* x, MulAdd mul_add) {
   const auto inputs = static_cast<std::int64_t>(row.q.size());
-  const std::int64_t span = row.per_256 ? 256 : 32;
+  const std::int64_t span = row.span;
   float y = 0.0f;
   std::vector<int> q;
   for (std::int64_t from = 0; from < inputs; from += span) {

@@ -44,9 +44,7 @@ INSTANTIATE_TEST_SUITE_P(Targets, ElementwiseTest, ::testing::ValuesIn(CpuTarget
 
 TEST_P(ElementwiseTest, EmbedWidensRowsOfEveryWeightType) {
   const std::unique_ptr<Backend> backend = MakeBackend(2);
-  for (const DType dtype :
-       {DType::kF32, DType::kF16, DType::kBF16, DType::kQ4_0, DType::kQ4_1, DType::kQ5_0,
-        DType::kQ5_1, DType::kQ8_0, DType::kQ4_K, DType::kQ5_K, DType::kQ6_K, DType::kMXFP4}) {
+  for (const DType dtype : testing::kWeightTypes) {
     for (const std::int64_t width : {32, 33, 47, 96, 256, 2048}) {
       if (width % InfoOf(dtype).block_size != 0) continue;
       constexpr std::int64_t kRows = 9;

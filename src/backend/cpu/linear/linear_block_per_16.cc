@@ -1,0 +1,20 @@
+// Products with weights in blocks of 16 without minima (chain kPer16).
+#include "backend/cpu/simd/targets.h"
+
+#undef HWY_TARGET_INCLUDE
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_per_16.cc"
+#include "hwy/foreach_target.h"
+
+// After foreach_target.
+#include "backend/cpu/linear/linear_block_multiply-inl.h"
+
+KVCACHE_BEFORE_DOT();
+namespace kvcache::cpu::block {
+namespace HWY_NAMESPACE {
+
+template void MultiplyFormat<DType::kNVFP4>(const Product&, std::int64_t, std::int64_t,
+                                            const PanelWorkspace&);
+
+}  // namespace HWY_NAMESPACE
+}  // namespace kvcache::cpu::block
+HWY_AFTER_NAMESPACE();
