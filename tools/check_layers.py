@@ -20,6 +20,7 @@ THIRD_PARTY = {
     "hwy": "hwy::hwy",
     "nlohmann": "nlohmann_json::nlohmann_json",
     "CLI": "CLI11::CLI11",
+    "curl": "CURL::libcurl",
     "lzma": "LibLZMA::LibLZMA",
     "lmdb": "lmdb",
     "hiredis": "hiredis",
@@ -34,6 +35,7 @@ ONLY_SOURCES = {
     "CLI": ["src/app/flags/command_line.cc"],
     "boost": ["src/server/http/client_stream.h", "src/server/http/http_request_reader.cc", "src/server/http/http_server.cc",
               "src/server/http/http_connection.cc", "src/server/http/http_connection.h"],
+    "curl": ["src/pull/curl_client.cc"],
     "prometheus": ["src/server/api/operator/metrics.cc"],
     "spdlog": ["src/server/log.cc"],
 }

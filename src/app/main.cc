@@ -72,7 +72,8 @@ int Main(int argc, char** argv) {
       AddRun(command_line),      AddServe(command_line),   AddEval(command_line),
       AddTokenize(command_line), AddInspect(command_line), AddList(command_line),
       AddCreate(command_line),   AddShow(command_line),    AddCopy(command_line),
-      AddRemove(command_line),   AddBench(command_line),   AddStore(command_line)};
+      AddRemove(command_line),   AddPull(command_line),    AddBench(command_line),
+      AddStore(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   const ParsedLine line = command_line.Parse(arguments);
   switch (line.outcome) {

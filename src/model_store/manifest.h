@@ -20,6 +20,7 @@ inline constexpr std::string_view kManifest =
 inline constexpr std::string_view kConfig = "application/vnd.docker.container.image.v1+json";
 inline constexpr std::string_view kModel = "application/vnd.ollama.image.model";
 inline constexpr std::string_view kDraft = "application/vnd.ollama.image.draft";
+inline constexpr std::string_view kProjector = "application/vnd.ollama.image.projector";
 inline constexpr std::string_view kAdapter = "application/vnd.ollama.image.adapter";
 inline constexpr std::string_view kTemplate = "application/vnd.ollama.image.template";
 inline constexpr std::string_view kPrompt = "application/vnd.ollama.image.prompt";  // old: template

@@ -197,6 +197,22 @@ Status ModelStore::Verify(const ManifestLayer& layer) const {
       StrCat(path, " holds ", digest, "; it is damaged, create or pull the model again"));
 }
 
+bool ModelStore::Has(const ManifestLayer& layer) const {
+  return HasSize(PathOfDigest(layer.digest), layer.size) && Verify(layer).ok();
+}
+
+Result<std::unique_ptr<PartialBlob>> ModelStore::OpenPartial(
+    const ManifestLayer& layer, const std::function<bool()>& cancelled) const {
+  const std::string path = PathOfDigest(layer.digest);
+  const std::string folder = fs::path(path).parent_path();
+  std::error_code error;
+  fs::create_directories(root_, error);
+  if (!error) KVCACHE_RETURN_IF_ERROR(CheckInside(folder));
+  fs::create_directories(folder, error);
+  if (error) return OsError("create", folder, error.value());
+  return PartialBlob::Open(layer, path, cancelled);
+}
+
 Result<StoreLock> ModelStore::Lock() const {
   KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, StoreLock::Take(root_));
   TakeLeftovers(lock);
@@ -235,7 +251,7 @@ template <typename Writer>
 Status ModelStore::AddBlob(StoreLock& lock, const ManifestLayer& layer, const Writer& write) const {
   const std::string path = PathOfDigest(layer.digest);
   KVCACHE_RETURN_IF_ERROR(MakeFolder(lock, fs::path(path).parent_path()));
-  if (HasSize(path, layer.size) && Verify(layer).ok()) return Status::Ok();
+  if (Has(layer)) return Status::Ok();
   std::error_code ignored;
   const bool is_new = !fs::exists(fs::symlink_status(path, ignored));
   if (is_new) KVCACHE_RETURN_IF_ERROR(lock.AddBlob(layer.digest, path));

@@ -17,6 +17,8 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
+#include <memory>
 #include <set>
 #include <string>
 #include <string_view>
@@ -25,6 +27,7 @@
 #include "kvcache/status.h"
 #include "model_store/manifest.h"
 #include "model_store/model_name.h"
+#include "model_store/partial_blob.h"
 #include "model_store/store_lock.h"
 
 namespace kvcache {
@@ -52,6 +55,13 @@ class ModelStore {
 
   // Compares the bytes of a blob with its digest. Errors: kCorrupt; those of BlobPath.
   Status Verify(const ManifestLayer& layer) const;
+
+  // Returns whether a layer's blob is there, with its size and digest. Reads all of it.
+  bool Has(const ManifestLayer& layer) const;
+
+  // Opens the blob for fetching (PartialBlob::Open). Needs no lock of the store: what it leaves is whole.
+  Result<std::unique_ptr<PartialBlob>> OpenPartial(const ManifestLayer& layer,
+                                                   const std::function<bool()>& cancelled) const;
 
   // Waits for the lock that all calls below need. Creates the folder. Takes over what a killed process left.
   Result<StoreLock> Lock() const;

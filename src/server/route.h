@@ -74,6 +74,7 @@ struct OnWorker {
 // Changes the list of models, on a thread of its own: weights take long to copy. `body` is an object.
 struct ChangesModels {
   void (*run)(const ServerContext& context, const Json& body) = nullptr;
+  bool takes_long = false;  // hours, maybe: has another thread, so that other changes need not wait
 };
 
 // Asks the model that the body names, once it is loaded. `body` is an object.

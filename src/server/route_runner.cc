@@ -37,9 +37,11 @@ struct RouteRunner::Asked {
 RouteRunner::RouteRunner(RouteRunnerOptions options)
     : options_(std::move(options)),
       worker_(options_.max_queued, options_.queued_bytes),
-      manager_(options_.max_queued, options_.queued_bytes) {}
+      manager_(options_.max_queued, options_.queued_bytes),
+      puller_(options_.max_queued, options_.queued_bytes) {}
 
 void RouteRunner::End() {
+  puller_.End();
   manager_.End();
   worker_.End();
 }
@@ -47,7 +49,8 @@ void RouteRunner::End() {
 void RouteRunner::Run(const ServerContext& context, const Route& route, HttpRequest request) {
   if (const auto* const now = std::get_if<AtOnce>(&route.kind)) return now->run(context);
   const auto* const work = std::get_if<OnWorker>(&route.kind);
-  Worker& worker = std::holds_alternative<ChangesModels>(route.kind) ? manager_ : worker_;
+  const auto* const change = std::get_if<ChangesModels>(&route.kind);
+  Worker& worker = change == nullptr ? worker_ : change->takes_long ? puller_ : manager_;
   const std::size_t bytes = work != nullptr ? context.path.size() : request.body.size();
   const bool added =
       worker.Add(bytes, [this, context, work, &route, text = std::move(request.body)] {

@@ -47,6 +47,7 @@ class RouteRunner {
   RouteRunnerOptions options_;
   Worker worker_;   // a large prompt takes long to encode
   Worker manager_;  // weights take long to copy
+  Worker puller_;   // fetches models
 };
 
 }  // namespace kvcache::server

@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-COMMANDS = ("run", "serve", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "bench", "store")
+COMMANDS = ("run", "serve", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "pull", "bench", "store")
 KVCACHE = ""
 MAKE_MODEL = ""
 
@@ -112,4 +112,5 @@ def main():
     global KVCACHE, MAKE_MODEL
     KVCACHE, MAKE_MODEL = sys.argv[1:3]
     os.environ["KVCACHE_STORE"] = "none"  # tests of the store name a directory
+    os.environ["KVCACHE_OFFLINE"] = "1"  # tests of pulls have servers of their own
     unittest.main(module="__main__", argv=[sys.argv[0], *sys.argv[3:]])

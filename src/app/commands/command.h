@@ -28,6 +28,7 @@ Command AddCreate(CommandLine& line);
 Command AddShow(CommandLine& line);
 Command AddCopy(CommandLine& line);
 Command AddRemove(CommandLine& line);
+Command AddPull(CommandLine& line);
 Command AddBench(CommandLine& line);
 Command AddStore(CommandLine& line);
 Command AddServe(CommandLine& line);

@@ -164,6 +164,7 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
 Status Run(RunFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
+  KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.engine.model()));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
   if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
   const bool is_chat = IsChat(flags);

@@ -71,6 +71,7 @@ void RunFlags::Add(FlagSet command) {
   chat.Add(command);
   draft.Add(command);
   store.Add(command);
+  fetch.Add(command);
   AddSamplingFlags(command, *this);
   command.RefuseEmptyValues({"--prompt", "--system", "--stop"});
   command.CheckParsed([this] { return CheckValues(*this); });

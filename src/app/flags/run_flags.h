@@ -12,6 +12,7 @@
 #include "app/flags/command_line.h"
 #include "app/flags/draft_flags.h"
 #include "app/flags/engine_flags.h"
+#include "app/flags/fetch_flags.h"
 #include "app/flags/store_flags.h"
 #include "app/terminal/terminal.h"
 #include "kvcache_engine/generate.h"
@@ -24,6 +25,7 @@ struct RunFlags {
   ChatFlags chat;
   DraftFlags draft;
   StoreFlags store;
+  FetchFlags fetch;
   std::optional<std::string> prompt;
   std::string prompt_file;
   std::int32_t max_tokens = -1;

@@ -127,6 +127,7 @@ void ServeFlags::Add(FlagSet command) {
       .ValueName("…");
   engine.AddWithoutModel(command);
   store.Add(command);
+  fetch.Add(command);
   AddDraftFlag(command, &draft);
   AddAddress(command, *this);
   AddAccess(command, *this);

@@ -8,6 +8,7 @@
 
 #include "app/flags/command_line.h"
 #include "app/flags/engine_flags.h"
+#include "app/flags/fetch_flags.h"
 #include "app/flags/store_flags.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -17,6 +18,7 @@ struct ServeFlags {
   std::vector<std::string> models;
   EngineFlags engine;
   StoreFlags store;
+  FetchFlags fetch;
   std::string dialect;
   std::string draft;  // empty: the DRAFT of a stored model
   int max_models = 8;

@@ -1,6 +1,7 @@
 #include "app/serve/model_catalog.h"
 
 #include <algorithm>
+#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -13,6 +14,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/split_file.h"
+#include "pull/pull.h"
 
 namespace kvcache::app {
 namespace {
@@ -193,6 +195,25 @@ class Catalog final : public server::ModelSource {
     return Make(name, std::move(file));
   }
 
+  Status Pull(const std::string& given, const server::PullReport& report) override {
+    KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(given));
+    KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
+    if (options_.is_offline) {
+      return Unsupported("models are not fetched: the server runs with --offline");
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
+    std::atomic<bool> gone{false};
+    const auto tell = [&](const pull::PullState& state) {
+      if (!report({state.status, state.digest, state.total, state.completed})) gone.store(true);
+    };
+    const auto cancelled = [&] {
+      return gone.load() || (options_.stopping && options_.stopping());
+    };
+    KVCACHE_RETURN_IF_ERROR(pull::PullModel(store, name, {.report = tell, .cancelled = cancelled}));
+    AddMade(name);
+    return Status::Ok();
+  }
+
   Status Remove(const std::string& given) override {
     KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(given));
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(model.name));
@@ -228,10 +249,14 @@ class Catalog final : public server::ModelSource {
   Status Make(const ModelName& name, Modelfile file) {
     KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
     KVCACHE_RETURN_IF_ERROR(CreateModel(store, name, std::move(file), {.folder = "/nonexistent"}));
+    AddMade(name);
+    return Status::Ok();
+  }
+
+  void AddMade(const ModelName& name) {
     const std::lock_guard lock(mutex_);
     made_.push_back(name.Short());
     listed_.reset();
-    return Status::Ok();
   }
 
   // What the list shows of a file. A file with just a draft head is no model.

@@ -19,6 +19,9 @@ struct CatalogOptions {
   std::vector<std::string> models{};
   bool uses_drafts = true;  // false: models have no DRAFT
   int context = 0;          // tokens that all models get; 0: each its own
+  bool is_offline = false;  // clients cannot pull
+  // Whether the server stops: pulls end then. Is asked from any thread.
+  std::function<bool()> stopping{};
   // Opens weights for a context of `context` tokens (0: the default).
   std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context)>
       open;

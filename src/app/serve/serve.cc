@@ -1,6 +1,7 @@
 #include "app/serve/serve.h"
 
 #include <sys/resource.h>
+#include <atomic>
 
 #include <chrono>
 #include <cstdio>
@@ -111,14 +112,16 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(LevelOf(flags), FormOf(flags)));
   const std::vector<StoreFlags::OpenStore> stores =
       flags.store.OpenEach(StoreFlags::Failed::kLater);
+  std::atomic<bool> stopping{false};
   ModelOpener opener(flags, StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
       auto models, MakeCatalog({.models = flags.models,
                                 .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
                                 .context = flags.engine.context(),
-                                .open = [&](const auto& model, int context) {
-                                  return opener.Open(model, context);
-                                }}));
+                                .is_offline = flags.fetch.offline(),
+                                .stopping = [&] { return stopping.load(); },
+                                .open = [&](const auto& model,
+                                            int context) { return opener.Open(model, context); }}));
   const server::ServedModel first = models->List().front();
   opener.SetFirst(first.path);
   KVCACHE_ASSIGN_OR_RETURN(const server::ServerOptions options, OptionsOf(flags, stores));
@@ -126,6 +129,7 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
   ShowNotes();
   PrintAddress(flags, first.name, server->port());
   signals.Wait([&] { ReloadCertificate(*server); });
+  stopping.store(true);
   signals.EndAtNext();
   (void)std::fprintf(stderr, "kvcache: stopping\n");
   server->Stop(std::chrono::seconds(flags.stop_seconds));
@@ -137,6 +141,7 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
 
 Status Serve(const ServeFlags& flags) {
   AllowAllDescriptors();
+  for (const std::string& model : flags.models) KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(model));
   const Signals signals(!flags.tls_key.empty());  // before any thread starts
   Status status = ServeUntilSignal(flags, signals);
   server::EndLog();

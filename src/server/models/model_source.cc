@@ -45,6 +45,10 @@ Status ModelSource::Remove(const std::string& /*name*/) {
   return Fixed();
 }
 
+Status ModelSource::Pull(const std::string& /*name*/, const PullReport& /*report*/) {
+  return Fixed();
+}
+
 std::unique_ptr<ModelSource> OneModel(Engine& engine, ServedModel model) {
   return std::make_unique<OneModelSource>(engine, std::move(model));
 }

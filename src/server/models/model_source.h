@@ -4,6 +4,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <string>
@@ -55,6 +56,16 @@ struct NewModel {
   std::vector<std::string> licenses{};
 };
 
+// What a pull does now, in the words of Ollama's /api/pull.
+struct PullStep {
+  std::string status;
+  std::string digest{};  // of the blob that is fetched; empty: none is
+  std::uint64_t total = 0;
+  std::uint64_t completed = 0;
+};
+// Returns whether the pull goes on.
+using PullReport = std::function<bool(const PullStep& step)>;
+
 class ModelSource {
  public:
   virtual ~ModelSource() = default;
@@ -70,6 +81,8 @@ class ModelSource {
   virtual Status Create(const NewModel& model);
   virtual Status Copy(const std::string& from, const std::string& to);
   virtual Status Remove(const std::string& name);
+  // Fetches a model, which may take hours. Errors: also those of the network, and kCancelled.
+  virtual Status Pull(const std::string& name, const PullReport& report);
 };
 
 // Returns a source with one model, whose engine must outlive it.

@@ -15,6 +15,7 @@ void ShowModel(const RouteContext& context, const Json& body);
 
 void CreateModel(const ServerContext& context, const Json& body);
 void CopyModel(const ServerContext& context, const Json& body);
+void PullModel(const ServerContext& context, const Json& body);
 void DeleteModel(const ServerContext& context, const Json& body);
 
 // What a request that generates gives: /api/chat messages, /api/generate a prompt.

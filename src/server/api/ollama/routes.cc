@@ -171,6 +171,7 @@ std::vector<Route> Routes() {
       {"GET", "/api/version", AtOnce{ShowVersion}},
       {"POST", "/api/create", ChangesModels{CreateModel}},
       {"POST", "/api/copy", ChangesModels{CopyModel}},
+      {"POST", "/api/pull", ChangesModels{.run = PullModel, .takes_long = true}},
       {"DELETE", "/api/delete", ChangesModels{DeleteModel}},
   };
 }

@@ -1,0 +1,188 @@
+#include "pull/fetcher.h"
+
+#include <algorithm>
+#include <nlohmann/json.hpp>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "model_store/bounded_json.h"
+
+namespace kvcache::pull {
+namespace {
+
+constexpr std::size_t kMaxHops = 10;
+constexpr std::size_t kMaxTokenBytes = std::size_t{1} << 20;
+
+bool IsRedirect(int status) {
+  return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
+}
+
+// Returns the error of a status, and Ok for those that bring what was asked for.
+Status StatusOf(int status, const std::string& place) {
+  if (status == 200 || status == 206) return Status::Ok();
+  const std::string text = StrCat(place, ": the server answers ", status);
+  if (status == 404) return NotFound(StrCat(text, ", not found"));
+  if (status == 401 || status == 403) {
+    return Unsupported(StrCat(text, ": it does not exist, or needs a token"));
+  }
+  if (status == 408 || status == 429 || status >= 500) return {StatusCode::kIo, text};
+  return Unsupported(StrCat(text, "; must be 200 or 206"));
+}
+
+// Returns a parameter of a challenge: Bearer realm="…",service="…".
+std::string ParameterOf(const std::string& challenge, const std::string& name) {
+  const std::string key = name + "=\"";
+  std::size_t at = challenge.find(key);
+  while (at != std::string::npos && at > 0 && challenge[at - 1] != ' ' &&
+         challenge[at - 1] != ',') {
+    at = challenge.find(key, at + 1);
+  }
+  if (at == std::string::npos) return {};
+  at += key.size();
+  const std::size_t end = challenge.find('"', at);
+  return end == std::string::npos ? std::string() : challenge.substr(at, end - at);
+}
+
+// Returns whether a challenge names the address that gives tokens. Hubs that have tokens of their own name none.
+bool NamesRealm(const std::string& challenge) {
+  std::string head = challenge.substr(0, 7);
+  std::transform(head.begin(), head.end(), head.begin(),
+                 [](char c) { return c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c; });
+  return head == "bearer " && ParameterOf(challenge, "realm").find("://") != std::string::npos;
+}
+
+}  // namespace
+
+void Fetcher::UseToken(std::string host, std::string token) {
+  std::erase_if(tokens_, [&](const auto& known) { return known.first == host; });
+  tokens_.emplace_back(std::move(host), std::move(token));
+}
+
+std::string Fetcher::TokenFor(const Url& url) const {
+  if (url.scheme != "https" && !IsLoopback(url.host)) return {};
+  for (const auto& [host, token] : tokens_) {
+    if (host == url.host) return token;
+  }
+  return {};
+}
+
+Result<Url> Fetcher::Redirected(const Url& from, const HttpHead& head,
+                                std::vector<std::string>* seen) {
+  const std::string place = PlaceOf(from.Text());
+  const std::string location = head.Header("location");
+  if (location.empty()) {
+    return InvalidArgument(
+        StrCat(place, ": the server answers ", head.status, " without a Location"));
+  }
+  auto next = ResolveUrl(from, location);
+  if (!next.ok()) return std::move(next).TakeStatus().WithContext(StrCat(place, ": its redirect"));
+  if (from.scheme == "https" && next->scheme != "https") {
+    return InvalidArgument(
+        StrCat(place, ": it redirects from https to http, ", PlaceOf(next->Text()), "; refused"));
+  }
+  if (IsLoopback(next->host) && !IsLoopback(from.host)) {
+    return InvalidArgument(
+        StrCat(place, ": it redirects to this machine, ", PlaceOf(next->Text()), "; refused"));
+  }
+  if (std::find(seen->begin(), seen->end(), next->Text()) != seen->end()) {
+    return InvalidArgument(StrCat(place, ": its redirects are a circle"));
+  }
+  seen->push_back(next->Text());
+  if (seen->size() <= kMaxHops) return next;
+  return InvalidArgument(StrCat(place, ": more than ", kMaxHops, " redirects"));
+}
+
+Result<std::string> Fetcher::Follow(const std::string& address, const Headers& headers,
+                                    const HttpSink& sink) {
+  KVCACHE_ASSIGN_OR_RETURN(Url url, ParseUrl(address));
+  std::vector<std::string> seen = {url.Text()};
+  while (true) {
+    HttpRequest request{.url = url.Text(), .headers = headers};
+    const std::string token = TokenFor(url);
+    if (!token.empty()) request.headers.emplace_back("Authorization", StrCat("Bearer ", token));
+    HttpHead head;
+    Status status{};  // of the answer
+    const auto take_head = [&](const HttpHead& got) {
+      head = got;
+      if (IsRedirect(got.status)) return Status::Ok();
+      status = StatusOf(got.status, PlaceOf(url.Text()));
+      return status.ok() ? sink.on_head(got) : Status::Ok();
+    };
+    const auto take_bytes = [&](std::span<const std::byte> bytes) {
+      const bool wanted = !IsRedirect(head.status) && status.ok();
+      return wanted ? sink.on_bytes(bytes) : Status::Ok();
+    };
+    KVCACHE_RETURN_IF_ERROR(client_.Get(request, {.on_head = take_head, .on_bytes = take_bytes}));
+    if (!IsRedirect(head.status)) {
+      last_ = url;
+      const std::string challenge = head.Header("www-authenticate");
+      if (head.status == 401 && NamesRealm(challenge)) return challenge;
+      if (!status.ok()) return status;
+      return std::string();
+    }
+    KVCACHE_ASSIGN_OR_RETURN(url, Redirected(url, head, &seen));
+  }
+}
+
+Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
+  const std::string place = PlaceOf(asker.Text());
+  auto realm = ParseUrl(ParameterOf(challenge, "realm"));
+  if (!realm.ok()) {
+    return std::move(realm).TakeStatus().WithContext(StrCat(place, ": its realm for tokens"));
+  }
+  if (asker.scheme == "https" && realm->scheme != "https") {
+    return InvalidArgument(StrCat(place, ": its realm for tokens is not https; refused"));
+  }
+  std::string url = realm->Text();
+  for (const char* name : {"service", "scope"}) {
+    const std::string value = ParameterOf(challenge, name);
+    if (value.empty()) continue;
+    url += StrCat(url.find('?') == std::string::npos ? "?" : "&", name, "=", EscapedPath(value));
+  }
+  std::string text;
+  const auto take = [&](std::span<const std::byte> bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    return text.size() <= kMaxTokenBytes ? Status::Ok() : Corrupt("the token is too long");
+  };
+  KVCACHE_ASSIGN_OR_RETURN(
+      const std::string again,
+      Follow(url, {}, {.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take}));
+  if (!again.empty()) return Unsupported(StrCat(PlaceOf(url), ": it asks for a token itself"));
+  const auto answer = ParseBoundedJson(text, kMaxTokenBytes);
+  for (const char* name : {"token", "access_token"}) {
+    if (!answer.ok() || !answer->is_object() || !answer->contains(name)) continue;
+    const auto& token = (*answer)[name];
+    if (!token.is_string()) continue;
+    const std::string value = token.get<std::string>();
+    const auto is_bad = [](char c) { return c <= ' ' || c >= '\x7f'; };
+    if (std::any_of(value.begin(), value.end(), is_bad)) continue;
+    UseToken(asker.host, value);
+    return Status::Ok();
+  }
+  return Corrupt(StrCat(PlaceOf(url), ": its answer has no token"));
+}
+
+Status Fetcher::Get(const std::string& url, const Headers& headers, const HttpSink& sink) {
+  KVCACHE_ASSIGN_OR_RETURN(std::string challenge, Follow(url, headers, sink));
+  if (challenge.empty()) return Status::Ok();
+  const Url asker = last_;  // the request for the token changes last_
+  KVCACHE_RETURN_IF_ERROR(TakeToken(asker, challenge));
+  KVCACHE_ASSIGN_OR_RETURN(challenge, Follow(url, headers, sink));
+  if (challenge.empty()) return Status::Ok();
+  return Unsupported(StrCat(PlaceOf(url), ": the server refuses its own token (401)"));
+}
+
+Result<std::string> Fetcher::GetText(const std::string& url, const Headers& headers,
+                                     std::size_t max_bytes) {
+  std::string text;
+  const auto take = [&](std::span<const std::byte> bytes) {
+    text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
+    if (text.size() <= max_bytes) return Status::Ok();
+    return Corrupt(StrCat(PlaceOf(url), ": the answer has more than ", max_bytes, " bytes"));
+  };
+  KVCACHE_RETURN_IF_ERROR(Get(
+      url, headers, {.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take}));
+  return text;
+}
+
+}  // namespace kvcache::pull

@@ -1,0 +1,120 @@
+#include "pull/pull.h"
+
+#include <algorithm>
+#include <cstdlib>
+#include <fstream>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "pull/blob_fetch.h"
+#include "pull/fetcher.h"
+#include "pull/plan.h"
+#include "pull/url.h"
+
+namespace kvcache::pull {
+namespace {
+
+constexpr const char* kHub = "hf.co";
+
+std::string Variable(const char* name) {
+  const char* const value = std::getenv(name);
+  return value == nullptr ? "" : value;
+}
+
+// Returns the hub's token as its own tools find it; empty: there is none.
+std::string HubToken() {
+  for (const char* name : {"HF_TOKEN", "HUGGING_FACE_HUB_TOKEN"}) {
+    const std::string token = Variable(name);
+    if (!token.empty()) return token;
+  }
+  std::string path = Variable("HF_TOKEN_PATH");
+  const std::string home = Variable("HF_HOME");
+  if (path.empty() && !home.empty()) path = home + "/token";
+  if (path.empty()) path = Variable("HOME") + "/.cache/huggingface/token";
+  std::string token;
+  std::ifstream(path) >> token;
+  return token;
+}
+
+Result<std::string> HubOrigin() {
+  const std::string endpoint = Variable("HF_ENDPOINT");
+  if (endpoint.empty()) return StrCat("https://", kHub);
+  auto url = ParseUrl(endpoint);
+  if (!url.ok()) return std::move(url).TakeStatus().WithContext("HF_ENDPOINT");
+  std::string text = url->Text();
+  while (text.ends_with('/')) text.pop_back();
+  return text;
+}
+
+Result<Plan> PlanHub(Fetcher& fetcher, const ModelName& name) {
+  KVCACHE_ASSIGN_OR_RETURN(const std::string origin, HubOrigin());
+  const std::string token = HubToken();
+  const auto is_bad = [](char c) { return c <= ' ' || c >= '\x7f'; };
+  if (std::any_of(token.begin(), token.end(), is_bad)) {
+    return InvalidArgument("the hub's token (HF_TOKEN) has a byte that no token has");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const Url url, ParseUrl(origin));
+  if (!token.empty()) fetcher.UseToken(url.host, token);
+  auto plan = PlanFromHub(fetcher, origin, name);
+  if (token.empty() || fetcher.last().host.empty() || fetcher.last().host == url.host) return plan;
+  // The short name of the hub leads to its long one, which wants the token as well.
+  fetcher.UseToken(fetcher.last().host, token);
+  return plan.status().code() == StatusCode::kUnsupported ? PlanFromHub(fetcher, origin, name)
+                                                          : plan;
+}
+
+Result<Plan> MakePlan(Fetcher& fetcher, const ModelName& name) {
+  if (IsHubName(name)) return PlanHub(fetcher, name);
+  const std::string scheme = IsLoopback(name.host) ? "http" : "https";
+  return PlanFromRegistry(fetcher, StrCat(scheme, "://", name.host), name);
+}
+
+// Fetches what the plan says, and returns the manifest, whose config may not be stored yet.
+Result<Manifest> FetchAll(const ModelStore& store, Fetcher& fetcher, const Plan& plan,
+                          const PullOptions& options) {
+  Manifest manifest;
+  manifest.config = plan.config;
+  for (const PlannedLayer& planned : plan.layers) {
+    KVCACHE_RETURN_IF_ERROR(FetchBlob(store, fetcher, planned, options));
+    manifest.layers.push_back(planned.layer);
+  }
+  if (plan.config_url.empty()) return manifest;
+  KVCACHE_RETURN_IF_ERROR(FetchBlob(store, fetcher, {plan.config, plan.config_url}, options));
+  return manifest;
+}
+
+}  // namespace
+
+bool IsHubName(const ModelName& name) {
+  return name.host == kHub;
+}
+
+Status PullModel(const ModelStore& store, const ModelName& name, HttpClient& client,
+                 const PullOptions& options) {
+  const auto report = [&](const char* status) {
+    if (options.report) options.report({.status = status});
+  };
+  Fetcher fetcher(client);
+  report("pulling manifest");
+  KVCACHE_ASSIGN_OR_RETURN(const Plan plan, MakePlan(fetcher, name));
+  KVCACHE_ASSIGN_OR_RETURN(Manifest manifest, FetchAll(store, fetcher, plan, options));
+  report("writing manifest");
+  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, store.Lock());
+  if (plan.config_url.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(manifest.config,
+                             store.AddBytes(lock, media_type::kConfig, plan.config_text));
+  }
+  KVCACHE_RETURN_IF_ERROR(store.Write(lock, name, manifest));
+  report("success");
+  return Status::Ok();
+}
+
+Status PullModel(const ModelStore& store, const ModelName& name, const PullOptions& options) {
+  KVCACHE_ASSIGN_OR_RETURN(
+      const auto client,
+      MakeCurlClient({.stall_seconds = options.stall_seconds, .cancelled = options.cancelled}));
+  return PullModel(store, name, *client, options);
+}
+
+}  // namespace kvcache::pull
