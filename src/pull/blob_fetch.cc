@@ -12,7 +12,8 @@
 namespace kvcache::pull {
 namespace {
 
-constexpr std::size_t kShownDigits = 12;  // of a digest, as Ollama shows them
+constexpr std::uint64_t kMinGain = std::uint64_t{16} << 10;  // less is no progress
+constexpr std::size_t kShownDigits = 12;                     // of a digest, as Ollama shows them
 
 // Reads "bytes 100-199/200".
 struct ContentRange {
@@ -67,7 +68,8 @@ class BlobFetch {
       }
       if (status.ok()) continue;
       if (status.code() != StatusCode::kIo || disk_failed_) return status;
-      failures = partial_.size() > before ? 0 : failures + 1;
+      const bool gained = partial_.size() >= before + kMinGain;
+      failures = gained ? 0 : failures + 1;
       if (failures > options_.max_retries) return status;
       Pause(failures);
     }

@@ -33,7 +33,7 @@ struct PullOptions {
   std::function<void(const PullState& state)> report{};  // often, while bytes come
   std::function<bool()> cancelled{};
   int stall_seconds = 60;    // without progress before a server counts as silent
-  int max_retries = 4;       // one after another, without a byte between them
+  int max_retries = 4;       // one after another, with less than 16 KiB between them
   double pause_seconds = 1;  // before the first retry; each next pause is twice as long
 };
 

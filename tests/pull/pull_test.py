@@ -269,6 +269,19 @@ class Hostile(PullTest):
         self.lies(lambda request, _: time.sleep(60), "for 1 s")
         self.assertLess(time.monotonic() - start, 55)
 
+    def test_a_slow_server(self):
+        def trickle(request, data):
+            begin = int(request.headers.get("Range", "bytes=0-")[6:-1])
+            request.send_response(206 if begin else 200)
+            request.send_header("Content-Length", str(len(data) - begin))
+            if begin:
+                request.send_header("Content-Range", f"bytes {begin}-{len(data) - 1}/{len(data)}")
+            request.end_headers()
+            for at in range(begin, len(data), 10):
+                request.wfile.write(data[at:at + 10])
+                time.sleep(0.1)
+        self.lies(trickle, "less than 1024 bytes a second")
+
     def test_answers_to_ranges(self):
         hexes = servers.digest_of(self.bytes).removeprefix("sha256:")
         blobs = self.root / "models/blobs"
