@@ -57,8 +57,14 @@ enum class ScanRule : std::uint8_t {
   kDelta,  // S = g S + β (v - g S k) kᵀ: removes the value that S holds under k first
 };
 
-// All f32; the first dimension is dense, other strides are free. Head h uses the keys and queries
-// of group h / (heads / groups).
+// Which heads use the keys and queries of one group.
+enum class ScanGroups : std::uint8_t {
+  kNeighbors,  // head h uses group h / (heads / groups)
+  kRotating,   // head h uses group h mod groups
+};
+
+// All f32; the first dimension is dense, other strides are free. ScanOptions::groups says which keys
+// and queries a head uses.
 struct ScanInputs {
   TensorView keys;     // [k_dim, groups, batch]
   TensorView queries;  // [k_dim, groups, batch]
@@ -69,6 +75,7 @@ struct ScanInputs {
 
 struct ScanOptions {
   ScanRule rule = ScanRule::kAdd;
+  ScanGroups groups = ScanGroups::kNeighbors;
   float norm_epsilon = 0.0f;      // > 0: keys and queries are divided by √(Σ x² + epsilon)
   float query_scale = 1.0f;       // factor on queries
   std::span<const float> skip{};  // [heads] or empty: out += skip[h] × v

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <string>
@@ -10,6 +11,7 @@
 
 #include "engine/engine_impl.h"
 #include "kvcache_engine/session.h"
+#include "make_model/architecture.h"
 #include "make_model/make_model.h"
 
 namespace kvcache::hybrid_engine_test {
@@ -28,7 +30,9 @@ class HybridEngine : public ::testing::TestWithParam<const char*> {
   void SetUp() override {
     path_ = ::testing::TempDir() + "hybrid_engine." + std::to_string(getpid()) + ".gguf";
     make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
-    if (request.architecture == "qwen3next") request.shape.experts = 4;
+    const auto* const family = *make_model::FindArchitecture(request.architecture);
+    if (family->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 4;
+    if (request.architecture.starts_with("nemotron_h")) request.shape.layers = 4;
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     engine_ = std::move(Engine::Open(path_, {.threads = 2,
@@ -118,8 +122,14 @@ TEST(HybridEngineWithHeads, HeadsForFurtherTokensChangeNothing) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Families, HybridEngine,
-                         ::testing::Values("granitehybrid", "lfm2", "qwen3next"),
-                         [](const auto& test) { return std::string(test.param); });
+                         ::testing::Values("falcon-h1", "granitehybrid", "lfm2", "mamba2",
+                                           "nemotron_h", "nemotron_h_moe", "qwen35", "qwen35moe",
+                                           "qwen3next"),
+                         [](const auto& test) {
+                           std::string name = test.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace kvcache::hybrid_engine_test

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <filesystem>
 #include <memory>
 #include <numeric>
@@ -12,6 +13,7 @@
 
 #include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
+#include "make_model/architecture.h"
 #include "make_model/make_model.h"
 #include "model/model.h"
 #include "support/counting_new.h"
@@ -28,9 +30,9 @@ class ForwardAllocation : public ::testing::TestWithParam<Case> {
     path_ = ::testing::TempDir() + "forward_allocation." + std::to_string(getpid()) + ".gguf";
     make_model::Request request{.architecture = std::get<0>(GetParam()), .type = DType::kQ8_0};
     request.shape.rope_scaling = make_model::RopeScaling::kYarn;
-    if (request.architecture == "qwen3moe" || request.architecture == "qwen3next") {
-      request.shape.experts = 12;
-    }
+    const auto* const family = *make_model::FindArchitecture(request.architecture);
+    if (family->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 12;
+    if (request.architecture.starts_with("nemotron_h")) request.shape.layers = 3;
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     file_ = std::move(GgufFile::Open(path_)).value();
@@ -94,15 +96,18 @@ TEST_P(ForwardAllocation, NoneOnceWarm) {
 
 std::string NameOfCase(const ::testing::TestParamInfo<Case>& test) {
   const std::string type(InfoOf(std::get<1>(test.param)).name);
-  return std::string(std::get<0>(test.param)) + "_" + type;
+  std::string name = std::get<0>(test.param);
+  std::ranges::replace(name, '-', '_');
+  return name + "_" + type;
 }
 
-INSTANTIATE_TEST_SUITE_P(Families, ForwardAllocation,
-                         ::testing::Combine(::testing::Values("granitehybrid", "lfm2", "llama",
-                                                              "mistral3", "qwen2", "qwen3",
-                                                              "qwen3moe", "qwen3next"),
-                                            ::testing::Values(DType::kF16)),
-                         NameOfCase);
+INSTANTIATE_TEST_SUITE_P(
+    Families, ForwardAllocation,
+    ::testing::Combine(::testing::Values("falcon-h1", "granitehybrid", "lfm2", "llama", "mamba2",
+                                         "mistral3", "nemotron_h", "nemotron_h_moe", "qwen2",
+                                         "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next"),
+                       ::testing::Values(DType::kF16)),
+    NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Blocks, ForwardAllocation,
                          ::testing::Values(Case("llama", DType::kQ8_0), Case("llama", DType::kQ4_0),
                                            Case("qwen3next", DType::kQ8_0)),

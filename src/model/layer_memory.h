@@ -20,7 +20,7 @@ struct LayerMemory {
     kRecurrent,  // a state of fixed size
     kCross,      // keys and values of an encoder's output
   };
-  int layer = 0;  // a layer with self- and cross-attention has two LayerMemory
+  int layer = 0;  // a layer with self- and cross-attention, or with attention and a state, has two
   Kind kind = Kind::kFull;
   KvShape kv{};                   // of each token; unused by kRecurrent
   int window = 0;                 // kSliding: tokens that a query sees, its own included

@@ -97,6 +97,23 @@ constexpr Shape kFamilies[] = {
      "--arch qwen3next --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 384 --tied --experts 10 --experts-used 3 --expert-ffn 32 --state-dim 20"
      " --state-heads 8"},
+    {"Qwen35",
+     "--arch qwen35 --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 384 --tied --state-dim 20 --state-heads 8"},
+    {"Qwen35Moe",
+     "--arch qwen35moe --layers 3 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 384 --untied --experts 10 --experts-used 3 --expert-ffn 32 --state-dim 20"
+     " --state-heads 8"},
+    {"FalconH1",
+     "--arch falcon-h1 --layers 2 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --untied --state-dim 24"},
+    {"Mamba2", "--arch mamba2 --layers 3 --width 96 --vocab 333 --tied --state-dim 24"},
+    {"NemotronH",
+     "--arch nemotron_h --layers 4 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --untied --state-dim 24"},
+    {"NemotronHMoe",
+     "--arch nemotron_h_moe --layers 3 --width 64 --heads 4 --kv-heads 1 --head-dim 16 --ffn 96"
+     " --vocab 333 --untied --experts 9 --experts-used 3 --expert-ffn 64 --latent 32"},
     {"GraniteHybrid",
      "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
      " --vocab 333 --untied --state-dim 24 --attention-step 3"},

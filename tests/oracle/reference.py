@@ -34,11 +34,14 @@ ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": F
                      "qwen3moe": False}
 
 # Architecture: the module with its class, which is named Reference.
-MODULES = {"deepseek2": "reference_deepseek2", "gemma2": "reference_gemma",
+MODULES = {"deepseek2": "reference_deepseek2", "falcon-h1": "reference_mamba2",
+           "mamba2": "reference_mamba2", "nemotron_h": "reference_mamba2",
+           "nemotron_h_moe": "reference_mamba2", "gemma2": "reference_gemma",
            "gemma3": "reference_gemma", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
            "granitehybrid": "reference_granitehybrid", "lfm2": "reference_lfm2",
            "lfm2moe": "reference_lfm2",
            "llama4": "reference_llama4", "mllama": "reference_mllama",
+           "qwen35": "reference_qwen3next", "qwen35moe": "reference_qwen3next",
            "qwen3next": "reference_qwen3next", "t5": "reference_t5"}
 
 
@@ -101,7 +104,7 @@ class Decoder:
         self.heads = self._key("attention.head_count")
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
         self.head_dim = self._key("attention.key_length",
-                                  self._key("embedding_length") // self.heads)
+                                  self._key("embedding_length") // max(self.heads, 1))
         self.epsilon = self._key("attention.layer_norm_rms_epsilon")
         self.experts_used = self._key("expert_used_count", 0)
         self._weights = {name: self._file.tensor(name) for name in self._file.tensors}

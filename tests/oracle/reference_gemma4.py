@@ -1,8 +1,10 @@
-"""gemma4 in float64, without experts.
+"""gemma4 in float64.
 
     h   = √hidden_size · embed[token]
     h  += rms(Wo · attention) * post_attention_norm
     h  += rms(Wdown · (gelu(Wgate m) * Wup m)) * post_ffw_norm
+          with experts, the inner result is rms(it) * post_ffw_norm_1
+              + rms(Σ p_e s_e expert_e(rms(h) * pre_ffw_norm_2)) * post_ffw_norm_2
     h  += rms(Wproj · (gelu(Wingate h) * input)) * post_norm      if layers have inputs
     h  *= layer_output_scale
     logits = cap(Wout · (rms(h) * output_norm))
@@ -11,6 +13,8 @@
                Without a V matrix, v is the K matrix's product. Layers with a window have their own
                head size and frequencies. The last layers use k and v of the last layer of the same
                kind that has them
+    experts    p = softmax(Wrouter · (rms(h) * scale / √hidden_size)) over the chosen ones; experts have GELU
+               gates, gate and up in one matrix
     input      layer i gets (rms((Wmodel · h0 / √hidden_size)_i) * norm + √P · table[token]_i) / √2,
                with h0 the scaled embedding and P values for each layer
 
@@ -72,11 +76,33 @@ class Reference(reference.Decoder):
         m = self._norm(h, block + "ffn_norm")
         gate, up = self._project(block + "ffn_gate", m), self._project(block + "ffn_up", m)
         y = self._project(block + "ffn_down", gelu(gate) * up)
+        if block + "ffn_gate_inp.weight" in self._weights:
+            y = (self._norm(y, block + "post_ffw_norm_1")
+                 + self._norm(self._gemma_experts(block, h), block + "post_ffw_norm_2"))
         h = h + self._norm(y, block + "post_ffw_norm")
         if layer_input is not None:
             y = gelu(self._project(block + "inp_gate", h)) * layer_input
             h = h + self._norm(self._project(block + "proj", y), block + "post_norm")
         return h * self._weights.get(block + "layer_output_scale.weight", 1.0)
+
+    def _gemma_experts(self, block, h):
+        unit = h / np.sqrt(np.mean(h * h, axis=-1, keepdims=True) + self.epsilon)
+        routed = unit * self._weights[block + "ffn_gate_inp.scale"] / np.sqrt(self.hidden_size)
+        scores = self._project(block + "ffn_gate_inp", routed)
+        chosen = np.argsort(-scores, axis=-1, kind="stable")[:, :self.experts_used]
+        p = np.take_along_axis(scores, chosen, axis=-1)
+        p = np.exp(p - p.max(axis=-1, keepdims=True))
+        p /= p.sum(axis=-1, keepdims=True)
+        m = self._norm(h, block + "pre_ffw_norm_2")
+        both, down = (self._weights[f"{block}ffn_{name}_exps.weight"] for name in ("gate_up", "down"))
+        out = np.zeros_like(h)
+        for expert in range(scores.shape[-1]):
+            token, place = np.nonzero(chosen == expert)
+            gate, up = np.split(m[token] @ both[expert].T, 2, axis=-1)
+            y = (gelu(gate) * up) @ down[expert].T
+            y = y * self._weights[block + "ffn_down_exps.scale"][expert]
+            out[token] += p[token, place][:, None] * y
+        return out
 
     def _rotation(self, layer):
         if self.windowed[layer]:

@@ -13,8 +13,8 @@ groups); IBM's Granite 4.0 and transformers' modeling_granitemoehybrid.
 
 import numpy as np
 
-import recurrence
 import reference
+import reference_mamba2 as mamba2
 from reference import silu
 
 
@@ -37,7 +37,7 @@ class Reference(reference.Decoder):
     def _attention(self, block, x, layer):
         kv_heads = self._key("attention.head_count_kv")[layer]
         if kv_heads == 0:
-            return self._mamba(block, x)
+            return mamba2.mix(self, block, x)
         rotates = self._meta.get(self._prefix + ".rope.scaling.finetuned", True)
         freq, magnitude = self._rotation(layer)
         heads = {}
@@ -48,25 +48,6 @@ class Reference(reference.Decoder):
         out = reference.attend(heads["q"], heads["k"], heads["v"], self._seen(layer, len(x)),
                                self._key("attention.scale", 1 / np.sqrt(self.head_dim)))
         return self._project(block + "attn_output", out.reshape(len(x), -1))
-
-    def _mamba(self, block, x):
-        inner, heads = self._key("ssm.inner_size"), self._key("ssm.time_step_rank")
-        groups, k_dim = self._key("ssm.group_count"), self._key("ssm.state_size")
-        z, mixed, delta = np.split(self._project(block + "ssm_in", x), [inner, -heads], axis=-1)
-        mixed = recurrence.convolve(mixed, self._weights[block + "ssm_conv1d.weight"])
-        mixed = silu(mixed + self._weights.get(block + "ssm_conv1d.bias", 0.0))
-        v, b, c = np.split(mixed, [inner, inner + groups * k_dim], axis=-1)
-        v = v.reshape(len(x), heads, -1)
-        b, c = (recurrence.of_groups(part.reshape(len(x), groups, k_dim), heads)
-                for part in (b, c))
-        step = recurrence.softplus(delta + self._weights[block + "ssm_dt.bias"])
-        decay = np.exp(self._weights[block + "ssm_a"].reshape(-1) * step)
-        y = recurrence.scan(c, b, v, decay, step, delta=False)
-        y = y + self._weights[block + "ssm_d"].reshape(heads, 1) * v
-        y = (y.reshape(len(x), inner) * silu(z)).reshape(len(x), groups, -1)
-        rms = np.sqrt(np.mean(y * y, axis=-1, keepdims=True) + self.epsilon)
-        y = y / rms * self._weights[block + "ssm_norm.weight"].reshape(groups, -1)
-        return self._project(block + "ssm_out", y.reshape(len(x), inner))
 
     def _shared(self, block, x):
         gate, up = (self._project(f"{block}ffn_{name}_shexp", x) for name in ("gate", "up"))

@@ -1,7 +1,8 @@
 """lfm2 and lfm2moe in float64: short convolutions between two gates, and attention in some layers.
 
     b, c, x = Win n          h += Wout (c · conv(b · x))       layers with 0 KV heads
-    h += attention           with norms of each head's q and k, halves rotated, in the others
+    h += attention           with norms of each head's q and k, halves rotated, in the others; within a
+                             window, if an lfm2 file has one
 
     lfm2moe: h += Σ p_e expert_e(m), p = sigmoid(Wrouter m) over the experts with the largest p + bias,
     divided by their sum; dense parts in the first layers
@@ -17,6 +18,9 @@ import reference
 
 class Reference(reference.Decoder):
     OUTPUT_NORM = "token_embd_norm"
+
+    def _seen(self, layer, count):
+        return reference.seen_keys(count, self._key("attention.sliding_window", 0))
 
     def _attention(self, block, x, layer):
         self.kv_heads = self._key("attention.head_count_kv")[layer]

@@ -181,7 +181,8 @@ class RandomRequests : public SchedulerFixture {
   // Families that have draft heads have one here.
   std::string Head() const {
     const std::string family = GetParam();
-    return drafts_ && (family == "llama" || family == "qwen3next") ? path_ : "";
+    return drafts_ && (family == "llama" || family == "qwen35" || family == "qwen3next") ? path_
+                                                                                         : "";
   }
   void StartWithPool(int pool) {
     SchedulerOptions options{.clock = RandomClock(), .look_up_drafts = drafts_};
@@ -282,7 +283,7 @@ TEST_P(RandomRequests, WithABudgetAndAllocationsThatFail) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, RandomRequests,
                          ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
-                                           "granitehybrid"),
+                                           "granitehybrid", "mamba2", "nemotron_h", "qwen35"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

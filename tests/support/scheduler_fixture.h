@@ -43,7 +43,7 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
       request.shape.window_pattern = 2;
     }
     if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
-    if (architecture == "qwen3next" || architecture == "llama") {
+    if (architecture == "qwen3next" || architecture == "qwen35" || architecture == "llama") {
       request.shape.family.nextn_layers = 1;  // only engines that ask for the head have it
     }
     const Status made = make_model::MakeModel(request, path_);

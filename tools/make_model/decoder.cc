@@ -30,12 +30,16 @@ class Keys {
   GgufHeader& header_;
 };
 
-void AddSizes(Keys& keys, const Shape& shape) {
+void AddSizes(Keys& keys, const Shape& shape, std::span<const std::int32_t> ffn) {
   keys.Set("block_count", shape.layers + shape.family.nextn_layers);
   if (shape.family.nextn_layers > 0) keys.Set("nextn_predict_layers", shape.family.nextn_layers);
   keys.Set("context_length", shape.context);
   keys.Set("embedding_length", shape.hidden_size);
-  keys.Set("feed_forward_length", shape.ffn);
+  if (ffn.empty()) {
+    keys.Set("feed_forward_length", shape.ffn);
+  } else {
+    keys.Set("feed_forward_length", ffn);
+  }
   keys.Set("vocab_size", shape.vocab);
   keys.Set("attention.head_count", shape.heads);
 }
@@ -64,7 +68,7 @@ void AddNormsAndExperts(Keys& keys, const Shape& shape) {
 
 void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header) {
   Keys keys(architecture, header);
-  AddSizes(keys, shape);
+  AddSizes(keys, shape, {});
   AddNormsAndExperts(keys, shape);
   AddRopeScaling(architecture, shape, header);
 }
@@ -72,7 +76,7 @@ void AddSizeMetadata(std::string_view architecture, const Shape& shape, GgufHead
 void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header,
                         const DecoderKeys& own) {
   Keys keys(architecture, header);
-  AddSizes(keys, shape);
+  AddSizes(keys, shape, own.ffn);
   AddHeads(keys, shape, own);
   AddNormsAndExperts(keys, shape);
   AddRopeScaling(architecture, shape, header);

@@ -48,9 +48,10 @@ std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
 
 constexpr Architecture kArchitectures[] = {
     {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
+    {"falcon-h1", ExpertUse::kNone, AddFalconH1, FalconH1Tensors},
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
-    {"gemma4", ExpertUse::kNone, AddGemma4, Gemma4Tensors},
+    {"gemma4", ExpertUse::kAllowed, AddGemma4, Gemma4Tensors},
     {"gemma4-assistant", ExpertUse::kNone, AddGemma4Assistant, Gemma4AssistantTensors},
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
     {"granitehybrid", ExpertUse::kAllowed, AddGraniteHybrid, GraniteHybridTensors},
@@ -58,11 +59,16 @@ constexpr Architecture kArchitectures[] = {
     {"lfm2moe", ExpertUse::kNeeded, AddLfm2Moe, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
+    {"mamba2", ExpertUse::kNone, AddMamba2, Mamba2Tensors},
     {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
+    {"nemotron_h", ExpertUse::kNone, AddNemotronH, NemotronHTensors},
+    {"nemotron_h_moe", ExpertUse::kNeeded, AddNemotronHMoe, NemotronHTensors},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
     {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
+    {"qwen35", ExpertUse::kNone, AddQwen35, Qwen35Tensors},
+    {"qwen35moe", ExpertUse::kNeeded, AddQwen35Moe, Qwen35Tensors},
     {"qwen3next", ExpertUse::kNeeded, AddQwen3Next, Qwen3NextTensors},
     {"t5", ExpertUse::kNone, AddT5, T5Tensors},
 };

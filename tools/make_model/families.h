@@ -25,6 +25,18 @@ std::vector<TensorSpec> Lfm2Tensors(const Shape& shape);
 
 void AddQwen3Next(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape);
+void AddQwen35(const Shape& shape, GgufHeader& header);
+void AddQwen35Moe(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Qwen35Tensors(const Shape& shape);
+
+void AddFalconH1(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> FalconH1Tensors(const Shape& shape);
+
+void AddNemotronH(const Shape& shape, GgufHeader& header);
+void AddNemotronHMoe(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> NemotronHTensors(const Shape& shape);
+void AddMamba2(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Mamba2Tensors(const Shape& shape);
 
 void AddGraniteHybrid(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape);

@@ -1,6 +1,6 @@
 // gemma4: gemma3's norms. Layers with a window have heads of half the size (but at least 32) and
 // more KV heads; layers without one have no V matrix. Each layer has an input vector. With four
-// layers or more, the second half shares keys and values.
+// layers or more, the second half shares keys and values. Layers may have experts besides.
 //
 // Every other layer has no window, unless --window-pattern says otherwise. Scores are not scaled:
 // the norms of q and k set their size. In layers without a window half of the pairs are not
@@ -102,11 +102,36 @@ void AddInput(const Shape& shape, const std::string& block, TensorList& list) {
   list.Vector(block + "post_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
 }
 
+// The router reads states that are divided by √hidden_size, so its scales are about that.
+void AddExperts(const Shape& shape, const std::string& block, TensorList& list) {
+  const int size = shape.hidden_size;
+  list.Add({.name = block + "ffn_gate_inp.weight",
+            .dims = {size, shape.experts},
+            .distribution = Distribution::kNormal,
+            .scale = PerRoot(kRouterDeviation, size),
+            .keep_f32 = true});
+  list.Vector(block + "ffn_gate_inp.scale", size, Distribution::kNorm,
+              std::sqrt(static_cast<float>(size)));
+  list.Add({.name = block + "ffn_gate_up_exps.weight",
+            .dims = {size, 2 * shape.expert_ffn, shape.experts},
+            .distribution = Distribution::kNormal,
+            .scale = PerRoot(1.0f, size)});
+  list.Add({.name = block + "ffn_down_exps.weight",
+            .dims = {shape.expert_ffn, size, shape.experts},
+            .distribution = Distribution::kNormal,
+            .scale = PerRoot(1.0f, shape.expert_ffn)});
+  list.Vector(block + "ffn_down_exps.scale", shape.experts, Distribution::kNorm, 1.0f);
+  for (const char* norm : {"pre_ffw_norm_2", "post_ffw_norm_1", "post_ffw_norm_2"}) {
+    list.Norm(StrCat(block, norm, ".weight"));
+  }
+}
+
 void AddLayer(const Shape& shape, int layer, int own_layers, TensorList& list) {
   const std::string block = StrCat("blk.", layer, ".");
   AddAttention(shape, layer, own_layers, block, list);
   list.Norm(block + "ffn_norm.weight");
   list.FeedForward(block, shape.ffn);
+  if (shape.experts > 0) AddExperts(shape, block, list);
   list.Vector(block + "post_ffw_norm.weight", shape.hidden_size, Distribution::kNorm, kAdded);
 }
 
@@ -122,6 +147,10 @@ void AddGemma4(const Shape& shape, GgufHeader& header) {
   AddLayers("gemma4", shape, shape.layers - OwnLayers(shape), header);
   header.SetUint32("gemma4.embedding_length_per_layer_input", kInputSize);
   header.SetFloat32("gemma4.final_logit_softcapping", 20.0f);
+  if (shape.experts > 0 && shape.expert_ffn == shape.ffn) {
+    header.SetUint32("gemma4.expert_feed_forward_length",
+                     static_cast<std::uint32_t>(shape.expert_ffn));
+  }
 }
 
 std::vector<TensorSpec> Gemma4Tensors(const Shape& shape) {

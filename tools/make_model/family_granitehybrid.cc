@@ -10,46 +10,16 @@
 namespace kvcache::make_model {
 namespace {
 
-constexpr float kMambaGain = 1.0f;
 // The factors' product is near 1, so that layers matter as much as in other families.
 constexpr float kEmbeddingScale = 0.7f;
 constexpr float kResidualScale = 0.5f;
 constexpr float kLogitScale = 1.25f;
 
-// Heads have 32 values; together they have twice the hidden size.
-HybridSizes MambaSizes(const Shape& shape) {
-  HybridSizes sizes = HybridSizesOf(shape);
-  sizes.v_dim = 32;
-  sizes.heads = 2 * shape.hidden_size / sizes.v_dim;
-  return sizes;
-}
-
-void AddMamba(const Shape& shape, const std::string& block, TensorList& list) {
-  const HybridSizes sizes = MambaSizes(shape);
-  const int inner = sizes.inner();
-  list.Matrix(block + "ssm_in.weight", shape.hidden_size, inner + sizes.channels() + sizes.heads,
-              PerRoot(1.0f, shape.hidden_size));
-  AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
-  list.Vector(block + "ssm_conv1d.bias", sizes.channels(), Distribution::kNormal, kBiasDeviation);
-  list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
-  AddRates(list, block + "ssm_a", {1, sizes.heads});
-  list.Add({.name = block + "ssm_d",
-            .dims = {1, sizes.heads},
-            .distribution = Distribution::kNorm,
-            .keep_f32 = true});
-  list.Add({.name = block + "ssm_norm.weight",
-            .dims = {inner / sizes.groups, sizes.groups},
-            .distribution = Distribution::kNorm,
-            .keep_f32 = true});
-  list.Matrix(block + "ssm_out.weight", inner, shape.hidden_size,
-              PerRoot(list.embedding() * kMambaGain, inner));
-}
-
 }  // namespace
 
 void AddGraniteHybrid(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("granitehybrid", shape, header, {.kv_heads = KvHeadsByLayer(shape)});
-  AddStateMetadata("granitehybrid", MambaSizes(shape), header);
+  AddStateMetadata("granitehybrid", Mamba2Sizes(shape), header);
   const auto set = [&](std::string_view key, float value) {
     header.SetFloat32(StrCat("granitehybrid.", key), value);
   };
@@ -73,7 +43,7 @@ std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape) {
       list.Attention(block, AttentionExtras::kNone);
     } else {
       list.Norm(block + "attn_norm.weight");
-      AddMamba(shape, block, list);
+      AddMamba2(shape, block, list);
     }
     list.Norm(block + "ffn_norm.weight");
     if (shape.experts > 0) {

@@ -28,6 +28,7 @@ void AddConvolution(const Shape& shape, const std::string& block, TensorList& li
 void AddLfm2(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("lfm2", shape, header, {.kv_heads = KvHeadsByLayer(shape)});
   header.SetUint32("lfm2.shortconv.l_cache", kTaps);
+  AddWindows("lfm2", shape, header);
 }
 
 void AddLfm2Moe(const Shape& shape, GgufHeader& header) {

@@ -1,6 +1,9 @@
-// qwen3next: gated delta nets; every n-th layer is attention with gates. All layers have experts,
-// one of them shared by all tokens. A quarter of each attention head is rotated.
+// qwen3next, qwen35, qwen35moe: gated delta nets; every n-th layer is attention with gates. All layers
+// have experts, one of them shared by all tokens; qwen35 has none. A quarter of each attention head is
+// rotated, in the latter two by sections that leave out a pair.
+#include <algorithm>
 #include <cmath>
+#include <cstdint>
 
 #include "base/strings.h"
 #include "make_model/families.h"
@@ -11,12 +14,20 @@ namespace {
 
 constexpr float kGatedGain = 2.0f;  // makes up for gates, which halve their values on average
 
-void AddDeltaNet(const Shape& shape, const std::string& block, TensorList& list) {
+enum class Generation : std::uint8_t { kNext, k35 };
+
+void AddDeltaNet(const Shape& shape, Generation generation, const std::string& block,
+                 TensorList& list) {
   const HybridSizes sizes = HybridSizesOf(shape);
   const float in = PerRoot(1.0f, shape.hidden_size);
   list.Matrix(block + "attn_qkv.weight", shape.hidden_size, sizes.channels(), in);
   list.Matrix(block + "attn_gate.weight", shape.hidden_size, sizes.inner(), in);
-  list.Matrix(block + "ssm_ba.weight", shape.hidden_size, 2 * sizes.heads, in);
+  if (generation == Generation::kNext) {
+    list.Matrix(block + "ssm_ba.weight", shape.hidden_size, 2 * sizes.heads, in);
+  } else {
+    list.Matrix(block + "ssm_beta.weight", shape.hidden_size, sizes.heads, in);
+    list.Matrix(block + "ssm_alpha.weight", shape.hidden_size, sizes.heads, in);
+  }
   AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
   list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
   AddRates(list, block + "ssm_a", {sizes.heads});
@@ -39,21 +50,32 @@ void AddGatedAttention(const Shape& shape, const std::string& block, TensorList&
   list.Vector(block + "attn_k_norm.weight", shape.head_dim, Distribution::kNorm, norm);
 }
 
-}  // namespace
-
-void AddQwen3Next(const Shape& shape, GgufHeader& header) {
+void AddMetadata(std::string_view name, const Shape& shape, GgufHeader& header) {
   const HybridSizes sizes = HybridSizesOf(shape);
-  AddDecoderMetadata("qwen3next", shape, header, {.rope_dims = shape.head_dim / 4 / 2 * 2});
-  AddStateMetadata("qwen3next", sizes, header);
-  const auto set = [&](std::string_view key, int value) {
-    header.SetUint32(StrCat("qwen3next.", key), static_cast<std::uint32_t>(value));
-  };
-  set("full_attention_interval", sizes.attention_step);
-  set("expert_shared_feed_forward_length", shape.expert_ffn);
-  if (shape.expert_ffn == shape.ffn) set("expert_feed_forward_length", shape.expert_ffn);
+  AddDecoderMetadata(name, shape, header, {.rope_dims = shape.head_dim / 4 / 2 * 2});
+  AddStateMetadata(name, sizes, header);
+  header.SetUint32(StrCat(name, ".full_attention_interval"),
+                   static_cast<std::uint32_t>(sizes.attention_step));
 }
 
-std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape) {
+void AddExpertMetadata(std::string_view name, const Shape& shape, GgufHeader& header) {
+  const auto ffn = static_cast<std::uint32_t>(shape.expert_ffn);
+  header.SetUint32(StrCat(name, ".expert_shared_feed_forward_length"), ffn);
+  if (shape.expert_ffn == shape.ffn) {
+    header.SetUint32(StrCat(name, ".expert_feed_forward_length"), ffn);
+  }
+}
+
+// The sections of the pairs, as in published files: the first coordinates have as many, and the last pair
+// belongs to none.
+void AddSections(std::string_view name, const Shape& shape, GgufHeader& header) {
+  const int pairs = shape.head_dim / 4 / 2;
+  const int each = std::max(1, pairs / 3);
+  header.SetInts(StrCat(name, ".rope.dimension_sections"),
+                 std::vector<std::int32_t>{each, each, std::max(0, pairs - 2 * each - 1), 1});
+}
+
+std::vector<TensorSpec> Tensors(const Shape& shape, Generation generation) {
   TensorList list(shape);
   list.Embedding();
   for (int layer = 0; layer < shape.layers + shape.family.nextn_layers; ++layer) {
@@ -62,8 +84,12 @@ std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape) {
     if (head) list.DraftHead(block);
     list.Norm(block + "attn_norm.weight");
     head || IsAttention(shape, layer) ? AddGatedAttention(shape, block, list)
-                                      : AddDeltaNet(shape, block, list);
+                                      : AddDeltaNet(shape, generation, block, list);
     list.Norm(block + "post_attention_norm.weight");
+    if (shape.experts == 0) {
+      list.FeedForward(block, shape.ffn);
+      continue;
+    }
     list.Experts(block);
     list.FeedForward(block, shape.expert_ffn, "_shexp");
     list.Vector(block + "ffn_gate_inp_shexp.weight", shape.hidden_size, Distribution::kNormal,
@@ -71,6 +97,29 @@ std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape) {
   }
   list.Output();
   return list.Take();
+}
+
+}  // namespace
+
+void AddQwen3Next(const Shape& shape, GgufHeader& header) {
+  AddMetadata("qwen3next", shape, header);
+  AddExpertMetadata("qwen3next", shape, header);
+}
+void AddQwen35(const Shape& shape, GgufHeader& header) {
+  AddMetadata("qwen35", shape, header);
+  AddSections("qwen35", shape, header);
+}
+void AddQwen35Moe(const Shape& shape, GgufHeader& header) {
+  AddMetadata("qwen35moe", shape, header);
+  AddExpertMetadata("qwen35moe", shape, header);
+  AddSections("qwen35moe", shape, header);
+}
+
+std::vector<TensorSpec> Qwen3NextTensors(const Shape& shape) {
+  return Tensors(shape, Generation::kNext);
+}
+std::vector<TensorSpec> Qwen35Tensors(const Shape& shape) {
+  return Tensors(shape, Generation::k35);
 }
 
 }  // namespace kvcache::make_model

@@ -60,4 +60,32 @@ void AddRates(TensorList& list, const std::string& name, std::vector<std::int64_
   list.Add({.name = name, .dims = std::move(dims), .keep_f32 = true, .values = rates});
 }
 
+HybridSizes Mamba2Sizes(const Shape& shape) {
+  HybridSizes sizes = HybridSizesOf(shape);
+  sizes.v_dim = 32;
+  sizes.heads = 2 * shape.hidden_size / sizes.v_dim;
+  return sizes;
+}
+
+void AddMamba2(const Shape& shape, const std::string& block, TensorList& list) {
+  const HybridSizes sizes = Mamba2Sizes(shape);
+  const int inner = sizes.inner();
+  list.Matrix(block + "ssm_in.weight", shape.hidden_size, inner + sizes.channels() + sizes.heads,
+              PerRoot(1.0f, shape.hidden_size));
+  AddTaps(list, block + "ssm_conv1d.weight", sizes.taps, sizes.channels());
+  list.Vector(block + "ssm_conv1d.bias", sizes.channels(), Distribution::kNormal, kBiasDeviation);
+  list.Vector(block + "ssm_dt.bias", sizes.heads, Distribution::kNormal, kBiasDeviation);
+  AddRates(list, block + "ssm_a", {1, sizes.heads});
+  list.Add({.name = block + "ssm_d",
+            .dims = {1, sizes.heads},
+            .distribution = Distribution::kNorm,
+            .keep_f32 = true});
+  list.Add({.name = block + "ssm_norm.weight",
+            .dims = {inner / sizes.groups, sizes.groups},
+            .distribution = Distribution::kNorm,
+            .keep_f32 = true});
+  list.Matrix(block + "ssm_out.weight", inner, shape.hidden_size,
+              PerRoot(list.embedding() * 1.0f, inner));
+}
+
 }  // namespace kvcache::make_model

@@ -37,4 +37,9 @@ void AddTaps(TensorList& list, const std::string& name, int taps, int channels);
 // Adds ssm_a: negative values, with dims [heads] or [1, heads].
 void AddRates(TensorList& list, const std::string& name, std::vector<std::int64_t> dims);
 
+// A Mamba-2 mixer's sizes: heads have 32 values; together they have twice the hidden size.
+HybridSizes Mamba2Sizes(const Shape& shape);
+// Adds a Mamba-2 mixer's tensors, without the norm before it.
+void AddMamba2(const Shape& shape, const std::string& block, TensorList& list);
+
 }  // namespace kvcache::make_model

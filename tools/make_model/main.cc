@@ -118,10 +118,13 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
                  "t5: layers of the decoder (as --layers)");
   app.add_flag("--ungated", family.ungated, "t5: feed-forward parts with ReLU");
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
-  app.add_option("--attention-step", family.attention_step,
-                 "lfm2, qwen3next, granitehybrid: N: every N-th layer is attention (default: 2)");
+  app.add_option("--latent", family.latent,
+                 "nemotron_h_moe: values that experts read (default: the hidden size)");
+  app.add_option(
+      "--attention-step", family.attention_step,
+      "lfm2, qwen3next, qwen35, granitehybrid: N: every N-th layer is attention (default: 2)");
   app.add_option("--nextn-layers", family.nextn_layers,
-                 "llama, qwen2, qwen3, qwen3moe, deepseek2, qwen3next: draft heads (default: 0)");
+                 "llama, qwen2, qwen3, deepseek2, qwen3next, qwen35: draft heads (default: 0)");
   app.add_option("--target-width", family.target_size,
                  "gemma4-assistant: hidden size of the model it drafts for (twice --width)");
   app.add_option("--state-dim", family.state_dim,

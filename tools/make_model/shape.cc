@@ -62,6 +62,7 @@ Status CheckBounds(const Shape& shape) {
       {"--chunk", shape.family.chunk, 0, 1 << 28},
       {"--expert-step", shape.family.expert_step, 0, 1 << 12},
       {"--temperature-length", shape.family.temperature_length, 0, 1 << 28},
+      {"--latent", shape.family.latent, 0, 1 << 16},
       {"--attention-step", shape.family.attention_step, 0, 1 << 12},
       {"--nextn-layers", shape.family.nextn_layers, 0, 16},
       {"--target-width", shape.family.target_size, 0, 1 << 20},

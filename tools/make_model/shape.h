@@ -35,6 +35,7 @@ struct FamilyShape {
   int decoder_layers = 0;        // t5: layers of the decoder; 0: as many as the encoder's
   bool ungated = false;          // t5: a feed-forward part with ReLU instead of a GELU gate
   bool whole_kv = false;         // deepseek2: one matrix for keys and values, as in old files
+  int latent = 0;                // nemotron_h_moe: values that experts read; 0: the hidden size
   int attention_step = 0;        // hybrids: every n-th layer is attention
   int state_dim = 0;             // hybrids: values of a key of the state
   int state_heads = 0;           // hybrids: heads of the state

@@ -361,6 +361,8 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HeadBatchTest,
                                            Kind{"windows", "llama", 0, 24}, Kind{"qwen2", "qwen2"},
                                            Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
                                            Kind{"deepseek2", "deepseek2", 4},
+                                           Kind{"qwen35", "qwen35"},
+                                           Kind{"qwen35moe", "qwen35moe", 4},
                                            Kind{"qwen3next", "qwen3next", 4},
                                            Kind{"assistant", "gemma4"}),
                          [](const auto& kind) { return kind.param.name; });

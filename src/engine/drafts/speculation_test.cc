@@ -181,7 +181,7 @@ TEST_P(SpeculationTest, BadDraftTokensAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SpeculationTest,
                          ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
-                                           "granitehybrid"),
+                                           "granitehybrid", "mamba2", "nemotron_h", "qwen35"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

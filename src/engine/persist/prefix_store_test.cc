@@ -228,9 +228,14 @@ std::vector<Case> Cases() {
           {"deepseek2", "deepseek2", DType::kF16, DType::kF16, 0, 4},
           {"gemma3", "gemma3", DType::kF16, DType::kF16, 75},
           {"gpt_oss", "gpt-oss", DType::kF16, DType::kF16, 75, 4},
+          {"falcon_h1", "falcon-h1"},
           {"granitehybrid", "granitehybrid"},
           {"lfm2", "lfm2"},
+          {"lfm2_window", "lfm2", DType::kF16, DType::kF16, 75},
+          {"mamba2", "mamba2"},
           {"mllama", "mllama"},
+          {"nemotron_h", "nemotron_h"},
+          {"qwen35", "qwen35"},
           {"qwen3next", "qwen3next", DType::kF16, DType::kF16, 0, 4}};
 }
 

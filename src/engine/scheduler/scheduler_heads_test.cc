@@ -185,7 +185,8 @@ TEST_P(SchedulerHeadBatches, DraftersOfABatchAreAskedTogether) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeadBatches, ::testing::Values("llama", "qwen3next"),
+INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeadBatches,
+                         ::testing::Values("llama", "qwen35", "qwen3next"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace

@@ -19,6 +19,7 @@ struct Architecture {
 
 constexpr Architecture kArchitectures[] = {
     {"deepseek2", MakeDeepSeek2},
+    {"falcon-h1", MakeFalconH1},
     {"gemma2", MakeGemma},
     {"gemma3", MakeGemma},
     {"gemma4", MakeGemma4},
@@ -28,11 +29,16 @@ constexpr Architecture kArchitectures[] = {
     {"lfm2moe", MakeLfm2},
     {"llama", MakeLlama},
     {"llama4", MakeLlama4},
+    {"mamba2", MakeNemotronH},
     {"mistral3", MakeMistral3},
     {"mllama", MakeMllama},
+    {"nemotron_h", MakeNemotronH},
+    {"nemotron_h_moe", MakeNemotronH},
     {"qwen2", MakeQwen2},
     {"qwen3", MakeQwen3},
     {"qwen3moe", MakeQwen3},
+    {"qwen35", MakeQwen3Next},
+    {"qwen35moe", MakeQwen3Next},
     {"qwen3next", MakeQwen3Next},
     {"t5", MakeT5},
 };

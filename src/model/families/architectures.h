@@ -31,6 +31,7 @@ using MakeDecoder = Result<std::unique_ptr<Decoder>> (*)(ModelSource& source);
 
 Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeDeepSeek2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeFalconH1(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGptOss(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGraniteHybrid(ModelSource& source);
@@ -39,6 +40,7 @@ Result<std::unique_ptr<Decoder>> MakeLlama(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeLlama4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMistral3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMllama(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeNemotronH(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen3Next(ModelSource& source);

@@ -8,12 +8,11 @@
 //   - With embedding_length_per_layer_input, each layer gets an input vector of P values, computed
 //     from the token and from the first hidden state. The layer gates it at its end.
 //   - A layer's result may be scaled (layer_output_scale).
+//   - A layer may have experts beside its gated network (gemma4_layer.h).
 //
 //   per layer:  e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight
 //               input = (p + e) / √2
 //               x += rms(Wproj (gelu(Wgate x) × input)) × weight
-//
-// Mixtures of experts (the 26B model) are not supported: their tensors are refused by name.
 //
 // Source: Google's published configuration and code in Hugging Face's modeling_gemma4.py; keys and
 // tensors as llama.cpp writes and reads them.
@@ -35,6 +34,7 @@ namespace {
 
 struct Gemma4Params {
   Gemma4Kinds kinds;
+  ExpertParams experts;
   int kv_layers = 0;   // layers with their own keys and values: the first ones
   int input_size = 0;  // P, values of a layer's input vector; 0: layers have none
 };
@@ -101,6 +101,7 @@ class Gemma4 final : public Decoder {
   Norm input_norm_;          // [P]
   TensorView inputs_;        // [P, layers, batch] of the current pass
   std::vector<Layer> layers_;
+  ExpertPlan plan_;
   std::unique_ptr<Gemma4Assistant> assistant_;  // null without a draft head
 };
 
@@ -169,8 +170,9 @@ Status Gemma4::LoadInput(WeightReader& reader, int index, Layer* layer) const {
 
 Status Gemma4::LoadLayer(WeightReader& reader, int index) {
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(static_cast<Gemma4Layer&>(layer),
-                           Gemma4Layer::Load(reader, params(), index, head_dim(index)));
+  KVCACHE_ASSIGN_OR_RETURN(
+      static_cast<Gemma4Layer&>(layer),
+      Gemma4Layer::Load(reader, params(), gemma_.experts, index, head_dim(index)));
   KVCACHE_RETURN_IF_ERROR(LoadKeysAndValues(reader, index, &layer));
   KVCACHE_RETURN_IF_ERROR(LoadInput(reader, index, &layer));
   layers_.push_back(std::move(layer));
@@ -259,7 +261,7 @@ void Gemma4::RunLayer(Pass& pass, int index, const TensorView& x) {
   const TensorView h = pass.TakeHidden(params().hidden_size);
   pass.RmsNorm(x, layer.attn_norm, h);
   Attend(pass, index, h);
-  layer.AddAttended(pass, h, x);
+  layer.AddAttended(pass, plan_, h, x);
   if (layer.input) AddInput(pass, index, x);
   if (layer.scale != 1.0f) pass.Scale(x, layer.scale);
 }
@@ -336,6 +338,8 @@ Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source) {
   KVCACHE_ASSIGN_OR_RETURN(params.logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   Gemma4Params gemma;
+  KVCACHE_ASSIGN_OR_RETURN(gemma.experts, ReadExpertParams(keys, params));
+  gemma.experts.activation = Activation::kGelu;
   KVCACHE_ASSIGN_OR_RETURN(gemma.kinds, Gemma4Kinds::Read(keys, params, source.weights));
   KVCACHE_RETURN_IF_ERROR(ReadSharing(keys, params, &gemma));
   KVCACHE_ASSIGN_OR_RETURN(gemma.input_size,

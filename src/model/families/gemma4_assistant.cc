@@ -102,7 +102,7 @@ Status Gemma4Assistant::LoadTensors(WeightReader& weights) {
       output_, weights.Linear(tied ? "token_embd" : "output", size, params_.vocabulary));
   for (int layer = 0; layer < params_.layers; ++layer) {
     KVCACHE_ASSIGN_OR_RETURN(Gemma4Layer loaded,
-                             Gemma4Layer::Load(weights, params_, layer, kinds_.HeadDim(layer)));
+                             Gemma4Layer::Load(weights, params_, {}, layer, kinds_.HeadDim(layer)));
     layers_.push_back(std::move(loaded));
   }
   weights.IgnoreAll("masked_embd_");
@@ -147,7 +147,7 @@ void Gemma4Assistant::RunLayer(Pass& pass, int index, const TensorView& x) {
                     att);
     pass.Linear(att, {{layer.o, h}});
   }
-  layer.AddAttended(pass, h, x);
+  layer.AddAttended(pass, plan_, h, x);
   if (layer.scale != 1.0f) pass.Scale(x, layer.scale);
 }
 

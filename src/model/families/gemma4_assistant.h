@@ -97,6 +97,7 @@ class Gemma4Assistant {
   Projection pre_, post_, output_;
   Norm output_norm_;
   std::vector<Gemma4Layer> layers_;
+  ExpertPlan plan_;  // of no experts
   std::size_t owned_weight_bytes_ = 0;
   ActivationBuffer activations_;
   std::size_t rows_ = 0;           // of Begin

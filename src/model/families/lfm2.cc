@@ -3,7 +3,8 @@
 //
 //   (b, c, x) = Win n        y = Wout (c × conv(b × x))
 //
-// The others are grouped-query attention with head norms. A layer with 0 KV heads is a convolution.
+// The others are grouped-query attention with head norms, in lfm2 within a window if the file has one. A
+// layer with 0 KV heads is a convolution.
 // Every layer has a gated feed-forward part. In lfm2moe all layers except the first ones have
 // experts, scored by sigmoids and chosen with a bias.
 //
@@ -15,6 +16,7 @@
 
 #include "base/errors.h"
 #include "model/families/architectures.h"
+#include "model/graph/attention/window_layers.h"
 #include "model/graph/hybrid_decoder.h"
 
 namespace kvcache {
@@ -86,6 +88,7 @@ Result<std::unique_ptr<Decoder>> MakeLfm2(ModelSource& source) {
   if (source.name == "lfm2moe") {
     KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadLfm2Experts(keys, params));
   }
+  KVCACHE_ASSIGN_OR_RETURN(blocks.spans, ReadAttentionSpans(keys, params));
   KVCACHE_ASSIGN_OR_RETURN(blocks.rope,
                            ReadRope(keys, params, RopeParams::Pairing::kHalves, source.weights));
   return source.Make<Lfm2>(std::move(params), std::move(recurrent), std::move(blocks));

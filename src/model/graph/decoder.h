@@ -68,6 +68,7 @@ class Decoder : public Model {
  protected:
   const LayerParams& params() const { return params_; }
   Backend& backend() const { return backend_; }
+  std::string_view architecture() const { return architecture_; }
   const TensorView& embedding() const { return embedding_; }  // [hidden_size, vocabulary]
 
   // Loads tensors that exist once per model, besides embedding, last norm and output. Called before

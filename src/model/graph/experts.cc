@@ -59,6 +59,12 @@ std::span<float> ExpertPlan::Weights(std::int64_t batch) {
   return weights_;
 }
 
+void ExpertPlan::ScaleWeights(std::span<const float> factors) {
+  for (std::size_t i = 0; i < weights_.size(); ++i) {
+    weights_[i] *= factors[static_cast<std::size_t>(choices_[i])];
+  }
+}
+
 void ExpertPlan::Group(std::int64_t batch) {
   const auto slots = static_cast<std::size_t>(batch * chosen_);
   token_of_slot_.resize(slots);
@@ -88,7 +94,7 @@ void ExpertPlan::MoveWeightsToInputs() {
   }
 }
 
-std::span<const LinearGroup> ExpertPlan::GateAndUp(const LinearWeight& gate, const LinearWeight& up,
+std::span<const LinearGroup> ExpertPlan::GateAndUp(const LinearWeight* gate, const LinearWeight& up,
                                                    const TensorView& gathered,
                                                    const TensorView& gate_out,
                                                    const TensorView& up_out) {
@@ -96,14 +102,18 @@ std::span<const LinearGroup> ExpertPlan::GateAndUp(const LinearWeight& gate, con
   outputs_.clear();
   // With one token, all experts multiply the same column: one group quantises it once.
   const bool one_token = gathered.dims[1] == 1;
+  const bool fused = gate == &up;
   for (std::int32_t expert = 0; expert < experts_; ++expert) {
     const std::int32_t begin = begin_[static_cast<std::size_t>(expert)];
     const std::int32_t end = begin_[static_cast<std::size_t>(expert) + 1];
     if (begin == end) continue;
-    outputs_.push_back({&gate, Columns(gate_out, begin, end), expert});
-    outputs_.push_back({&up, Columns(up_out, begin, end), expert});
+    if (gate != nullptr) {
+      outputs_.push_back({gate, Columns(gate_out, begin, end), fused ? 2 * expert : expert});
+    }
+    outputs_.push_back({&up, Columns(up_out, begin, end), fused ? 2 * expert + 1 : expert});
     if (!one_token) {
-      groups_.push_back({Columns(gathered, begin, end), std::span(outputs_).last(2)});
+      groups_.push_back(
+          {Columns(gathered, begin, end), std::span(outputs_).last(gate != nullptr ? 2 : 1)});
     }
   }
   if (one_token) groups_.push_back({gathered, outputs_});
@@ -140,14 +150,28 @@ Result<Experts> Experts::Load(WeightReader& reader, const std::string& prefix,
     KVCACHE_ASSIGN_OR_RETURN(experts.selection_bias,
                              reader.FloatsIfPresent(prefix + "exp_probs_b.bias", params.count));
   }
-  KVCACHE_ASSIGN_OR_RETURN(experts.gate, reader.Stack(prefix + "ffn_gate_exps.weight", hidden_size,
-                                                      params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(experts.up, reader.Stack(prefix + "ffn_up_exps.weight", hidden_size,
-                                                    params.ffn, params.count));
-  KVCACHE_ASSIGN_OR_RETURN(experts.down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn,
-                                                      hidden_size, params.count));
+  KVCACHE_RETURN_IF_ERROR(
+      experts.LoadStacks(reader, prefix, params.latent > 0 ? params.latent : hidden_size));
   if (params.biases) KVCACHE_RETURN_IF_ERROR(experts.LoadBiases(reader, prefix, hidden_size));
   return experts;
+}
+
+Status Experts::LoadStacks(WeightReader& reader, const std::string& prefix, std::int64_t width) {
+  const std::string fused = prefix + "ffn_gate_up_exps.weight";
+  if (params.gated && reader.Has(fused)) {
+    KVCACHE_ASSIGN_OR_RETURN(up, reader.StackOfPairs(fused, width, params.ffn, params.count));
+    is_fused = true;
+  } else {
+    if (params.gated) {
+      KVCACHE_ASSIGN_OR_RETURN(
+          gate, reader.Stack(prefix + "ffn_gate_exps.weight", width, params.ffn, params.count));
+    }
+    KVCACHE_ASSIGN_OR_RETURN(
+        up, reader.Stack(prefix + "ffn_up_exps.weight", width, params.ffn, params.count));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
+  return Status::Ok();
 }
 
 RouterOptions Experts::router_options() const {
@@ -176,29 +200,38 @@ Status Experts::LoadBiases(WeightReader& reader, const std::string& prefix,
 void Experts::Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const {
   if (params.gate_limit > 0.0f) {
     pass.GateClamped(gate_out, up_out, params.gate_alpha, params.gate_limit);
+  } else if (params.gated) {
+    pass.Gate(gate_out, up_out, params.activation);
   } else {
-    pass.Gate(gate_out, up_out, Activation::kSilu);
+    pass.Activate(up_out, params.activation);
   }
 }
 
 void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const {
   const Pass::Scope scope(pass);
+  const TensorView logits = pass.TakeHidden(params.count);
+  pass.Linear(h, {{router, logits}});
+  RunRouted(pass, plan, logits, h, out);
+}
+
+void Experts::RunRouted(Pass& pass, ExpertPlan& plan, const TensorView& logits, const TensorView& h,
+                        const TensorView& out) const {
+  const Pass::Scope scope(pass);
   const std::int64_t batch = pass.batch();
   const std::int64_t slots = batch * params.used;
   if (pass.measuring()) pass.Check(plan.Reserve(batch, params.count, params.used));
-  const TensorView logits = pass.TakeHidden(params.count);
   // The experts' inputs by slot; their outputs later overwrite them.
   const TensorView columns = pass.Take(h.dims[0], slots);
-  const TensorView gate_out = pass.Take(params.ffn, slots);
+  const TensorView gate_out = pass.Take(params.gated ? params.ffn : 0, slots);
   const TensorView up_out = pass.Take(params.ffn, slots);
   const std::int64_t widest = std::max<std::int64_t>(h.dims[0], params.ffn);
   const TensorView biases = pass.Take(params.biases ? widest : 0, slots);
 
-  pass.Linear(h, {{router, logits}});
   if (!pass.runs()) return;
   Backend& backend = pass.backend();
   pass.Check(backend.Route(logits, router_options(), plan.Choices(batch), plan.Weights(batch)));
   if (!pass.runs()) return;
+  if (!factors.empty()) plan.ScaleWeights(factors);
   plan.Group(batch);
   // A single token's experts can all read h itself, unless each reads it with its own weight.
   const bool gathers = batch > 1 || params.weigh_input;
@@ -208,13 +241,13 @@ void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const Tenso
     if (pass.runs()) pass.Check(backend.ScaleColumns(columns, plan.slot_weights()));
   }
   if (!pass.runs()) return;
-  pass.Check(
-      backend.LinearGroups(plan.GateAndUp(*gate, *up, gathers ? columns : h, gate_out, up_out)));
+  pass.Check(backend.LinearGroups(plan.GateAndUp(is_fused ? up.get() : gate.get(), *up,
+                                                 gathers ? columns : h, gate_out, up_out)));
   AddBiases(pass, plan, gate_bias, biases, gate_out);
   AddBiases(pass, plan, up_bias, biases, up_out);
   Gate(pass, gate_out, up_out);
   if (!pass.runs()) return;
-  pass.Check(backend.LinearGroups(plan.Down(*down, gate_out, columns)));
+  pass.Check(backend.LinearGroups(plan.Down(*down, params.gated ? gate_out : up_out, columns)));
   AddBiases(pass, plan, down_bias, biases, columns);
   if (!pass.runs()) return;
   pass.Check(backend.Combine(columns, plan.slots(), plan.Weights(batch), out));

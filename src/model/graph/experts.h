@@ -46,6 +46,9 @@ class ExpertPlan {
   std::span<std::int32_t> Choices(std::int64_t batch);
   std::span<float> Weights(std::int64_t batch);
 
+  // Multiplies each choice's weight by its expert's factor [experts].
+  void ScaleWeights(std::span<const float> factors);
+
   // Sorts the choices into slots, by expert and then by token. Cost: O(batch × chosen + experts).
   void Group(std::int64_t batch);
 
@@ -61,8 +64,9 @@ class ExpertPlan {
 
   // Returns the products gate · h and up · h of all slots, valid until the next call. `gathered`
   // [hidden_size, slots] has h's columns by slot. For a pass of one token, `gathered` is h itself
-  // [hidden_size, 1], and one group multiplies it by all of its experts.
-  std::span<const LinearGroup> GateAndUp(const LinearWeight& gate, const LinearWeight& up,
+  // [hidden_size, 1], and one group multiplies it by all of its experts. A null `gate` has no
+  // product. If `gate` is `up`, the stack alternates between the two matrices of each expert.
+  std::span<const LinearGroup> GateAndUp(const LinearWeight* gate, const LinearWeight& up,
                                          const TensorView& gathered, const TensorView& gate_out,
                                          const TensorView& up_out);
   // Returns the products down · inner of all slots, inner [ffn, slots]; valid until the next call.
@@ -88,7 +92,9 @@ struct Experts {
   ExpertParams params;
   Projection router;                             // [hidden_size] → [experts]
   std::span<const float> selection_bias;         // [experts] or empty; lies in the file
-  std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count
+  std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count; no gate without `gated`
+  bool is_fused = false;                         // `up` alternates between gate and up; no `gate`
+  std::span<const float> factors;                // [experts] on the experts' results; empty: none
   // [outputs, experts]; present with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;
 
@@ -99,8 +105,12 @@ struct Experts {
 
   // out [hidden_size, batch] as above, for h [hidden_size, batch]; out may be h.
   void Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const;
+  // The same for a router's logits [experts, batch] of the caller. h and out have the experts' width.
+  void RunRouted(Pass& pass, ExpertPlan& plan, const TensorView& logits, const TensorView& h,
+                 const TensorView& out) const;
 
  private:
+  Status LoadStacks(WeightReader& reader, const std::string& prefix, std::int64_t width);
   RouterOptions router_options() const;
   Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t hidden_size);
   void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;

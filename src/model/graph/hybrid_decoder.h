@@ -1,5 +1,5 @@
 // A decoder with recurrent layers. Such a layer remembers a sequence as a state of fixed size,
-// which a RecurrentCache holds together with the attention layers' keys and values.
+// which a RecurrentCache holds together with the attention layers' keys and values. A layer may have both.
 //
 // In a batch without drafts, a sequence's tokens are adjacent and ascend by position. The cache
 // refuses other batches.
@@ -7,6 +7,7 @@
 // Thread safety: one thread at a time.
 #pragma once
 
+#include <algorithm>
 #include <memory>
 #include <string_view>
 
@@ -30,11 +31,12 @@ class HybridDecoder : public BlockDecoder {
   // no override.
   virtual ScanOptions scan_options() const { return {}; }
   const RecurrentParams& recurrent() const { return recurrent_; }
-  bool IsRecurrent(int layer) const {
-    return params().kv_heads[static_cast<std::size_t>(layer)] == 0;
-  }
+  bool IsRecurrent(int layer) const { return std::ranges::binary_search(recurrent_.layers, layer); }
 
  private:
+  // Returns the window of the layers with attention, which all have the same; 0: none.
+  int AttentionWindow() const;
+
   RecurrentParams recurrent_;
 };
 

@@ -1,5 +1,8 @@
 #include "model/graph/recurrent_params.h"
 
+#include <algorithm>
+#include <iterator>
+
 #include "base/errors.h"
 #include "base/strings.h"
 
@@ -11,18 +14,48 @@ constexpr std::int64_t kMaxDim = 8192;  // far above any model
 constexpr std::int64_t kMaxHeads = 1 << 16;
 constexpr std::int64_t kMaxInner = 1 << 22;
 
-// Marks the recurrent layers, by interval or by their number of KV heads.
-Status MarkLayers(KeyReader& keys, LayerParams* params, RecurrentParams* recurrent) {
+// Returns which layers are recurrent, for families that say so by an interval or by a list.
+Result<std::vector<bool>> ReadMarks(KeyReader& keys, const LayerParams& params) {
   constexpr int kInterval = 4;
-  const bool by_interval = keys.Key("") == "qwen3next.";
-  int interval = 0;
-  if (by_interval) {
-    KVCACHE_ASSIGN_OR_RETURN(interval, keys.IntOr("full_attention_interval", 1 << 12, kInterval));
+  constexpr std::string_view kList = "attention.recurrent_layers";
+  const auto layers = static_cast<std::size_t>(params.layers);
+  std::vector<bool> marks;
+  if (keys.Has(kList)) {
+    keys.Ignore(kList);
+    KVCACHE_ASSIGN_OR_RETURN(const GgufBools listed, keys.file().GetBools(keys.Key(kList)));
+    if (listed.size() < layers) {
+      return Corrupt(
+          StrCat(keys.Key(kList), " has ", listed.size(), " values for ", layers, " layers"));
+    }
+    marks.assign(listed.begin(), listed.end());
+    marks.resize(layers);
+    return marks;
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const int interval,
+                           keys.IntOr("full_attention_interval", 1 << 12, kInterval));
+  for (int i = 0; i < params.layers; ++i) marks.push_back((i + 1) % interval != 0);
+  return marks;
+}
+
+// Returns whether each layer of the family is one block: a mixer, or a feed-forward part.
+bool HasSingleBlocks(std::string_view architecture) {
+  return architecture == "mamba2" || architecture.starts_with("nemotron_h");
+}
+
+// Marks the recurrent layers. Most families give them 0 KV heads. In falcon-h1 all layers have a state
+// beside their attention.
+Status MarkLayers(KeyReader& keys, LayerParams* params, RecurrentParams* recurrent) {
+  const bool both = keys.architecture() == "falcon-h1";
+  const bool singles = HasSingleBlocks(keys.architecture());
+  std::vector<bool> marks;
+  if (keys.architecture().starts_with("qwen3")) {
+    KVCACHE_ASSIGN_OR_RETURN(marks, ReadMarks(keys, *params));
   }
   for (int i = 0; i < params->layers; ++i) {
     int& heads = params->kv_heads[static_cast<std::size_t>(i)];
-    if (by_interval && (i + 1) % interval != 0) heads = 0;
-    if (heads == 0) recurrent->layers.push_back(i);
+    if (!marks.empty() && marks[static_cast<std::size_t>(i)]) heads = 0;
+    const bool only_ffn = singles && params->ffn[static_cast<std::size_t>(i)] > 0;
+    if (both || (heads == 0 && !only_ffn)) recurrent->layers.push_back(i);
   }
   return Status::Ok();
 }
@@ -44,7 +77,10 @@ Status ReadState(KeyReader& keys, RecurrentParams* recurrent) {
 }
 
 bool HasStates(std::string_view architecture) {
-  return architecture == "qwen3next" || architecture == "granitehybrid";
+  constexpr std::string_view kWithStates[] = {"falcon-h1",  "granitehybrid",  "mamba2",
+                                              "nemotron_h", "nemotron_h_moe", "qwen35",
+                                              "qwen35moe",  "qwen3next"};
+  return std::ranges::find(kWithStates, architecture) != std::end(kWithStates);
 }
 
 }  // namespace

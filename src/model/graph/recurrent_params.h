@@ -2,7 +2,8 @@
 //
 //   key                        meaning
 //   attention.head_count_kv    an array: layers with 0 are recurrent
-//   full_attention_interval    n: every n-th layer is attention (qwen3next; 4 if missing)
+//   full_attention_interval    n: every n-th layer is attention (qwen3next, qwen35; 4 if missing)
+//   attention.recurrent_layers which layers are recurrent, in place of the interval
 //   shortconv.l_cache          taps of a short convolution over the hidden size (lfm2)
 //   ssm.conv_kernel            taps; ssm.inner_size + 2 · group_count · state_size channels
 //   ssm.state_size             values of a key: a head's state is [inner_size / heads, state_size]

@@ -1,5 +1,6 @@
 #include "model/load/hyperparameters.h"
 
+#include <algorithm>
 #include <cmath>
 
 #include "base/errors.h"
@@ -39,12 +40,19 @@ Status CheckHeads(const LayerParams& params) {
 }
 
 Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
-  const int even_split = params->hidden_size / params->heads[0];
+  const int most_heads = std::ranges::max(params->heads);
+  if (most_heads == 0) {  // no layer has attention
+    keys.IgnoreAll("attention.key_length");
+    keys.IgnoreAll("attention.value_length");
+    params->k_dim = params->v_dim = 1;
+    return Status::Ok();
+  }
+  const int even_split = params->hidden_size / most_heads;
   KVCACHE_ASSIGN_OR_RETURN(params->k_dim, keys.IntOr("attention.key_length", 8192, even_split));
   KVCACHE_ASSIGN_OR_RETURN(params->v_dim, keys.IntOr("attention.value_length", 8192, even_split));
   if (params->k_dim >= 1) return Status::Ok();
   return Corrupt(StrCat(keys.Key("embedding_length"), " is ", params->hidden_size,
-                        "; must be at least the number of heads, ", params->heads[0]));
+                        "; must be at least the number of heads, ", most_heads));
 }
 
 Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
@@ -86,6 +94,32 @@ Status ReadGroups(KeyReader& keys, ExpertParams* experts) {
                         " experts"));
 }
 
+// Reads a size of each layer. A missing key is 0 for all layers if `optional`.
+Result<std::vector<int>> LayerSizes(KeyReader& keys, std::string_view key, std::int64_t limit,
+                                    int blocks, bool optional) {
+  const GgufEntry* const entry = keys.file().Find(keys.Key(key));
+  if (!optional || (entry != nullptr && entry->type == GgufType::kArray)) {
+    return keys.PerLayer(key, limit, blocks, optional ? 0 : 1);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const int size, keys.IntOrZero(key, limit));
+  return std::vector<int>(static_cast<std::size_t>(blocks), size);
+}
+
+Status ReadLayerSizes(KeyReader& keys, LayerKinds kinds, int blocks, LayerParams* params) {
+  const bool partial = kinds == LayerKinds::kPartial;
+  KVCACHE_ASSIGN_OR_RETURN(
+      params->heads, LayerSizes(keys, "attention.head_count", kMaxHiddenSize, blocks, partial));
+  params->kv_heads = params->heads;
+  if (keys.Has("attention.head_count_kv")) {
+    const int min = partial || kinds == LayerKinds::kHybrid ? 0 : 1;
+    KVCACHE_ASSIGN_OR_RETURN(params->kv_heads,
+                             keys.PerLayer("attention.head_count_kv", kMaxHiddenSize, blocks, min));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      params->ffn, LayerSizes(keys, "feed_forward_length", 8 * kMaxHiddenSize, blocks, partial));
+  return Status::Ok();
+}
+
 }  // namespace
 
 Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
@@ -103,16 +137,7 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
   KVCACHE_ASSIGN_OR_RETURN(params.hidden_size, keys.Int("embedding_length", kMaxHiddenSize));
   KVCACHE_ASSIGN_OR_RETURN(params.context_length, keys.Int("context_length", 1 << 28));
   KVCACHE_ASSIGN_OR_RETURN(params.vocabulary, VocabularySize(keys.file()));
-  KVCACHE_ASSIGN_OR_RETURN(params.heads,
-                           keys.PerLayer("attention.head_count", kMaxHiddenSize, blocks));
-  params.kv_heads = params.heads;
-  if (keys.Has("attention.head_count_kv")) {
-    const int min = kinds == LayerKinds::kHybrid ? 0 : 1;
-    KVCACHE_ASSIGN_OR_RETURN(params.kv_heads,
-                             keys.PerLayer("attention.head_count_kv", kMaxHiddenSize, blocks, min));
-  }
-  KVCACHE_ASSIGN_OR_RETURN(params.ffn,
-                           keys.PerLayer("feed_forward_length", 8 * kMaxHiddenSize, blocks));
+  KVCACHE_RETURN_IF_ERROR(ReadLayerSizes(keys, kinds, blocks, &params));
   for (std::vector<int>* of_blocks : {&params.heads, &params.kv_heads, &params.ffn}) {
     of_blocks->resize(static_cast<std::size_t>(params.layers));
   }

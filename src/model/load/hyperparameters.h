@@ -42,6 +42,7 @@ struct LayerParams {
 enum class LayerKinds : std::uint8_t {
   kAttention,  // every layer has KV heads
   kHybrid,     // layers with 0 KV heads are recurrent
+  kPartial,  // the same; layers may also lack heads and a feed-forward part, whose keys may be missing
   kDraftHead,  // all blocks are a draft head's, which are its layers
 };
 
@@ -72,7 +73,10 @@ struct ExpertParams {
   bool weigh_input = false;  // weights multiply an expert's input instead of its output
   float gate_limit = 0.0f;   // > 0: gpt-oss's gate, Backend::GateClamped with gate_alpha
   float gate_alpha = 0.0f;
-  bool biases = false;  // the router and each expert's matrices have biases
+  bool biases = false;                        // the router and each expert's matrices have biases
+  bool gated = true;                          // false: an expert is down (activation (up h))
+  Activation activation = Activation::kSilu;  // of the gate, or of an expert without one
+  std::int64_t latent = 0;  // width of the experts' inputs and results; 0: the hidden size
 
   bool InLayer(int layer) const {
     return count > 0 && layer >= first_layer && (layer + 1) % layer_step == 0;

@@ -44,6 +44,19 @@ Result<std::unique_ptr<LinearWeight>> WeightReader::Stack(const std::string& nam
                                                           std::int64_t inputs, std::int64_t outputs,
                                                           std::int64_t matrices) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs, matrices));
+  return Make(name, view);
+}
+
+Result<std::unique_ptr<LinearWeight>> WeightReader::StackOfPairs(const std::string& name,
+                                                                 std::int64_t inputs,
+                                                                 std::int64_t outputs,
+                                                                 std::int64_t pairs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, 2 * outputs, pairs));
+  return Make(name, TensorView::Dense(view.data, view.dtype, inputs, outputs, 2 * pairs));
+}
+
+Result<std::unique_ptr<LinearWeight>> WeightReader::Make(const std::string& name,
+                                                         const TensorView& view) {
   auto weight = backend_.MakeLinear(view);
   if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + name + "'");
   const std::size_t owned = (*weight)->owned_bytes();
@@ -89,7 +102,8 @@ Result<std::vector<Projection>> WeightReader::LinearParts(
 }
 
 Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t size, float epsilon) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", size));
+  const bool bare = !Has(name + ".weight") && Has(name);  // as some files of falcon-h1 name them
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(bare ? name : name + ".weight", size));
   return Norm{weight, epsilon};
 }
 

@@ -55,6 +55,10 @@ class WeightReader {
   Result<std::unique_ptr<LinearWeight>> Stack(const std::string& name, std::int64_t inputs,
                                               std::int64_t outputs, std::int64_t matrices);
 
+  // Takes a stack of `pairs` matrices of 2 · `outputs` rows as one of twice as many matrices of `outputs`.
+  Result<std::unique_ptr<LinearWeight>> StackOfPairs(const std::string& name, std::int64_t inputs,
+                                                     std::int64_t outputs, std::int64_t pairs);
+
   // Takes NAME.weight, and NAME.bias according to `bias`.
   Result<Projection> Linear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
                             Bias bias = Bias::kNone);
@@ -64,7 +68,7 @@ class WeightReader {
   Result<std::vector<Projection>> LinearParts(const std::string& name, std::int64_t inputs,
                                               std::initializer_list<std::int64_t> parts);
 
-  // Takes NAME.weight, a norm's [size] weights.
+  // Takes NAME.weight, or NAME if that alone is in the file: a norm's [size] weights.
   Result<Norm> RmsNorm(const std::string& name, std::int64_t size, float epsilon);
 
   // Returns a view of the matrix in the file, for Backend::Embed. Checks that Embed supports its
@@ -105,6 +109,7 @@ class WeightReader {
   std::size_t owned_bytes() const { return owned_bytes_; }
 
  private:
+  Result<std::unique_ptr<LinearWeight>> Make(const std::string& name, const TensorView& view);
   Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1,
                           std::int64_t d2 = 1);
 

@@ -203,7 +203,9 @@ kernel::ScanBlock BlockOf(const ScanInputs& inputs, const ScanOptions& options,
   const std::int64_t first = segment.first;
   const std::int64_t state = head * size.k_dim * size.v_dim + column;
   const bool computes = out.data != nullptr;
-  const std::int64_t group = head / (size.heads / size.groups);
+  const std::int64_t group = options.groups == ScanGroups::kRotating
+                                 ? head % size.groups
+                                 : head / (size.heads / size.groups);
   return {.key = At(inputs.keys, group, first),
           .key_stride = Stride(inputs.keys, 2),
           .query = computes ? At(inputs.queries, group, first) : nullptr,

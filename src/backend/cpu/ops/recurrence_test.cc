@@ -190,7 +190,9 @@ struct ScanColumn {
   void Run(std::int64_t s, std::int64_t h, std::int64_t v, std::vector<T>& state,
            std::vector<T>& out) const {
     const ScanShape& shape = data.shape;
-    const std::int64_t group = h / (shape.heads / shape.groups);
+    const std::int64_t group = shape.options.groups == ScanGroups::kRotating
+                                   ? h % shape.groups
+                                   : h / (shape.heads / shape.groups);
     state.clear();
     for (std::int64_t k = 0; k < shape.k_dim; ++k) {
       state.push_back(

@@ -75,6 +75,7 @@ inline const ScanShape kScanShapes[] = {
     {33, 2, 64, 4, 1, 9, {.rule = ScanRule::kAdd, .skip = kSkip}},
     {8, 4, 129, 4, 2, 2, {.rule = ScanRule::kAdd, .query_scale = 3.0f}},
     {128, 1, 128, 2, 1, 4, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
+    {12, 2, 33, 4, 2, 3, {.rule = ScanRule::kDelta, .groups = ScanGroups::kRotating}},
     {130, 1, 96, 1, 1, 4, {.rule = ScanRule::kDelta, .norm_epsilon = 1e-6f}},
 };
 

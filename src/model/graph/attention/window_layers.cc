@@ -25,6 +25,7 @@ constexpr Rule kRules[] = {
     {"gemma4", kRequired, kRequired},
     {"gemma4-assistant", kRequired, kRequired},
     {"gpt-oss", kRequired, 2},
+    {"lfm2", 0, 0},
     {"llama", 0, 0},
 };
 
