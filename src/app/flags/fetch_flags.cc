@@ -38,7 +38,7 @@ Status FetchFlags::Fetch(const std::string& model) const {
   KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
   // A model that is here and lacks a blob may be one that was made here.
   if (store.Read(*name).status().code() != StatusCode::kNotFound) return Status::Ok();
-  const Status pulled = PullWithProgress(*name, pull::PullOptions{}.stall_seconds);
+  Status pulled = PullWithProgress(*name, pull::PullOptions{}.stall_seconds);
   if (pulled.ok()) return pulled;
   return {pulled.code(),
           StrCat(located.status().message(), "; it was not fetched: ", pulled.message())};
