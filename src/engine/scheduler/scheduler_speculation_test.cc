@@ -318,7 +318,7 @@ TEST_P(SchedulerSpeculation, BadDraftTokensAreRefused) {
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerSpeculation,
                          ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2",
-                                           "granitehybrid", "nemotron_h", "qwen35"),
+                                           "granitehybrid", "mamba2", "nemotron_h", "qwen35"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerHeads, ::testing::Values("llama", "qwen35", "qwen3next"),
