@@ -76,6 +76,15 @@ enum class Activation : std::uint8_t {
   kSigmoid,      // 1 / (1 + exp(-x))
 };
 
+// The parameters of xIELU: for x > 0 alpha_positive x^2 + beta x, else
+// alpha_negative (exp(min(x, epsilon)) - 1 - x) + beta x.
+struct XieluParams {
+  float alpha_positive = 0.0f;
+  float alpha_negative = 0.0f;
+  float beta = 0.0f;
+  float epsilon = 0.0f;  // below 0
+};
+
 class Backend : public KvBackend {
  public:
   // Prepares W, dims {inputs, outputs} or {inputs, outputs, matrices}, rows dense as in a model
@@ -98,6 +107,10 @@ class Backend : public KvBackend {
   virtual Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
                          const TensorView& y) = 0;
 
+  // Computes y = x - mean(x) for each column of x [width, batch]. y may be x. RmsNorm of the result is
+  // a layer norm.
+  virtual Status Center(const TensorView& x, const TensorView& y) = 0;
+
   // Rotates x [head_dim, heads, batch] in place, token i by positions[i].
   virtual Status Rope(const TensorView& x, std::span<const Position> positions,
                       const RopeParams& rope) = 0;
@@ -112,6 +125,9 @@ class Backend : public KvBackend {
 
   // Computes x = activation(x), element by element.
   virtual Status Activate(const TensorView& x, Activation activation) = 0;
+
+  // Computes x = xielu(x), element by element.
+  virtual Status Xielu(const TensorView& x, const XieluParams& params) = 0;
 
   // Computes x *= factor.
   virtual Status Scale(const TensorView& x, float factor) = 0;

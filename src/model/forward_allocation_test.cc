@@ -103,9 +103,10 @@ std::string NameOfCase(const ::testing::TestParamInfo<Case>& test) {
 
 INSTANTIATE_TEST_SUITE_P(
     Families, ForwardAllocation,
-    ::testing::Combine(::testing::Values("falcon-h1", "granitehybrid", "lfm2", "llama", "mamba2",
-                                         "mistral3", "nemotron_h", "nemotron_h_moe", "qwen2",
-                                         "qwen3", "qwen35", "qwen35moe", "qwen3moe", "qwen3next"),
+    ::testing::Combine(::testing::Values("falcon-h1", "glm4", "granite", "granitehybrid", "lfm2",
+                                         "llama", "mamba2", "mistral3", "nemotron_h",
+                                         "nemotron_h_moe", "qwen2", "qwen3", "qwen35", "qwen35moe",
+                                         "qwen3moe", "qwen3next"),
                        ::testing::Values(DType::kF16)),
     NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Blocks, ForwardAllocation,

@@ -117,6 +117,61 @@ constexpr Shape kFamilies[] = {
     {"GraniteHybrid",
      "--arch granitehybrid --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
      " --vocab 333 --untied --state-dim 24 --attention-step 3"},
+    {"Apertus",
+     "--arch apertus --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --rope-scaling llama3"},
+    {"BailingMoe2",
+     "--arch bailingmoe2 --layers 2 --width 128 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --experts 8 --experts-used 3 --expert-ffn 32 --dense-layers 1 --expert-groups 4 "
+     "--expert-groups-used 2"},
+    {"Cohere2",
+     "--arch cohere2 --layers 4 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --window 75"},
+    {"Dots1",
+     "--arch dots1 --layers 2 --width 64 --heads 4 --kv-heads 4 --head-dim 32 --ffn 96"
+     " --vocab 384 --experts 8 --experts-used 3 --expert-ffn 32 --dense-layers 1"},
+    {"Ernie",
+     "--arch ernie4_5 --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied"},
+    {"ErnieMoe",
+     "--arch ernie4_5-moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --experts 8 --experts-used 3 --expert-ffn 32"},
+    {"Exaone4",
+     "--arch exaone4 --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333"},
+    {"Glm4",
+     "--arch glm4 --layers 2 --width 96 --heads 3 --kv-heads 1 --head-dim 64 --ffn 96"
+     " --vocab 333 --tied"},
+    {"Glm4Moe",
+     "--arch glm4moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --experts 8 --experts-used 3 --expert-ffn 32 --dense-layers 1"},
+    {"Granite",
+     "--arch granite --layers 2 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied"},
+    {"GraniteMoe",
+     "--arch granitemoe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 96"},
+    {"Hunyuan",
+     "--arch hunyuan-dense --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied"},
+    {"HunyuanMoe",
+     "--arch hunyuan-moe --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 96"},
+    {"MiniMaxM2",
+     "--arch minimax-m2 --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 48 --ffn 96"
+     " --vocab 333 --experts 6 --experts-used 2 --expert-ffn 96"},
+    {"Olmo2",
+     "--arch olmo2 --layers 4 --width 128 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --window 75 --rope-scaling yarn --rope-original-context 128"},
+    {"Phi3",
+     "--arch phi3 --layers 2 --width 160 --heads 5 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied --window 75 --rope-original-context 128"},
+    {"SeedOss",
+     "--arch seed_oss --layers 2 --width 64 --heads 4 --kv-heads 2 --head-dim 48 --ffn 96"
+     " --vocab 333 --untied"},
+    {"SmolLm3",
+     "--arch smollm3 --layers 4 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
+     " --vocab 333 --tied"},
     {"Lfm2Heads32",
      "--arch lfm2 --layers 3 --width 96 --heads 3 --kv-heads 1 --head-dim 32 --ffn 160"
      " --vocab 333 --tied"},

@@ -50,6 +50,9 @@ constexpr ShiftCase kCases[] = {
      " --rope-factor 32"},
     {"Qwen2Yarn", "--arch qwen2 --rope-scaling yarn --rope-original-context 128"},
     {"Qwen3", "--arch qwen3"},
+    // Only layers with a window rotate.
+    {"Cohere2Window", "--arch cohere2 --window 200", 380, 430},
+    {"Glm4", "--arch glm4"},
     {"Mistral3", "--arch mistral3 --rope-scaling yarn --rope-original-context 128"},
 };
 

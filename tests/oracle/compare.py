@@ -54,6 +54,7 @@ import numpy as np
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
+import architectures_page
 import distance
 from random_models import (ALL_SHAPES, CASES, TYPES, VARIANTS, Failure, Shape, Variant,
                            make_model, random_tokens, run)
@@ -139,11 +140,13 @@ def measure(args, case):
     model = reference.load(case.model)
     truth = model.logits(decoded, encoded) if encoded else model.logits(decoded)
     ours = ask_ours(args, case)
+    memory = json.loads(run([args.kvcache, "inspect", case.model, "--json"]))["cache"]
     if not np.isfinite(ours).all():
         raise Failure(f"{case.name}: our logits are not all finite")
     ours_p, truth_p = map(distance.log_softmax, (ours, truth))
     row = {
         "variant": case.variant.name, "architecture": case.variant.architecture, "shape": case.shape.name, "type": case.type,
+        "caches": sorted({layer["kind"] for layer in memory["layers"]}),
         "positions": len(case.tokens), "alone": case.variant.alone,
         "entropy": distance.entropy(truth_p),
         "kl_ours_truth": distance.mean_kl(ours_p, truth_p),
@@ -270,6 +273,8 @@ def parse_arguments():
     parser.add_argument("--node", default=find_node())
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
     parser.add_argument("--json", type=pathlib.Path, help="write the figures here")
+    parser.add_argument("--page", type=pathlib.Path, help="compare the architectures' rows with this page's")
+    parser.add_argument("--write", action="store_true", help="write them there instead")
     parser.add_argument("--seed", type=int, default=1)
     variants = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=[*variants, "all"], default=variants[:1])
@@ -296,6 +301,19 @@ def shapes_and_types(args, variant):
     return few if turn in few else [*few, turn]
 
 
+def check_page(args, rows):
+    """Returns what the page has otherwise than these rows, or writes them."""
+    lines = {}
+    for name in dict.fromkeys(row["architecture"] for row in rows):
+        own = [row for row in rows if row["architecture"] == name]
+        failed = any(problems(row) for row in own)
+        lines[name] = architectures_page.line(name, own, failed, HERE.parent / "exactness")
+    if not args.write:
+        return architectures_page.differing(args.page, lines)
+    architectures_page.write(args.page, lines)
+    return []
+
+
 def check(args):
     args.work.mkdir(parents=True, exist_ok=True)
     cases = [make_case(args, variant, variant.fit(shape), weight_type,
@@ -312,6 +330,8 @@ def check(args):
         failures += [f"{case.name}: {problem}" for problem in problems(rows[-1])]
     if args.json:
         args.json.write_text(json.dumps({"seed": args.seed, "rows": rows}, indent=1) + "\n")
+    if args.page:
+        failures += check_page(args, rows)
     if failures:
         raise Failure("\n  ".join([f"{len(failures)} checks failed", *failures]))
 

@@ -33,7 +33,7 @@ from gguf_file import GgufFile
 ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
                      "qwen3moe": False}
 
-# Architecture: the module with its class, which is named Reference.
+# Architecture: the module with its class, which is named Reference. Others are in reference_blocks.
 MODULES = {"deepseek2": "reference_deepseek2", "falcon-h1": "reference_mamba2",
            "mamba2": "reference_mamba2", "nemotron_h": "reference_mamba2",
            "nemotron_h_moe": "reference_mamba2", "gemma2": "reference_gemma",
@@ -105,7 +105,8 @@ class Decoder:
         self.kv_heads = self._key("attention.head_count_kv", self.heads)
         self.head_dim = self._key("attention.key_length",
                                   self._key("embedding_length") // max(self.heads, 1))
-        self.epsilon = self._key("attention.layer_norm_rms_epsilon")
+        self.epsilon = self._key("attention.layer_norm_rms_epsilon",
+                                 self._key("attention.layer_norm_epsilon", 0.0))
         self.experts_used = self._key("expert_used_count", 0)
         self._weights = {name: self._file.tensor(name) for name in self._file.tensors}
         self._freq, self._magnitude = rope.rotation(
@@ -202,7 +203,7 @@ def load(path):
     name = GgufFile(path).metadata["general.architecture"]
     if name in ROTATES_NEIGHBORS:
         return Decoder(path)
-    return importlib.import_module(MODULES[name]).Reference(path)
+    return importlib.import_module(MODULES.get(name, "reference_blocks")).Reference(path)
 
 
 def main():

@@ -96,6 +96,12 @@ class FailingBackend : public Backend, public CellMemory {
                  const TensorView& y) override {
     return Fails() ? Failure() : inner_->RmsNorm(x, weight, epsilon, y);
   }
+  Status Center(const TensorView& x, const TensorView& y) override {
+    return Fails() ? Failure() : inner_->Center(x, y);
+  }
+  Status Xielu(const TensorView& x, const XieluParams& params) override {
+    return Fails() ? Failure() : inner_->Xielu(x, params);
+  }
   Status Rope(const TensorView& x, std::span<const Position> positions,
               const RopeParams& rope) override {
     return Fails() ? Failure() : inner_->Rope(x, positions, rope);

@@ -55,8 +55,9 @@ void AddHeads(Keys& keys, const Shape& shape, const DecoderKeys& own) {
   keys.Set("rope.dimension_count", own.rope_dims > 0 ? own.rope_dims : shape.head_dim);
 }
 
-void AddNormsAndExperts(Keys& keys, const Shape& shape) {
-  keys.Set("attention.layer_norm_rms_epsilon", 1e-5f);
+void AddNormsAndExperts(Keys& keys, const Shape& shape, bool layer_norms = false) {
+  keys.Set(layer_norms ? "attention.layer_norm_epsilon" : "attention.layer_norm_rms_epsilon",
+           1e-5f);
   keys.Set("rope.freq_base", shape.rope_base);
   if (shape.experts == 0) return;
   keys.Set("expert_count", shape.experts);
@@ -78,7 +79,7 @@ void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufH
   Keys keys(architecture, header);
   AddSizes(keys, shape, own.ffn);
   AddHeads(keys, shape, own);
-  AddNormsAndExperts(keys, shape);
+  AddNormsAndExperts(keys, shape, own.layer_norms);
   AddRopeScaling(architecture, shape, header);
 }
 

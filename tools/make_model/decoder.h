@@ -17,6 +17,7 @@ struct DecoderKeys {
   std::vector<std::int32_t> kv_heads = {};  // of each layer; empty: the shape's for all layers
   int rope_dims = 0;                        // rotated values of a head; 0: all
   std::vector<std::int32_t> ffn = {};       // of each layer; empty: the shape's for all layers
+  bool layer_norms = false;                 // instead of RMS norms
 };
 // Sets all common keys.
 void AddDecoderMetadata(std::string_view architecture, const Shape& shape, GgufHeader& header,

@@ -4,6 +4,7 @@
 #include "base/strings.h"
 #include "make_model/architecture.h"
 #include "make_model/decoder.h"
+#include "make_model/family_blocks.h"
 
 namespace kvcache::make_model {
 namespace {
@@ -47,29 +48,47 @@ std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
 }
 
 constexpr Architecture kArchitectures[] = {
+    {"apertus", ExpertUse::kNone, AddBlocks<kApertus>, TensorsOfBlocks<kApertus>},
+    {"bailingmoe2", ExpertUse::kNeeded, AddBlocks<kBailingMoe2>, TensorsOfBlocks<kBailingMoe2>},
+    {"cohere2", ExpertUse::kNone, AddBlocks<kCohere2>, TensorsOfBlocks<kCohere2>},
     {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
+    {"dots1", ExpertUse::kNeeded, AddBlocks<kDots1>, TensorsOfBlocks<kDots1>},
+    {"ernie4_5", ExpertUse::kNone, AddBlocks<kErnie>, TensorsOfBlocks<kErnie>},
+    {"ernie4_5-moe", ExpertUse::kNeeded, AddBlocks<kErnieMoe>, TensorsOfBlocks<kErnieMoe>},
+    {"exaone4", ExpertUse::kNone, AddBlocks<kExaone4>, TensorsOfBlocks<kExaone4>},
     {"falcon-h1", ExpertUse::kNone, AddFalconH1, FalconH1Tensors},
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"gemma4", ExpertUse::kAllowed, AddGemma4, Gemma4Tensors},
     {"gemma4-assistant", ExpertUse::kNone, AddGemma4Assistant, Gemma4AssistantTensors},
+    {"glm4", ExpertUse::kNone, AddBlocks<kGlm4>, TensorsOfBlocks<kGlm4>},
+    {"glm4moe", ExpertUse::kNeeded, AddBlocks<kGlm4Moe>, TensorsOfBlocks<kGlm4Moe>},
     {"gpt-oss", ExpertUse::kNeeded, AddGptOss, GptOssTensors},
+    {"granite", ExpertUse::kNone, AddBlocks<kGranite>, TensorsOfBlocks<kGranite>},
     {"granitehybrid", ExpertUse::kAllowed, AddGraniteHybrid, GraniteHybridTensors},
+    {"granitemoe", ExpertUse::kNeeded, AddBlocks<kGraniteMoe>, TensorsOfBlocks<kGraniteMoe>},
+    {"hunyuan-dense", ExpertUse::kNone, AddBlocks<kHunyuan>, TensorsOfBlocks<kHunyuan>},
+    {"hunyuan-moe", ExpertUse::kNeeded, AddBlocks<kHunyuanMoe>, TensorsOfBlocks<kHunyuanMoe>},
     {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},
     {"lfm2moe", ExpertUse::kNeeded, AddLfm2Moe, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
     {"llama4", ExpertUse::kNeeded, AddLlama4, Llama4Tensors},
     {"mamba2", ExpertUse::kNone, AddMamba2, Mamba2Tensors},
-    {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},
+    {"minimax-m2", ExpertUse::kNeeded, AddBlocks<kMiniMaxM2>, TensorsOfBlocks<kMiniMaxM2>},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
+    {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},
     {"nemotron_h", ExpertUse::kNone, AddNemotronH, NemotronHTensors},
     {"nemotron_h_moe", ExpertUse::kNeeded, AddNemotronHMoe, NemotronHTensors},
+    {"olmo2", ExpertUse::kNone, AddBlocks<kOlmo2>, TensorsOfBlocks<kOlmo2>},
+    {"phi3", ExpertUse::kNone, AddBlocks<kPhi3>, TensorsOfBlocks<kPhi3>},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
-    {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
     {"qwen35", ExpertUse::kNone, AddQwen35, Qwen35Tensors},
     {"qwen35moe", ExpertUse::kNeeded, AddQwen35Moe, Qwen35Tensors},
+    {"qwen3moe", ExpertUse::kNeeded, AddQwen3Moe, Qwen3Tensors},
     {"qwen3next", ExpertUse::kNeeded, AddQwen3Next, Qwen3NextTensors},
+    {"seed_oss", ExpertUse::kNone, AddBlocks<kSeedOss>, TensorsOfBlocks<kSeedOss>},
+    {"smollm3", ExpertUse::kNone, AddBlocks<kSmolLm3>, TensorsOfBlocks<kSmolLm3>},
     {"t5", ExpertUse::kNone, AddT5, T5Tensors},
 };
 

@@ -65,8 +65,9 @@ class Maker {
   GgufHeader Header() const {
     GgufHeader header;
     header.SetString("general.architecture", architecture_.name);
-    header.SetString("general.name",
-                     StrCat("random ", architecture_.name, " of seed ", request_.seed));
+    // llama.cpp expects certain tokens in a model whose name contains "phi3".
+    const std::string_view family = architecture_.name == "phi3" ? "phi" : architecture_.name;
+    header.SetString("general.name", StrCat("random ", family, " of seed ", request_.seed));
     header.SetUint32("general.file_type", FileTypeOf({request_.type, request_.mix}));
     header.SetUint32("general.quantization_version", 2);
     architecture_.add_metadata(request_.shape, header);

@@ -125,6 +125,14 @@ Status CpuBackend::RmsNorm(const TensorView& x, const TensorView& weight, float 
   return cpu::RmsNorm(pool_, x, weight, epsilon, y);
 }
 
+Status CpuBackend::Center(const TensorView& x, const TensorView& y) {
+  return cpu::Center(pool_, x, y);
+}
+
+Status CpuBackend::Xielu(const TensorView& x, const XieluParams& params) {
+  return cpu::Xielu(pool_, x, params);
+}
+
 Status CpuBackend::Rope(const TensorView& x, std::span<const Position> positions,
                         const RopeParams& rope) {
   return cpu::Rope(pool_, rope_tables_, x, positions, rope);

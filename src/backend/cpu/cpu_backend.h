@@ -54,12 +54,14 @@ class CpuBackend : public Backend, public CellMemory {
                const TensorView& y) override;
   Status RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
                  const TensorView& y) override;
+  Status Center(const TensorView& x, const TensorView& y) override;
   Status Rope(const TensorView& x, std::span<const Position> positions,
               const RopeParams& rope) override;
   Status Gate(const TensorView& gate, const TensorView& up, Activation activation) override;
   Status GateClamped(const TensorView& gate, const TensorView& up, float alpha,
                      float limit) override;
   Status Activate(const TensorView& x, Activation activation) override;
+  Status Xielu(const TensorView& x, const XieluParams& params) override;
   Status Scale(const TensorView& x, float factor) override;
   Status SoftCap(const TensorView& x, float cap) override;
   Status Add(const TensorView& x, const TensorView& y) override;

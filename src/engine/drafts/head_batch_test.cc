@@ -356,16 +356,15 @@ TEST_P(HeadBatchTest, CostsAreKnownWhenPassesWereMeasured) {
   EXPECT_DOUBLE_EQ(batch.Seconds(40), 2 * batch.Seconds(16) + batch.Seconds(8));
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, HeadBatchTest,
-                         ::testing::Values(Kind{"llama", "llama"}, Kind{"experts", "llama", 4},
-                                           Kind{"windows", "llama", 0, 24}, Kind{"qwen2", "qwen2"},
-                                           Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
-                                           Kind{"deepseek2", "deepseek2", 4},
-                                           Kind{"qwen35", "qwen35"},
-                                           Kind{"qwen35moe", "qwen35moe", 4},
-                                           Kind{"qwen3next", "qwen3next", 4},
-                                           Kind{"assistant", "gemma4"}),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, HeadBatchTest,
+    ::testing::Values(Kind{"llama", "llama"}, Kind{"experts", "llama", 4},
+                      Kind{"windows", "llama", 0, 24}, Kind{"qwen2", "qwen2"},
+                      Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
+                      Kind{"deepseek2", "deepseek2", 4}, Kind{"qwen35", "qwen35"},
+                      Kind{"qwen35moe", "qwen35moe", 4}, Kind{"glm4moe", "glm4moe", 4},
+                      Kind{"qwen3next", "qwen3next", 4}, Kind{"assistant", "gemma4"}),
+    [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace kvcache::head_batch_test

@@ -263,6 +263,7 @@ INSTANTIATE_TEST_SUITE_P(Kinds, HeadDrafterTest,
                                            Kind{"deepseek2", "deepseek2", 4},
                                            Kind{"qwen35", "qwen35"},
                                            Kind{"qwen35moe", "qwen35moe", 4},
+                                           Kind{"glm4moe", "glm4moe", 4},
                                            Kind{"qwen3next", "qwen3next", 4}),
                          [](const auto& kind) { return kind.param.name; });
 

@@ -29,21 +29,35 @@ struct ModelSource {
 };
 using MakeDecoder = Result<std::unique_ptr<Decoder>> (*)(ModelSource& source);
 
-Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeApertus(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeCohere2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeDeepSeek2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeDots1(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeErnie(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeExaone4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeFalconH1(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGlm4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGlm4Moe(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGptOss(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGranite(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGraniteHybrid(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeHunyuan(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeLfm2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeLlama(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeLlama4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeMiniMaxM2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMistral3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMllama(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeNemotronH(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeOlmo2(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakePhi3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeQwen3Next(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeSeedOss(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeSmolLm3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeT5(ModelSource& source);
 
 }  // namespace kvcache

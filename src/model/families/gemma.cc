@@ -37,7 +37,7 @@ Status ReadGemma2(KeyReader& keys, LayerParams* params, BlockParams* blocks) {
 
 Status ReadGemma3(KeyReader& keys, LayerParams* params, BlockParams* blocks) {
   ScaleQueries(keys, 62, params);
-  blocks->attention.head_norms = true;
+  blocks->attention.norms = QkNorms::kHeads;
   KVCACHE_ASSIGN_OR_RETURN(params->logit_soft_cap,
                            ReadSoftCap(keys, "final_logit_softcapping", 0.0));
   KVCACHE_ASSIGN_OR_RETURN(blocks->window_rope,

@@ -1,4 +1,5 @@
-// The granitehybrid architecture (IBM's Granite 4.0 H): Mamba-2 layers, and a few layers of
+// The granitehybrid architecture (IBM's Granite 4.0 H), and granite and granitemoe (Granite 3 and 4), which
+// have attention alone. granitehybrid has Mamba-2 layers, and a few layers of
 // grouped-query attention, mostly without rotation. The feed-forward part is dense, or experts with
 // a shared expert. The file gives factors for the embedding and for the results that layers add,
 // and a divisor of the logits.
@@ -55,6 +56,23 @@ Status ReadGranite(KeyReader& keys, LayerParams* params, BlockParams* blocks) {
 }
 
 }  // namespace
+
+Result<std::unique_ptr<Decoder>> MakeGranite(ModelSource& source) {
+  KeyReader& keys = source.keys;
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
+  BlockParams blocks{.attention = {.bias = Bias::kIfPresent, .output_bias = Bias::kIfPresent}};
+  if (source.name == "granitemoe") {
+    KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadExpertParams(keys, params));
+    if (blocks.experts.count == 0) return keys.Unsupported("expert_count");
+    blocks.experts.ffn = params.ffn[0];
+  }
+  KVCACHE_ASSIGN_OR_RETURN(blocks.experts.shared_ffn,
+                           keys.IntOrZero("expert_shared_feed_forward_length", 1 << 23));
+  KVCACHE_ASSIGN_OR_RETURN(
+      blocks.rope, ReadRope(keys, params, RopeParams::Pairing::kInterleaved, source.weights));
+  KVCACHE_RETURN_IF_ERROR(ReadGranite(keys, &params, &blocks));
+  return source.Make<BlockDecoder>(std::move(params), std::move(blocks));
+}
 
 Result<std::unique_ptr<Decoder>> MakeGraniteHybrid(ModelSource& source) {
   KeyReader& keys = source.keys;

@@ -84,7 +84,7 @@ Result<std::unique_ptr<Decoder>> MakeLfm2(ModelSource& source) {
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys, LayerKinds::kHybrid));
   params.output_norm_name = "token_embd_norm";
   KVCACHE_ASSIGN_OR_RETURN(RecurrentParams recurrent, ReadRecurrentParams(keys, &params));
-  BlockParams blocks{.attention = {.head_norms = true}};
+  BlockParams blocks{.attention = {.norms = QkNorms::kHeads}};
   if (source.name == "lfm2moe") {
     KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadLfm2Experts(keys, params));
   }

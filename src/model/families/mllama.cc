@@ -138,7 +138,7 @@ void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
     const Pass::Scope attention(pass);
     const TensorView q = pass.TakeHeads(w.k_dim, w.heads);
     const TensorView att = pass.TakeHeads(w.v_dim, w.heads);
-    pass.RmsNorm(x, layer(index).attn_norm, h);
+    pass.RmsNorm(x, *layer(index).attn_norm, h);
     pass.Linear(h, {{w.q, q}});
     pass.RmsNorm(q, *block.q_norm, q);
     pass.CrossAttention(index, kCrossCache, kv(index), q, {.scale = params().attention_scale}, att);
@@ -150,7 +150,7 @@ void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
     pass.ScaleTokens(h, has_image);
     pass.Add(x, h);
   }
-  pass.RmsNorm(x, layer(index).ffn_norm, h);
+  pass.RmsNorm(x, *layer(index).ffn_norm, h);
   RunFeedForward(pass, index, h);
   pass.Scale(h, gates.ffn);
   pass.ScaleTokens(h, has_image);

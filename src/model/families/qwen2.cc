@@ -4,7 +4,10 @@
 // A window in a file (attention.sliding_window) has no effect: the published models state one, but
 // switch it off with use_sliding_window.
 //
-// Source: Yang et al., "Qwen2 technical report" (2024).
+// seed_oss (ByteDance's Seed-OSS) has the same layers. Its feed-forward norm is named post_attention_norm, and
+// the output of attention may have a bias.
+//
+// Source: Yang et al., "Qwen2 technical report" (2024); transformers' modeling_seed_oss.
 #include <utility>
 
 #include "model/families/architectures.h"
@@ -18,6 +21,15 @@ Result<std::unique_ptr<Decoder>> MakeQwen2(ModelSource& source) {
   KVCACHE_ASSIGN_OR_RETURN(
       blocks.rope, ReadRope(source.keys, params, RopeParams::Pairing::kHalves, source.weights));
   source.keys.Ignore("attention.sliding_window");
+  return source.Make<BlockDecoder>(std::move(params), std::move(blocks));
+}
+
+Result<std::unique_ptr<Decoder>> MakeSeedOss(ModelSource& source) {
+  KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(source.keys));
+  BlockParams blocks{.attention = {.bias = Bias::kIfPresent, .output_bias = Bias::kIfPresent},
+                     .ffn_norm = "post_attention_norm"};
+  KVCACHE_ASSIGN_OR_RETURN(
+      blocks.rope, ReadRope(source.keys, params, RopeParams::Pairing::kHalves, source.weights));
   return source.Make<BlockDecoder>(std::move(params), std::move(blocks));
 }
 

@@ -12,7 +12,7 @@ namespace kvcache {
 
 Result<std::unique_ptr<Decoder>> MakeQwen3(ModelSource& source) {
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(source.keys));
-  BlockParams blocks{.attention = {.head_norms = true}, .can_have_head = true};
+  BlockParams blocks{.attention = {.norms = QkNorms::kHeads}, .can_have_head = true};
   if (source.name == "qwen3moe") {
     KVCACHE_ASSIGN_OR_RETURN(blocks.experts, ReadExpertParams(source.keys, params));
   }

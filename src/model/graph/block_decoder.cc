@@ -14,18 +14,22 @@ Status BlockDecoder::LoadMixer(WeightReader& reader, int index, SelfAttention* a
 }
 
 Status BlockDecoder::LoadLayer(WeightReader& reader, int index) {
-  const auto norm = [&](std::string_view name) {
-    return reader.RmsNorm(LayerPrefix(index).append(name), params().hidden_size,
-                          params().norm_epsilon);
+  const auto take = [&](std::string_view name, std::optional<Norm>& norm) -> Status {
+    KVCACHE_ASSIGN_OR_RETURN(norm, reader.RmsNorm(LayerPrefix(index).append(name),
+                                                  params().hidden_size, params().norm_epsilon));
+    norm->kind = params().norm_kind;
+    return Status::Ok();
   };
   Layer layer;
-  KVCACHE_ASSIGN_OR_RETURN(layer.attn_norm, norm("attn_norm"));
+  if (blocks_.pre_norms) KVCACHE_RETURN_IF_ERROR(take("attn_norm", layer.attn_norm));
   KVCACHE_RETURN_IF_ERROR(LoadMixer(reader, index, &layer.attention));
-  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm, norm(blocks_.ffn_norm));
+  if (blocks_.pre_norms && blocks_.branches == Branches::kInTurn) {
+    KVCACHE_RETURN_IF_ERROR(take(blocks_.ffn_norm, layer.ffn_norm));
+  }
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, FeedForward::Load(reader, params(), blocks_.experts, index));
   if (blocks_.post_norms) {
-    KVCACHE_ASSIGN_OR_RETURN(layer.attn_post_norm, norm("post_attention_norm"));
-    KVCACHE_ASSIGN_OR_RETURN(layer.ffn_post_norm, norm("post_ffw_norm"));
+    KVCACHE_RETURN_IF_ERROR(take("post_attention_norm", layer.attn_post_norm));
+    KVCACHE_RETURN_IF_ERROR(take("post_ffw_norm", layer.ffn_post_norm));
   }
   layers_.push_back(std::move(layer));
   return Status::Ok();
@@ -45,21 +49,44 @@ void BlockDecoder::RunMixer(Pass& pass, int index, const TensorView& h) {
       h);
 }
 
+namespace {
+
+// Leaves in h what a block reads of x.
+void TakeInput(Pass& pass, const std::optional<Norm>& norm, const TensorView& x,
+               const TensorView& h) {
+  norm ? pass.Normalize(x, *norm, h) : pass.Copy(x, h);
+}
+
+}  // namespace
+
 void BlockDecoder::AddResult(Pass& pass, const std::optional<Norm>& norm, const TensorView& h,
                              const TensorView& x) const {
-  if (norm) pass.RmsNorm(h, *norm, h);
+  if (norm) pass.Normalize(h, *norm, h);
   if (blocks_.residual_scale != 1.0f) pass.Scale(h, blocks_.residual_scale);
   pass.Add(x, h);
 }
 
+void BlockDecoder::RunParallel(Pass& pass, int index, const TensorView& x) {
+  const Pass::Scope scope(pass);
+  const TensorView attended = pass.TakeHidden(params().hidden_size);
+  const TensorView h = pass.TakeHidden(params().hidden_size);
+  TakeInput(pass, layer(index).attn_norm, x, attended);
+  pass.Copy(attended, h);
+  RunMixer(pass, index, attended);
+  RunFeedForward(pass, index, h);
+  AddResult(pass, layer(index).ffn_post_norm, h, x);
+  AddResult(pass, layer(index).attn_post_norm, attended, x);
+}
+
 void BlockDecoder::RunLayer(Pass& pass, int index, const TensorView& x) {
+  if (blocks_.branches == Branches::kParallel) return RunParallel(pass, index, x);
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.RmsNorm(x, layer(index).attn_norm, h);
+  TakeInput(pass, layer(index).attn_norm, x, h);
   RunMixer(pass, index, h);
   AddResult(pass, layer(index).attn_post_norm, h, x);
 
-  pass.RmsNorm(x, layer(index).ffn_norm, h);
+  TakeInput(pass, layer(index).ffn_norm, x, h);
   RunFeedForward(pass, index, h);
   AddResult(pass, layer(index).ffn_post_norm, h, x);
 }

@@ -17,6 +17,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
   KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(params_.output_norm_name),
                                                         hidden_size, params_.norm_epsilon));
+  output_norm_.kind = params_.norm_kind;
   // Files with tied output lack output.weight: the embedding is the output matrix.
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
   KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
@@ -66,6 +67,7 @@ std::vector<LayerMemory> Decoder::Memory() const {
 }
 
 ShiftKeysFn Decoder::ShiftKeys() {
+  if (!can_shift_keys()) return {};
   return
       [this](int layer, const LayerKv& storage, std::span<const CellRun> cells, Position offset) {
         return backend_.ShiftKeys(storage, cells, offset, rope(layer));
@@ -145,7 +147,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   }
   EmbedTokens(pass, embedding_, tokens, x);
   RunLayers(pass, tokens, x);
-  if (has_head()) pass.RmsNorm(x, output_norm_, finals);
+  if (has_head()) pass.Normalize(x, output_norm_, finals);
   if (head_) {
     PutHead(pass, tokens, finals);
     previous_ = {};
@@ -176,9 +178,13 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   const std::int64_t normed = AlignedValues(hidden_size * batch_);
   for (std::int64_t i = 0; i < count; ++i) {
     const std::int64_t row = rows[static_cast<std::size_t>(i)];
-    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(
-        activations_.At(row * hidden_size, hidden_size, 1), output_norm_.weight,
-        output_norm_.epsilon, activations_.At(normed + i * hidden_size, hidden_size, 1)));
+    TensorView x = activations_.At(row * hidden_size, hidden_size, 1);
+    const TensorView y = activations_.At(normed + i * hidden_size, hidden_size, 1);
+    if (output_norm_.kind == NormKind::kLayer) {
+      KVCACHE_RETURN_IF_ERROR(backend_.Center(x, y));
+      x = y;
+    }
+    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(x, output_norm_.weight, output_norm_.epsilon, y));
   }
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};

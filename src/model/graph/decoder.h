@@ -96,8 +96,10 @@ class Decoder : public Model {
   // Returns the memory of each layer: keys and values within its attention span. A family with
   // another kind of cache overrides this.
   virtual std::vector<LayerMemory> Memory() const;
-  // Returns the function that rotates a layer's cached keys to other positions. The model must
-  // outlive it.
+  // Returns whether rotating a cached key gives the key of another position.
+  virtual bool can_shift_keys() const { return true; }
+  // Returns the function that rotates a layer's cached keys to other positions; none if that gives other keys.
+  // The model must outlive it.
   ShiftKeysFn ShiftKeys();
   // Returns what the bytes of this model's caches depend on, for CausalOptions::keys_identity: the
   // model's file and the rotation of each layer's keys. Loaded weights are required.

@@ -171,7 +171,7 @@ TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,
   EmbedTokens(pass, head_->embedding.value_or(embedding_), tokens, embedded);
   head_->Join(pass, embedded, StatesAt(states, size, pass.batch()), x);
   RunLayer(pass, params_.layers, x);
-  pass.RmsNorm(x, head_->norm.value_or(output_norm_), normed);
+  pass.Normalize(x, head_->norm.value_or(output_norm_), normed);
   return normed;
 }
 

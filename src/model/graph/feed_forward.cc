@@ -1,12 +1,25 @@
 #include "model/graph/feed_forward.h"
 
+#include <utility>
+#include <vector>
+
 namespace kvcache {
 
 Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const LayerParams& params,
                                                 int layer) {
-  KVCACHE_ASSIGN_OR_RETURN(GatedFeedForward block,
-                           Load(reader, LayerPrefix(layer), params.hidden_size,
-                                params.ffn[static_cast<std::size_t>(layer)]));
+  const std::int64_t ffn = params.ffn[static_cast<std::size_t>(layer)];
+  const std::string prefix = LayerPrefix(layer);
+  GatedFeedForward block;
+  if (params.fused_gate) {
+    KVCACHE_ASSIGN_OR_RETURN(std::vector<Projection> both,
+                             reader.LinearParts(prefix + "ffn_up", params.hidden_size, {ffn, ffn}));
+    block.gate = std::move(both[0]);
+    block.up = std::move(both[1]);
+    KVCACHE_ASSIGN_OR_RETURN(block.down,
+                             reader.Linear(prefix + "ffn_down", ffn, params.hidden_size));
+  } else {
+    KVCACHE_ASSIGN_OR_RETURN(block, Load(reader, prefix, params.hidden_size, ffn));
+  }
   block.activation = params.activation;
   return block;
 }
@@ -33,6 +46,28 @@ void GatedFeedForward::Run(Pass& pass, const TensorView& h, const TensorView& ou
   pass.Linear(gated, {{down, out}});
 }
 
+Result<PlainFeedForward> PlainFeedForward::Load(WeightReader& reader, const LayerParams& params,
+                                                int layer) {
+  const auto at = static_cast<std::size_t>(layer);
+  const std::string prefix = LayerPrefix(layer);
+  PlainFeedForward block;
+  block.activation = params.activation;
+  if (!params.xielu.empty()) block.xielu = params.xielu[at];
+  KVCACHE_ASSIGN_OR_RETURN(block.up,
+                           reader.Linear(prefix + "ffn_up", params.hidden_size, params.ffn[at]));
+  KVCACHE_ASSIGN_OR_RETURN(block.down,
+                           reader.Linear(prefix + "ffn_down", params.ffn[at], params.hidden_size));
+  return block;
+}
+
+void PlainFeedForward::Run(Pass& pass, const TensorView& h, const TensorView& out) const {
+  const Pass::Scope scope(pass);
+  const TensorView inner = pass.TakeHidden(up.weight->outputs());
+  pass.Linear(h, {{up, inner}});
+  xielu ? pass.Xielu(inner, *xielu) : pass.Activate(inner, activation);
+  pass.Linear(inner, {{down, out}});
+}
+
 Result<SharedExpert> SharedExpert::Load(WeightReader& reader, const std::string& prefix,
                                         std::int64_t hidden_size, const ExpertParams& experts) {
   SharedExpert e;
@@ -57,8 +92,10 @@ Result<FeedForward> FeedForward::Load(WeightReader& reader, const LayerParams& p
                                       const ExpertParams& experts, int layer) {
   const std::string prefix = LayerPrefix(layer);
   FeedForward block;
-  if (!experts.InLayer(layer) ||
-      (reader.Has(prefix + "ffn_gate.weight") && !reader.Has(prefix + "ffn_gate_inp.weight"))) {
+  if (!experts.InLayer(layer) && !params.gated) {
+    KVCACHE_ASSIGN_OR_RETURN(block.kind, PlainFeedForward::Load(reader, params, layer));
+  } else if (!experts.InLayer(layer) || (reader.Has(prefix + "ffn_gate.weight") &&
+                                         !reader.Has(prefix + "ffn_gate_inp.weight"))) {
     KVCACHE_ASSIGN_OR_RETURN(block.kind, GatedFeedForward::Load(reader, params, layer));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(block.kind,
@@ -75,6 +112,8 @@ void FeedForward::RunKind(Pass& pass, ExpertPlan& plan, const TensorView& h,
                           const TensorView& out) const {
   if (const auto* const experts = std::get_if<Experts>(&kind)) {
     experts->Run(pass, plan, h, out);
+  } else if (const auto* const plain = std::get_if<PlainFeedForward>(&kind)) {
+    plain->Run(pass, h, out);
   } else {
     std::get<GatedFeedForward>(kind).Run(pass, h, out);
   }

@@ -2,8 +2,9 @@
 // that every token uses, where the family has one.
 //
 //   gated    Wdown (activation(Wgate h) × (Wup h))
+//   plain    Wdown activation(Wup h)
 //   shared   the same, times sigmoid(w · h) if it has a gate
-//   out      gated or experts, + shared
+//   out      gated, plain or experts, + shared
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -24,12 +25,24 @@ struct GatedFeedForward {
   Projection gate, up, down;
   Activation activation = Activation::kSilu;
 
-  // Takes the tensors of `layer`: ffn_gate, ffn_up, ffn_down. Errors name the tensor.
+  // Takes the tensors of `layer`: ffn_gate, ffn_up, ffn_down; without the first if the gate is fused. Errors
+  // name the tensor.
   static Result<GatedFeedForward> Load(WeightReader& reader, const LayerParams& params, int layer);
   // Takes PREFIXffn_gateSUFFIX and so on. `ffn` is the number of values between the matrices.
   static Result<GatedFeedForward> Load(WeightReader& reader, const std::string& prefix,
                                        std::int64_t hidden_size, std::int64_t ffn,
                                        const std::string& suffix = "");
+  // out [hidden_size, batch] for h [hidden_size, batch]; out may be h.
+  void Run(Pass& pass, const TensorView& h, const TensorView& out) const;
+};
+
+struct PlainFeedForward {
+  Projection up, down;
+  Activation activation = Activation::kSilu;
+  std::optional<XieluParams> xielu;  // in place of `activation`
+
+  // Takes ffn_up and ffn_down of `layer`. Errors name the tensor.
+  static Result<PlainFeedForward> Load(WeightReader& reader, const LayerParams& params, int layer);
   // out [hidden_size, batch] for h [hidden_size, batch]; out may be h.
   void Run(Pass& pass, const TensorView& h, const TensorView& out) const;
 };
@@ -48,11 +61,12 @@ struct SharedExpert {
 };
 
 struct FeedForward {
-  std::variant<GatedFeedForward, Experts> kind;
+  std::variant<GatedFeedForward, PlainFeedForward, Experts> kind;
   std::optional<SharedExpert> shared;
 
   // Loads experts in the layers that `experts` names. Of these, a layer that has ffn_gate in place of a
-  // router (ffn_gate_inp) has one gated network. Errors name the tensor.
+  // router (ffn_gate_inp) has one gated network. Layers without experts have
+  // a gated or a plain network, as `params` says. Errors name the tensor.
   static Result<FeedForward> Load(WeightReader& reader, const LayerParams& params,
                                   const ExpertParams& experts, int layer);
   // out [hidden_size, batch] for h [hidden_size, batch]; out may be h. `plan` is the model's.

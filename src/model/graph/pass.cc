@@ -84,6 +84,12 @@ void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
   Check(backend_->RmsNorm(*from, norm.weight, norm.epsilon, *to));
 }
 
+void Pass::Normalize(const TensorView& x, const Norm& norm, const TensorView& y) {
+  if (norm.kind == NormKind::kRms) return RmsNorm(x, norm, y);
+  if (runs()) Check(backend_->Center(x, y));
+  RmsNorm(y, norm, y);
+}
+
 void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
                  const TensorView& y) {
   if (runs()) Check(backend_->Embed(table, tokens, y));
@@ -111,6 +117,10 @@ void Pass::GateClamped(const TensorView& gate, const TensorView& up, float alpha
 
 void Pass::Activate(const TensorView& x, Activation activation) {
   if (runs()) Check(backend_->Activate(x, activation));
+}
+
+void Pass::Xielu(const TensorView& x, const XieluParams& params) {
+  if (runs()) Check(backend_->Xielu(x, params));
 }
 
 void Pass::Scale(const TensorView& x, float factor) {

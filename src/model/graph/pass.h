@@ -137,6 +137,9 @@ class Pass {
   // x. Views from HeadsOf and StridedHeads are allowed if their rows are evenly spaced.
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
+  // The same, for a norm of either kind.
+  void Normalize(const TensorView& x, const Norm& norm, const TensorView& y);
+
   // y[:, i] = row tokens[i] of `table`.
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
   void Add(const TensorView& x, const TensorView& y);  // x += y
@@ -146,7 +149,8 @@ class Pass {
   // gate = activation(gate) × up
   void Gate(const TensorView& gate, const TensorView& up, Activation activation);
   void GateClamped(const TensorView& gate, const TensorView& up, float alpha, float limit);
-  void Activate(const TensorView& x, Activation activation);              // x = activation(x)
+  void Activate(const TensorView& x, Activation activation);  // x = activation(x)
+  void Xielu(const TensorView& x, const XieluParams& params);
   void Scale(const TensorView& x, float factor);                          // x *= factor
   void SoftCap(const TensorView& x, float cap);                           // x = cap tanh(x / cap)
   void ScaleTokens(const TensorView& x, std::span<const float> factors);  // x *= [batch]

@@ -56,10 +56,13 @@ Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
 }
 
 Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
-  constexpr std::string_view kEpsilon = "attention.layer_norm_rms_epsilon";
-  KVCACHE_ASSIGN_OR_RETURN(const double epsilon, keys.Float(kEpsilon));
+  const std::string_view epsilon_key = params->norm_kind == NormKind::kRms
+                                           ? "attention.layer_norm_rms_epsilon"
+                                           : "attention.layer_norm_epsilon";
+  KVCACHE_ASSIGN_OR_RETURN(const double epsilon, keys.Float(epsilon_key));
   if (!(epsilon >= 0.0 && epsilon < 1.0)) {
-    return Corrupt(StrCat(keys.Key(kEpsilon), " is ", epsilon, "; must be at least 0 and below 1"));
+    return Corrupt(
+        StrCat(keys.Key(epsilon_key), " is ", epsilon, "; must be at least 0 and below 1"));
   }
   params->norm_epsilon = static_cast<float>(epsilon);
   KVCACHE_ASSIGN_OR_RETURN(const double scale,
@@ -122,8 +125,9 @@ Status ReadLayerSizes(KeyReader& keys, LayerKinds kinds, int blocks, LayerParams
 
 }  // namespace
 
-Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds) {
+Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds, NormKind norm) {
   LayerParams params;
+  params.norm_kind = norm;
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view name,
                            keys.file().GetStringOr("general.name", ""));
   params.name = std::string(name);
@@ -164,6 +168,14 @@ Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params
   KVCACHE_RETURN_IF_ERROR(ReadGate(keys, rules, &experts));
   if (rules.groups) KVCACHE_RETURN_IF_ERROR(ReadGroups(keys, &experts));
   return experts;
+}
+
+Status ReadDenseAndShared(KeyReader& keys, const LayerParams& params, ExpertParams* experts) {
+  KVCACHE_ASSIGN_OR_RETURN(experts->first_layer,
+                           keys.IntOrZero("leading_dense_block_count", params.layers));
+  KVCACHE_ASSIGN_OR_RETURN(const int shared, keys.IntOrZero("expert_shared_count", 1 << 10));
+  experts->shared_ffn = std::int64_t{shared} * experts->ffn;
+  return Status::Ok();
 }
 
 Result<float> ReadSoftCap(KeyReader& keys, std::string_view key, double otherwise) {

@@ -11,6 +11,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "model/load/key_reader.h"
+#include "model/load/weights.h"
 
 namespace kvcache {
 
@@ -30,7 +31,11 @@ struct LayerParams {
   int v_dim = 0;                              // values of a head's value
   bool v_in_k = false;                        // see KvShape
   Activation activation = Activation::kSilu;  // of the feed-forward part's gate
+  bool gated = true;               // else the feed-forward part is Wdown activation(Wup h)
+  std::vector<XieluParams> xielu;  // [layers] the activations, if they are xIELUs
+  bool fused_gate = false;         // ffn_up is the gate's matrix and then the other one
   std::string_view output_norm_name = "output_norm";  // the last norm's tensor, without ".weight"
+  NormKind norm_kind = NormKind::kRms;                // of hidden states; heads have RMS norms
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;     // factor on the scores
   std::int32_t decoder_start = -1;  // see ModelInfo
@@ -48,7 +53,8 @@ enum class LayerKinds : std::uint8_t {
 
 // Reads the shared settings. Errors name the key: it is missing, has another type, is out of range,
 // or has a value that is not supported (kUnsupported).
-Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds = LayerKinds::kAttention);
+Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds = LayerKinds::kAttention,
+                                    NormKind norm = NormKind::kRms);
 
 // Reads a cap as in LayerParams::logit_soft_cap; 0: none. `otherwise` is the value of a missing
 // key. Errors name the key.
@@ -89,6 +95,10 @@ struct ExpertRules {
   bool groups = false;      // expert_group_count, expert_group_used_count
   bool renormalize = true;  // the value if expert_weights_norm is missing
 };
+
+// Reads the number of layers before those with experts, and the size of the experts that all tokens use, as
+// files of DeepSeek's kind state them. Errors name the key.
+Status ReadDenseAndShared(KeyReader& keys, const LayerParams& params, ExpertParams* experts);
 
 // Reads the settings of a mixture; count 0 if the file has none. Errors name the key.
 Result<ExpertParams> ReadExpertParams(KeyReader& keys, const LayerParams& params,

@@ -33,6 +33,13 @@ Status CheckEven(const KeyReader& keys, std::string_view key, int value) {
   return Corrupt(StrCat(keys.Key(key), " is ", value, "; must be even"));
 }
 
+constexpr const char* kLongFactors = "rope_factors_long.weight";
+constexpr const char* kShortFactors = "rope_factors_short.weight";
+
+bool HasLongFactors(const GgufFile& file) {
+  return file.FindTensor(kLongFactors) != nullptr;
+}
+
 Status ReadYarn(KeyReader& keys, Scaling* scaling) {
   KVCACHE_ASSIGN_OR_RETURN(const double extrapolation,
                            keys.FloatOr("rope.scaling.yarn_ext_factor", -1.0));
@@ -75,11 +82,21 @@ Result<Scaling> ReadScaling(KeyReader& keys, const LayerParams& params) {
   } else if (type == "yarn") {
     KVCACHE_RETURN_IF_ERROR(ReadYarn(keys, &scaling));
     if (scaling.base <= 1.0) return keys.Unsupported("rope.freq_base");
-  } else if (type != "linear") {
+  } else if (type != "linear" && !(type == "longrope" && HasLongFactors(keys.file()))) {
     return keys.Unsupported("rope.scaling.type");
   }
   scaling.type = scaling.factor == 1.0 ? "none" : type;
   return scaling;
+}
+
+// Hunyuan's dense models state a larger base as a factor: base · alpha^(d / (d - 2)).
+Status ReadAlpha(KeyReader& keys, int dims, Scaling* scaling) {
+  constexpr std::string_view kAlpha = "rope.scaling.alpha";
+  if (keys.architecture() != "hunyuan-dense") return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const double alpha, keys.FloatOr(kAlpha, 0.0));
+  if (alpha == 0.0 || dims <= 2) return Status::Ok();
+  scaling->base *= std::pow(alpha, dims / (dims - 2.0));
+  return CheckPositive(keys, kAlpha, alpha);
 }
 
 // Returns the pair, as a real number, that makes `rotations` full rotations within the original
@@ -106,13 +123,20 @@ double Magnitude(const Scaling& scaling) {
   return scaling.attn_factor * (1.0 + log_factor) / (1.0 + scaling.log_multiplier * log_factor);
 }
 
-Status CheckDivisors(std::span<const float> divisors) {
+// Returns the divisors of the frequencies; none if the file has no such tensor.
+Result<std::span<const float>> ReadDivisors(WeightReader& weights, int pairs, bool extended) {
+  const char* name = "rope_freqs.weight";
+  if (weights.Has(kLongFactors) || weights.Has(kShortFactors)) {
+    name = extended ? kLongFactors : kShortFactors;
+    weights.Ignore(extended ? kShortFactors : kLongFactors);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> divisors,
+                           weights.FloatsIfPresent(name, pairs));
   for (std::size_t i = 0; i < divisors.size(); ++i) {
     if (std::isfinite(divisors[i]) && divisors[i] > 0.0f) continue;
-    return Corrupt(
-        StrCat("tensor 'rope_freqs.weight' has ", divisors[i], " at ", i, "; must be above 0"));
+    return Corrupt(StrCat("tensor '", name, "' has ", divisors[i], " at ", i, "; must be above 0"));
   }
-  return Status::Ok();
+  return divisors;
 }
 
 }  // namespace
@@ -124,10 +148,11 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   KVCACHE_ASSIGN_OR_RETURN(table.dims,
                            keys.IntOr("rope.dimension_count", params.k_dim, params.k_dim));
   KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count", table.dims));
+  KVCACHE_ASSIGN_OR_RETURN(Scaling scaling, ReadScaling(keys, params));
+  KVCACHE_RETURN_IF_ERROR(ReadAlpha(keys, table.dims, &scaling));
+  const bool extended = params.context_length > scaling.original_context;
   KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> divisors,
-                           weights.FloatsIfPresent("rope_freqs.weight", table.dims / 2));
-  KVCACHE_RETURN_IF_ERROR(CheckDivisors(divisors));
-  KVCACHE_ASSIGN_OR_RETURN(const Scaling scaling, ReadScaling(keys, params));
+                           ReadDivisors(weights, table.dims / 2, extended));
   for (int i = 0; i < table.dims / 2; ++i) {
     const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<std::size_t>(i)];
     const double frequency = std::pow(scaling.base, -2.0 * i / table.dims) / divisor;
@@ -143,9 +168,10 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
   return table;
 }
 
-Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing) {
+Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing,
+                                 double otherwise) {
   constexpr std::string_view kBase = "rope.freq_base_swa";
-  KVCACHE_ASSIGN_OR_RETURN(const double base, keys.FloatOr(kBase, 1e4));
+  KVCACHE_ASSIGN_OR_RETURN(const double base, keys.FloatOr(kBase, otherwise));
   KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, kBase, base));
   RopeTable table;
   table.pairing = pairing;

@@ -6,8 +6,10 @@
 //   yarn                f_i / factor for slow pairs, f_i for fast ones, a ramp between; the rotated
 //                       values are multiplied by 1 + 0.1 ln(factor)
 //
-// Llama 3's scaling is a tensor of divisors of f_i, rope_freqs.weight, with any type. A factor
-// without a type means linear. `finetuned` has no effect.
+// Llama 3's scaling is a tensor of divisors of f_i, rope_freqs.weight, with any type. Phi 3's is two of
+// them, rope_factors_long.weight and rope_factors_short.weight: the long one counts if the model's context
+// exceeds the original one, whatever the length of a text, so that cached keys stay valid. A factor
+// without a type means linear, and so does longrope in files with such a tensor. `finetuned` has no effect.
 //
 // Sources: Su et al., "RoFormer" (2021); Peng et al., "YaRN" (2023), sections 3.2 to 3.4; keys as
 // in the GGUF specification, and as llama.cpp reads them (src/llama-context.cpp).
@@ -38,15 +40,16 @@ struct RopeTable {
   }
 };
 
-// Reads the rotation. Takes rope_freqs.weight from `weights` if the file has it. Errors name the
-// key and its value.
+// Reads the rotation. Takes the divisors from `weights` if the file has them. Errors name the key and its
+// value.
 Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParams::Pairing pairing,
                            WeightReader& weights);
 
 // Reads the rotation of layers with a window, for families in which it differs: no scaling, base
-// rope.freq_base_swa (1e4 if missing), over rope.dimension_count_swa values (`head_dim` if
+// rope.freq_base_swa (`otherwise` if missing), over rope.dimension_count_swa values (`head_dim` if
 // missing).
-Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing);
+Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pairing pairing,
+                                 double otherwise = 1e4);
 
 // The scaling, for reports.
 struct RopeSummary {

@@ -40,6 +40,10 @@ Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, 
   return tensor->View();
 }
 
+bool WeightReader::Takes(Bias bias, const std::string& name) const {
+  return bias == Bias::kRequired || (bias == Bias::kIfPresent && Has(name + ".bias"));
+}
+
 Result<std::unique_ptr<LinearWeight>> WeightReader::Stack(const std::string& name,
                                                           std::int64_t inputs, std::int64_t outputs,
                                                           std::int64_t matrices) {
@@ -75,17 +79,23 @@ Result<Projection> WeightReader::Linear(const std::string& name, std::int64_t in
                                         std::int64_t outputs, Bias bias) {
   Projection projection;
   KVCACHE_ASSIGN_OR_RETURN(projection.weight, Matrix(name + ".weight", inputs, outputs));
-  if (bias == Bias::kRequired || (bias == Bias::kIfPresent && Has(name + ".bias"))) {
+  if (Takes(bias, name)) {
     KVCACHE_ASSIGN_OR_RETURN(projection.bias, Vector(name + ".bias", outputs));
   }
   return projection;
 }
 
-Result<std::vector<Projection>> WeightReader::LinearParts(
-    const std::string& name, std::int64_t inputs, std::initializer_list<std::int64_t> parts) {
+Result<std::vector<Projection>> WeightReader::LinearParts(const std::string& name,
+                                                          std::int64_t inputs,
+                                                          std::initializer_list<std::int64_t> parts,
+                                                          Bias bias) {
   const std::string whole = name + ".weight";
   const std::int64_t outputs = std::accumulate(parts.begin(), parts.end(), std::int64_t{0});
   KVCACHE_ASSIGN_OR_RETURN(TensorView rows, Take(whole, inputs, outputs));
+  std::optional<TensorView> biases;
+  if (Takes(bias, name)) {
+    KVCACHE_ASSIGN_OR_RETURN(biases, Vector(name + ".bias", outputs));
+  }
   std::vector<Projection> projections;
   std::size_t owned = 0;
   for (const std::int64_t part : parts) {
@@ -95,6 +105,9 @@ Result<std::vector<Projection>> WeightReader::LinearParts(
     owned += (*weight)->owned_bytes();
     projections.push_back({std::move(*weight), std::nullopt});
     rows.data += part * rows.stride_bytes[1];
+    if (!biases.has_value()) continue;
+    projections.back().bias = TensorView::Dense(biases->data, DType::kF32, part);
+    biases->data += part * biases->stride_bytes[0];
   }
   if (owned > 0) file_.Drop(*file_.FindTensor(whole));
   owned_bytes_ += owned;

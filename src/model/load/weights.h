@@ -29,10 +29,15 @@ struct Projection {
   std::optional<TensorView> bias;  // [outputs]
 };
 
-// y = x / rms(x) × weight.
+enum class NormKind : std::uint8_t {
+  kRms,    // y = x / rms(x) × weight
+  kLayer,  // the same for x - mean(x)
+};
+
 struct Norm {
   TensorView weight;  // [size]
   float epsilon = 0.0f;
+  NormKind kind = NormKind::kRms;
 };
 
 enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
@@ -64,9 +69,10 @@ class WeightReader {
                             Bias bias = Bias::kNone);
 
   // Takes NAME.weight, whose rows are several matrices one after another, with `parts` outputs
-  // each. Returns a projection per part.
+  // each, and NAME.bias according to `bias`. Returns a projection per part.
   Result<std::vector<Projection>> LinearParts(const std::string& name, std::int64_t inputs,
-                                              std::initializer_list<std::int64_t> parts);
+                                              std::initializer_list<std::int64_t> parts,
+                                              Bias bias = Bias::kNone);
 
   // Takes NAME.weight, or NAME if that alone is in the file: a norm's [size] weights.
   Result<Norm> RmsNorm(const std::string& name, std::int64_t size, float epsilon);
@@ -110,6 +116,8 @@ class WeightReader {
 
  private:
   Result<std::unique_ptr<LinearWeight>> Make(const std::string& name, const TensorView& view);
+  // Returns whether the projection has a bias.
+  bool Takes(Bias bias, const std::string& name) const;
   Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1,
                           std::int64_t d2 = 1);
 

@@ -16,13 +16,15 @@ const Range* FindRange(std::span<const Range> ranges, std::uint32_t code_point) 
 }
 
 // Hangul syllables are counted: a leading consonant, a vowel, and perhaps a trailing consonant.
-constexpr std::uint32_t kSyllables = 0xAC00, kLeads = 0x1100, kVowels = 0x1161, kTrails = 0x11A7;
+constexpr std::uint32_t kFirstSyllable = 0xAC00, kFirstLead = 0x1100, kFirstVowel = 0x1161,
+                        kFirstTrail = 0x11A7;
 constexpr std::uint32_t kVowelCount = 21, kTrailCount = 28, kSyllableCount = 19 * 21 * 28;
 
 CharacterParts HangulParts(std::uint32_t syllable) {
   const std::uint32_t trail = syllable % kTrailCount;
-  return {kLeads + syllable / (kVowelCount * kTrailCount),
-          kVowels + syllable / kTrailCount % kVowelCount, trail == 0 ? 0 : kTrails + trail, 0};
+  return {kFirstLead + syllable / (kVowelCount * kTrailCount),
+          kFirstVowel + syllable / kTrailCount % kVowelCount, trail == 0 ? 0 : kFirstTrail + trail,
+          0};
 }
 
 }  // namespace
@@ -42,7 +44,7 @@ bool IsNonspacingMark(std::uint32_t code_point) {
 
 CharacterParts PartsOf(std::uint32_t code_point) {
   if (code_point < 0xC0) return {code_point};
-  if (code_point - kSyllables < kSyllableCount) return HangulParts(code_point - kSyllables);
+  if (code_point - kFirstSyllable < kSyllableCount) return HangulParts(code_point - kFirstSyllable);
   const auto all = Decompositions();
   const auto found = std::ranges::lower_bound(all, code_point, {}, &Decomposition::code_point);
   if (found == all.end() || found->code_point != code_point) return {code_point};

@@ -15,7 +15,7 @@ namespace {
 constexpr std::size_t kMaxWordCharacters = 100;  // as in the published code
 constexpr std::uint32_t kReplacement = 0xFFFD;
 
-VocabularyDefaults Defaults() {
+VocabularyDefaults WordPieceDefaults() {
   return {.ids = {.bos = 101, .eos = kNoToken, .unknown = 100, .separator = 102, .padding = 0},
           .add_bos = true,
           .add_eos = true,
@@ -39,7 +39,7 @@ bool StandsAlone(std::uint32_t c) {
 }  // namespace
 
 Result<std::unique_ptr<Tokenizer>> WordPieceTokenizer::Make(const TokenizerData& data) {
-  KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, Defaults()));
+  KVCACHE_ASSIGN_OR_RETURN(Vocabulary vocabulary, Vocabulary::Make(data, WordPieceDefaults()));
   return std::unique_ptr<Tokenizer>(new WordPieceTokenizer(std::move(vocabulary), data));
 }
 

@@ -80,6 +80,14 @@ bool IsWeightType(DType dtype) {
   return dtype != DType::kI8 && dtype != DType::kI32;
 }
 
+Status CheckRows(const char* what, const TensorView& x, const TensorView& y) {
+  if (!IsRowsOf(x, DType::kF32) || !IsRowsOf(y, DType::kF32) || x.dims != y.dims) {
+    return Invalid(what, "x is " + Describe(x) + " and y is " + Describe(y) +
+                             "; must be f32 rows of one shape");
+  }
+  return Status::Ok();
+}
+
 }  // namespace
 
 Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int32_t> tokens,
@@ -108,12 +116,28 @@ Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int
   return Status::Ok();
 }
 
+Status Center(ThreadPool& pool, const TensorView& x, const TensorView& y) {
+  KVCACHE_RETURN_IF_ERROR(CheckRows("center", x, y));
+  if (x.dims[0] < 1) {
+    return Invalid("center", "x is " + Describe(x) + "; rows must have at least 1 value");
+  }
+  ForParts(pool, x.dims[1], kTaskValues / x.dims[0], [&](std::int64_t begin, std::int64_t end) {
+    for (std::int64_t i = begin; i < end; ++i) kernel::CenterRow(Row(x, i), x.dims[0], Row(y, i));
+  });
+  return Status::Ok();
+}
+
+Status Xielu(ThreadPool& pool, const TensorView& x, const XieluParams& params) {
+  KVCACHE_RETURN_IF_ERROR(CheckSameShape("xielu", x, x));
+  ForParts(pool, x.elements(), kExpTaskValues, [&](std::int64_t begin, std::int64_t end) {
+    kernel::Xielu(x.as<float>() + begin, end - begin, params);
+  });
+  return Status::Ok();
+}
+
 Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
                const TensorView& y) {
-  if (!IsRowsOf(x, DType::kF32) || !IsRowsOf(y, DType::kF32) || x.dims != y.dims) {
-    return Invalid("rms norm", "x is " + Describe(x) + " and y is " + Describe(y) +
-                                   "; must be f32 rows of one shape");
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckRows("rms norm", x, y));
   if (!IsDenseF32(weight) || weight.dims[0] != x.dims[0] || weight.elements() != x.dims[0]) {
     return Invalid("rms norm", "weight is " + Describe(weight) +
                                    "; must be dense f32 with the width of x, " + Describe(x));

@@ -20,6 +20,10 @@ Status Embed(ThreadPool& pool, const TensorView& table, std::span<const std::int
 Status RmsNorm(ThreadPool& pool, const TensorView& x, const TensorView& weight, float epsilon,
                const TensorView& y);
 
+Status Center(ThreadPool& pool, const TensorView& x, const TensorView& y);
+
+Status Xielu(ThreadPool& pool, const TensorView& x, const XieluParams& params);
+
 Status Gate(ThreadPool& pool, const TensorView& gate, const TensorView& up, Activation activation);
 
 Status GateClamped(ThreadPool& pool, const TensorView& gate, const TensorView& up, float alpha,

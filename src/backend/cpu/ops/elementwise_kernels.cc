@@ -172,6 +172,22 @@ void SoftCap(float* x, std::int64_t count, float cap) {
   Zip(x, x, count, x, SoftCapOp{cap});
 }
 
+struct XieluOp {
+  XieluParams params;
+  HWY_INLINE VF operator()(VF x, VF) const {
+    const DF d;
+    const VF linear = hn::Mul(hn::Set(d, params.beta), x);
+    const VF square = hn::MulAdd(hn::Mul(hn::Set(d, params.alpha_positive), x), x, linear);
+    const VF bent = hn::Sub(hn::Expm1(d, hn::Min(x, hn::Set(d, params.epsilon))), x);
+    const VF below = hn::MulAdd(hn::Set(d, params.alpha_negative), bent, linear);
+    return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), square, below);
+  }
+};
+
+void Xielu(float* x, std::int64_t count, const XieluParams& params) {
+  Zip(x, x, count, x, XieluOp{params});
+}
+
 // ---- Norm
 
 struct ScaleOp {
@@ -185,6 +201,32 @@ void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64
                   float* y) {
   const float mean = SumOfSquares(x, width) / static_cast<float>(width);
   Zip(x, weight, width, y, ScaleOp{1.0f / std::sqrt(mean + epsilon)});
+}
+
+struct LessOp {
+  float mean;
+  HWY_INLINE VF operator()(VF x, VF) const { return hn::Sub(x, hn::Set(DF(), mean)); }
+};
+
+// Adds in 16 virtual lanes: the products with 1 are exact.
+HWY_INLINE float Sum(const float* x, std::int64_t width) {
+  HWY_ALIGN float ones[kVirtualLanes];
+  for (float& one : ones) one = 1.0f;
+  Lanes16 sum = ZeroLanes();
+  std::int64_t i = 0;
+  for (; i + kVirtualLanes <= width; i += kVirtualLanes) {
+    MulAddLanes<LoadF32, LoadF32>(x + i, ones, sum);
+  }
+  if (i < width) {
+    HWY_ALIGN float tail[kVirtualLanes] = {};
+    std::memcpy(tail, x + i, static_cast<std::size_t>(width - i) * sizeof(float));
+    MulAddFirstLanes<LoadF32, LoadF32>(tail, ones, static_cast<int>(width - i), sum);
+  }
+  return FoldLanes(sum);
+}
+
+void CenterRow(const float* x, std::int64_t width, float* y) {
+  Zip(x, x, width, y, LessOp{Sum(x, width) / static_cast<float>(width)});
 }
 
 // ---- Rows of a table
@@ -294,6 +336,8 @@ namespace kvcache::cpu::kernel {
 
 HWY_EXPORT(WidenRow);
 HWY_EXPORT(NormalizeRow);
+HWY_EXPORT(CenterRow);
+HWY_EXPORT(Xielu);
 HWY_EXPORT(Gate);
 HWY_EXPORT(GateClamped);
 HWY_EXPORT(Activate);
@@ -311,6 +355,14 @@ void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y) {
 void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width,
                   float* y) {
   HWY_DYNAMIC_DISPATCH(NormalizeRow)(x, weight, epsilon, width, y);
+}
+
+void CenterRow(const float* x, std::int64_t width, float* y) {
+  HWY_DYNAMIC_DISPATCH(CenterRow)(x, width, y);
+}
+
+void Xielu(float* x, std::int64_t count, const XieluParams& params) {
+  HWY_DYNAMIC_DISPATCH(Xielu)(x, count, params);
 }
 
 void Gate(float* gate, const float* up, std::int64_t count, Activation activation) {

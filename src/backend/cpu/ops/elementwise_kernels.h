@@ -18,6 +18,12 @@ void WidenRow(const std::byte* row, DType dtype, std::int64_t width, float* y);
 // products.
 void NormalizeRow(const float* x, const float* weight, float epsilon, std::int64_t width, float* y);
 
+// Sets y = x - mean(x). The sum uses 16 virtual lanes; the mean is rounded, then each difference.
+void CenterRow(const float* x, std::int64_t width, float* y);
+
+// Sets x[i] = xielu(x[i]).
+void Xielu(float* x, std::int64_t count, const XieluParams& params);
+
 // Sets gate[i] = activation(gate[i]) × up[i].
 void Gate(float* gate, const float* up, std::int64_t count, Activation activation);
 

@@ -135,6 +135,43 @@ TEST(RmsNormTest, MismatchesNameBothSides) {
             "rms norm: x is f32 [8, 2] and y is f32 [8, 3]; must be f32 rows of one shape");
 }
 
+TEST_P(ElementwiseTest, CenterSubtractsTheMean) {
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  for (const std::int64_t width : kWidths) {
+    std::vector<float> x = RandomValues(width * 3, 3);
+    std::vector<float> expected = x;
+    for (std::int64_t t = 0; t < 3; ++t) {
+      std::array<float, 16> lanes{};
+      float* const row = expected.data() + t * width;
+      for (std::int64_t i = 0; i < width; ++i) lanes[static_cast<std::size_t>(i % 16)] += row[i];
+      for (std::size_t half = 8; half > 0; half /= 2) {
+        for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+      }
+      const float mean = lanes[0] / static_cast<float>(width);
+      for (std::int64_t i = 0; i < width; ++i) row[i] -= mean;
+    }
+    const TensorView view = TensorView::Dense(x.data(), DType::kF32, width, 3);
+    ASSERT_TRUE(backend->Center(view, view).ok());
+    ASSERT_TRUE(SameBits(x.data(), expected.data(), width * 3)) << width;
+  }
+}
+
+TEST_P(ElementwiseTest, XieluIsNearItsDefinition) {
+  const std::unique_ptr<Backend> backend = MakeBackend(2);
+  const XieluParams p{
+      .alpha_positive = 0.8f, .alpha_negative = 1.3f, .beta = 0.5f, .epsilon = -1e-6f};
+  std::vector<float> x = RandomValues(103, 4);
+  const std::vector<float> before = x;
+  ASSERT_TRUE(backend->Xielu(TensorView::Dense(x.data(), DType::kF32, 103), p).ok());
+  for (std::size_t i = 0; i < x.size(); ++i) {
+    const double v = before[i];
+    const double bent = std::expm1(std::min(v, double{p.epsilon})) - v;
+    const double expected =
+        p.beta * v + (v > 0 ? p.alpha_positive * v * v : p.alpha_negative * bent);
+    EXPECT_NEAR(x[i], expected, 1e-6 * (1.0 + std::abs(v))) << v;
+  }
+}
+
 // ---- Rope
 
 // Rotates a pair as defined in rope.h and elementwise_kernels.h.

@@ -1,25 +1,49 @@
 #include "model/graph/attention/self_attention.h"
 
 #include <string>
+#include <utility>
+#include <vector>
 
 namespace kvcache {
+namespace {
 
-Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
-                                                int layer, Bias bias, Bias output_bias) {
-  const std::string prefix = LayerPrefix(layer) + "attn_";
-  return Load(reader, params, layer, {prefix + "q", prefix + "k", prefix + "v", prefix + "output"},
-              bias, output_bias);
-}
-
-Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
-                                                int layer, const AttentionNames& names, Bias bias,
-                                                Bias output_bias) {
+// Returns the weights with their sizes alone.
+AttentionWeights EmptyAttention(const LayerParams& params, int layer) {
   const auto at = static_cast<std::size_t>(layer);
   AttentionWeights a;
   a.heads = params.heads[at];
   a.kv_heads = params.kv_heads[at];
   a.k_dim = params.k_dim;
   a.v_dim = params.v_dim;
+  return a;
+}
+
+}  // namespace
+
+Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
+                                                int layer, Bias bias, Bias output_bias) {
+  const std::string prefix = LayerPrefix(layer) + "attn_";
+  if (!reader.Has(prefix + "qkv.weight")) {
+    return Load(reader, params, layer,
+                {prefix + "q", prefix + "k", prefix + "v", prefix + "output"}, bias, output_bias);
+  }
+  AttentionWeights a = EmptyAttention(params, layer);
+  KVCACHE_ASSIGN_OR_RETURN(
+      std::vector<Projection> qkv,
+      reader.LinearParts(prefix + "qkv", params.hidden_size,
+                         {a.heads * a.k_dim, a.kv_heads * a.k_dim, a.kv_heads * a.v_dim}, bias));
+  a.q = std::move(qkv[0]);
+  a.k = std::move(qkv[1]);
+  a.v = std::move(qkv[2]);
+  KVCACHE_ASSIGN_OR_RETURN(
+      a.o, reader.Linear(prefix + "output", a.heads * a.v_dim, params.hidden_size, output_bias));
+  return a;
+}
+
+Result<AttentionWeights> AttentionWeights::Load(WeightReader& reader, const LayerParams& params,
+                                                int layer, const AttentionNames& names, Bias bias,
+                                                Bias output_bias) {
+  AttentionWeights a = EmptyAttention(params, layer);
   const std::int64_t size = params.hidden_size;
   KVCACHE_ASSIGN_OR_RETURN(a.q, reader.Linear(names.q, size, a.heads * a.k_dim, bias));
   KVCACHE_ASSIGN_OR_RETURN(a.k, reader.Linear(names.k, size, a.kv_heads * a.k_dim, bias));
@@ -38,16 +62,18 @@ AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights) {
 Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParams& params,
                                           int layer, const SelfAttentionTensors& tensors) {
   const std::string prefix = LayerPrefix(layer) + "attn_";
-  const auto norm = [&](const char* name) {
-    return reader.RmsNorm(prefix + name, params.k_dim, params.norm_epsilon);
-  };
   SelfAttention block;
+  block.norms = tensors.norms;
+  const auto norm = [&](const char* name, std::int64_t heads) {
+    const std::int64_t size = params.k_dim * (tensors.norms == QkNorms::kRows ? heads : 1);
+    return reader.RmsNorm(prefix + name, size, params.norm_epsilon);
+  };
   KVCACHE_ASSIGN_OR_RETURN(
       block.weights,
       AttentionWeights::Load(reader, params, layer, tensors.bias, tensors.output_bias));
-  if (tensors.head_norms) {
-    KVCACHE_ASSIGN_OR_RETURN(block.q_norm, norm("q_norm"));
-    KVCACHE_ASSIGN_OR_RETURN(block.k_norm, norm("k_norm"));
+  if (tensors.norms != QkNorms::kNone) {
+    KVCACHE_ASSIGN_OR_RETURN(block.q_norm, norm("q_norm", block.weights.heads));
+    KVCACHE_ASSIGN_OR_RETURN(block.k_norm, norm("k_norm", block.weights.kv_heads));
   }
   if (tensors.sinks) {
     KVCACHE_ASSIGN_OR_RETURN(block.sinks,
@@ -56,16 +82,22 @@ Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParam
   return block;
 }
 
+void SelfAttention::NormalizeHeads(Pass& pass, const TensorView& q, const TensorView& k) const {
+  const bool rows = norms == QkNorms::kRows;
+  if (q_norm.has_value()) pass.RmsNorm(rows ? Flatten(q) : q, *q_norm, rows ? Flatten(q) : q);
+  if (k_norm.has_value()) pass.RmsNorm(rows ? Flatten(k) : k, *k_norm, rows ? Flatten(k) : k);
+}
+
 void SelfAttention::Run(Pass& pass, int layer, const TensorView& h,
                         const SelfAttentionOptions& options, const TensorView& out) const {
   // One call for the three products: the backend converts or quantises h once.
   const Pass::Scope scope(pass);
   const auto [q, k, v, attended] = TakeAttention(pass, weights);
   pass.Linear(h, {{weights.q, q}, {weights.k, k}, {weights.v, v}});
-  if (q_norm.has_value()) pass.RmsNorm(q, *q_norm, q);
-  if (k_norm.has_value()) pass.RmsNorm(k, *k_norm, k);
+  if (norms != QkNorms::kRotatedHeads) NormalizeHeads(pass, q, k);
   pass.Rope(q, options.rope);
   pass.Rope(k, options.rope);
+  if (norms == QkNorms::kRotatedHeads) NormalizeHeads(pass, q, k);
   if (!options.query_factors.empty()) pass.ScaleTokens(q, options.query_factors);
   AttentionOptions attention = options.attention;
   attention.sinks = sinks;

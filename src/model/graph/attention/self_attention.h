@@ -1,13 +1,13 @@
 // Grouped-query self-attention: the block that most families' layers begin with.
 //
 //   q, k, v = Wq h, Wk h, Wv h       each plus its bias, where the layer has one
-//   q, k    = rms of each head       where the layer has such norms (qwen3, gemma3, lfm2)
-//   q, k    = rotated by position    where the layer has RoPE
+//   q, k    = rms                    where the layer has such norms (QkNorms)
+//   q, k    = rotated by position    where the layer has RoPE; before the norms with kRotatedHeads
 //   q       = q × a factor per token where the family has one (mistral3)
 //   out     = Wo attention(q, k, v)
 //
-// A family whose layers order these steps otherwise (llama4) or derive the values from elsewhere
-// (gemma4, qwen3next, deepseek2) keeps a graph of its own.
+// A file may have q, k and v as one matrix, attn_qkv. A family that orders these steps otherwise (llama4)
+// or derives the values from elsewhere (gemma4, qwen3next, deepseek2) keeps a graph of its own.
 //
 // Thread safety: one thread at a time.
 #pragma once
@@ -37,8 +37,8 @@ struct AttentionWeights {
   Projection q, k, v;  // hidden_size → heads × dim
   Projection o;        // heads × v_dim → hidden_size
 
-  // Takes blk.LAYER.attn_q, attn_k, attn_v and attn_output. `bias` applies to q, k and v,
-  // `output_bias` to o. Errors name the tensor.
+  // Takes blk.LAYER.attn_q, attn_k, attn_v and attn_output, or attn_qkv in place of the first three. `bias`
+  // applies to q, k and v, `output_bias` to o. Errors name the tensor.
   static Result<AttentionWeights> Load(WeightReader& reader, const LayerParams& params, int layer,
                                        Bias bias = Bias::kNone, Bias output_bias = Bias::kNone);
 
@@ -55,12 +55,20 @@ struct AttentionViews {
 // Takes the four views from the pass. They are valid until the caller's Pass::Scope ends.
 AttentionViews TakeAttention(Pass& pass, const AttentionWeights& weights);
 
+// The norms of queries and keys, attn_q_norm and attn_k_norm.
+enum class QkNorms : std::uint8_t {
+  kNone,
+  kHeads,         // of each head
+  kRotatedHeads,  // of each head, after the rotation
+  kRows,          // of all of a token's heads together
+};
+
 // Tensors that a layer has besides the four matrices.
 struct SelfAttentionTensors {
   Bias bias = Bias::kNone;         // of q, k and v
   Bias output_bias = Bias::kNone;  // of o
-  bool head_norms = false;         // attn_q_norm and attn_k_norm
-  bool sinks = false;              // attn_sinks
+  QkNorms norms = QkNorms::kNone;
+  bool sinks = false;  // attn_sinks
 };
 
 // Settings that the family computes for a layer or for a pass.
@@ -72,7 +80,8 @@ struct SelfAttentionOptions {
 
 struct SelfAttention {
   AttentionWeights weights;
-  std::optional<Norm> q_norm, k_norm;  // [k_dim]
+  QkNorms norms = QkNorms::kNone;
+  std::optional<Norm> q_norm, k_norm;  // [k_dim], or of a row
   std::span<const float> sinks;        // [heads], in the file; empty: none
 
   // Takes the tensors of `layer`. Errors name the tensor.
@@ -83,6 +92,9 @@ struct SelfAttention {
   // the batch's keys and values into the cache as `layer`'s.
   void Run(Pass& pass, int layer, const TensorView& h, const SelfAttentionOptions& options,
            const TensorView& out) const;
+
+ private:
+  void NormalizeHeads(Pass& pass, const TensorView& q, const TensorView& k) const;
 };
 
 }  // namespace kvcache

@@ -20,6 +20,8 @@ struct Rule {
   int period;  // every period-th layer has no window; 0: all have one; kRequired: as for window
 };
 constexpr Rule kRules[] = {
+    {"cohere2", kRequired, 4},
+    {"exaone4", 4096, 4},
     {"gemma2", 4096, 2},
     {"gemma3", 0, 6},
     {"gemma4", kRequired, kRequired},
@@ -27,6 +29,8 @@ constexpr Rule kRules[] = {
     {"gpt-oss", kRequired, 2},
     {"lfm2", 0, 0},
     {"llama", 0, 0},
+    {"olmo2", 0, 4},
+    {"phi3", 0, 0},
 };
 
 Result<int> ReadWindow(KeyReader& keys, const Rule& rule) {
