@@ -158,7 +158,8 @@ TEST_F(GgufTest, ViewsTensorsInPlace) {
   EXPECT_EQ(view->dtype, DType::kF32);
   EXPECT_THAT(view->dims, ElementsAre(3, 2, 1, 1));
   EXPECT_THAT(view->stride_bytes, ElementsAre(4, 12, 24, 24));
-  EXPECT_EQ(reinterpret_cast<const char*>(view->data), bytes_.data() + file_->parts().front().data_offset);
+  EXPECT_EQ(reinterpret_cast<const char*>(view->data),
+            bytes_.data() + file_->parts().front().data_offset);
 }
 
 TEST_F(GgufTest, NamesUnsupportedTypes) {
