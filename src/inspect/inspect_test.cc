@@ -208,7 +208,7 @@ TEST(Inspect, ExplainsWhyTheModelCannotBeLoaded) {
   more.AddTensor("blk.0.attn_q.strange", GgmlType::kF32, {256});
   EXPECT_THAT(error(more), HasSubstr("tensor 'blk.0.attn_q.strange' is unknown"));
   GgufHeader foreign = LlamaHeader();
-  foreign.AddTensor("blk.0.attn_q.bias", static_cast<GgmlType>(10), {256});
+  foreign.AddTensor("blk.0.attn_q.bias", static_cast<GgmlType>(15), {256});
   EXPECT_EQ(Describe(foreign)["types"][2]["served"], false);
 }
 

@@ -64,8 +64,11 @@ void AddMiniMax(const Shape& shape, GgufHeader& header);
 void AddOlmo2(const Shape& shape, GgufHeader& header);
 void AddPhi3(const Shape& shape, GgufHeader& header);
 
-inline constexpr BlockForm kApertus = {
-    .name = "apertus", .key_norms = KeyNorms::kHeads, .ungated = true, .add_more = AddApertus};
+inline constexpr BlockForm kApertus = {.name = "apertus",
+                                       .key_norms = KeyNorms::kHeads,
+                                       .ungated = true,
+                                       .output = Output::kUntied,
+                                       .add_more = AddApertus};
 inline constexpr BlockForm kBailingMoe2 = {.name = "bailingmoe2",
                                            .key_norms = KeyNorms::kHeads,
                                            .fused_qkv = true,

@@ -198,7 +198,7 @@ TEST_F(MakeModelTest, RefusesImpossibleRequests) {
   }
   EXPECT_THAT(MakeModel({.architecture = "gpt"}, path_).message(),
               testing::AllOf(testing::StartsWith("architecture 'gpt' is not known; known are: "),
-                             testing::HasSubstr("granitehybrid, lfm2, ")));
+                             testing::HasSubstr("granitehybrid, granitemoe, ")));
   EXPECT_EQ(MakeModel({}, directory_ + "/none/m.gguf").code(), StatusCode::kNotFound);
   EXPECT_TRUE(std::filesystem::is_empty(directory_));
   EXPECT_EQ(PresetShape("9b").status().message(), "preset '9b' is not known; known are: tiny, 1b");
