@@ -94,12 +94,13 @@ class BlobFetch {
                               " on and answers ", Quoted(head.Header("content-range"))));
       }
       total = range->total;
-    } else if (partial_.size() > 0) {
-      KVCACHE_RETURN_IF_ERROR(partial_.Restart());  // the server sends all of it again
     }
-    if (!total || *total == planned_.layer.size) return Status::Ok();
-    return Corrupt(StrCat(place_, ": the server has ", *total, " bytes, the manifest says ",
-                          planned_.layer.size));
+    if (total && *total != planned_.layer.size) {
+      return Corrupt(StrCat(place_, ": the server has ", *total, " bytes, the manifest says ",
+                            planned_.layer.size));
+    }
+    // An answer of 200 has all of it again.
+    return head.status != 206 && partial_.size() > 0 ? partial_.Restart() : Status::Ok();
   }
 
   Status Add(std::span<const std::byte> bytes) {

@@ -165,8 +165,10 @@ Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
 Status Fetcher::Get(const std::string& url, const Headers& headers, const HttpSink& sink) {
   KVCACHE_ASSIGN_OR_RETURN(std::string challenge, Follow(url, headers, sink));
   if (challenge.empty()) return Status::Ok();
-  const Url asker = last_;  // the request for the token changes last_
-  KVCACHE_RETURN_IF_ERROR(TakeToken(asker, challenge));
+  const Url asker = last_;
+  Status taken = TakeToken(asker, challenge);
+  last_ = asker;  // and not the server of tokens
+  KVCACHE_RETURN_IF_ERROR(std::move(taken));
   KVCACHE_ASSIGN_OR_RETURN(challenge, Follow(url, headers, sink));
   if (challenge.empty()) return Status::Ok();
   return Unsupported(StrCat(PlaceOf(url), ": the server refuses its own token (401)"));

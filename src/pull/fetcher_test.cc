@@ -76,6 +76,8 @@ TEST_F(FetcherTest, RefusesRedirects) {
   EXPECT_THAT(Get("https://a.test/here"), HasSubstr("to this machine"));
   server.Redirect("https://a.test/file", "file:///etc/passwd");
   EXPECT_THAT(Get("https://a.test/file"), HasSubstr("must begin with http:// or https://"));
+  server.Redirect("https://a.test/signed", "s3://user:word@b/x?signature=1");
+  EXPECT_THAT(Get("https://a.test/signed"), HasSubstr("the address 's3://b/x' must begin"));
   server.Redirect("https://a.test/1", "/2");
   server.Redirect("https://a.test/2", "/1");
   EXPECT_THAT(Get("https://a.test/1"), HasSubstr("circle"));

@@ -1,5 +1,6 @@
 // Repositories of the Hugging Face hub. Its API lists the files of a revision with their sizes and,
 // of large files, SHA-256 hashes.
+#include <algorithm>
 #include <nlohmann/json.hpp>
 #include <optional>
 
@@ -7,6 +8,7 @@
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
 #include "model_store/bounded_json.h"
+#include "model_store/manifest.h"
 #include "pull/hub_files.h"
 #include "pull/plan.h"
 
@@ -29,11 +31,26 @@ std::optional<std::uint64_t> SizeOf(const json& object) {
   return found->get<std::uint64_t>();
 }
 
+// Returns whether a path has parts that lead elsewhere in an address.
+bool LeavesItsFolder(std::string_view path) {
+  for (std::size_t begin = 0; begin <= path.size();) {
+    const std::size_t end = std::min(path.find('/', begin), path.size());
+    const std::string_view part = path.substr(begin, end - begin);
+    if (part.empty() || part == "." || part == "..") return true;
+    begin = end + 1;
+  }
+  return false;
+}
+
 Result<HubFile> FileOf(const json& object) {
   if (!object.is_object()) return Corrupt("a file is not an object");
   HubFile file{
       .path = TextOf(object, "rfilename"), .sha256 = "", .bytes = SizeOf(object).value_or(0)};
   if (file.path.empty()) return Corrupt("a file has no name");
+  if (LeavesItsFolder(file.path)) {
+    return Corrupt(
+        StrCat("file ", Quoted(file.path), " has an empty part, '.' or '..' in its path"));
+  }
   const auto large = object.find("lfs");
   if (large == object.end() || !large->is_object()) return file;
   file.sha256 = TextOf(*large, "sha256");
@@ -69,6 +86,10 @@ class Planner {
   }
 
   Result<Plan> Finish() {
+    if (plan_.layers.size() > kMaxManifestLayers) {
+      return Unsupported(StrCat("the model has ", plan_.layers.size(), " files; at most ",
+                                kMaxManifestLayers, " are read"));
+    }
     nlohmann::ordered_json config;
     config["model_format"] = "gguf";
     config["architecture"] = "amd64";
@@ -127,7 +148,8 @@ Result<Plan> PlanFromHub(Fetcher& fetcher, const std::string& origin, const Mode
   if (chosen->projector) {
     KVCACHE_RETURN_IF_ERROR(in_list(planner.Add(media_type::kProjector, *chosen->projector)));
   }
-  return planner.Finish();
+  auto plan = planner.Finish();
+  return plan.ok() ? std::move(plan) : in_list(std::move(plan).TakeStatus());
 }
 
 }  // namespace kvcache::pull

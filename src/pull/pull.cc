@@ -57,9 +57,11 @@ Result<Plan> PlanHub(Fetcher& fetcher, const ModelName& name) {
   KVCACHE_ASSIGN_OR_RETURN(const Url url, ParseUrl(origin));
   if (!token.empty()) fetcher.UseToken(url.host, token);
   auto plan = PlanFromHub(fetcher, origin, name);
-  if (token.empty() || fetcher.last().host.empty() || fetcher.last().host == url.host) return plan;
-  // The short name of the hub leads to its long one, which wants the token as well.
-  fetcher.UseToken(fetcher.last().host, token);
+  // The short name of the hub leads to its long one, which wants the token as well. No other hub's token leaves its host.
+  const Url last = fetcher.last();
+  const bool moved = url.host == kHub && last.scheme == "https" && last.host != url.host;
+  if (token.empty() || !moved) return plan;
+  fetcher.UseToken(last.host, token);
   return plan.status().code() == StatusCode::kUnsupported ? PlanFromHub(fetcher, origin, name)
                                                           : plan;
 }

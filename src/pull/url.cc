@@ -13,11 +13,21 @@ bool IsPlain(char c) {
          std::string_view("-._~/").find(c) != std::string_view::npos;
 }
 
+// Returns an address without its user and its query, which may be secrets.
+std::string WithoutSecrets(std::string_view text) {
+  std::string shown(text.substr(0, text.find_first_of("?#")));
+  const std::size_t user = shown.rfind('@');
+  const std::size_t scheme = shown.find("://");
+  const std::size_t begin = scheme == std::string::npos ? 0 : scheme + 3;
+  if (user != std::string::npos && user >= begin) shown.erase(begin, user + 1 - begin);
+  return shown;
+}
+
 }  // namespace
 
 Result<Url> ParseUrl(std::string_view text) {
-  const auto wrong = [&](std::string_view rule) {
-    return InvalidArgument(StrCat("the address ", Quoted(text), " ", rule));
+  const auto wrong = [shown = WithoutSecrets(text)](std::string_view rule) {
+    return InvalidArgument(StrCat("the address ", Quoted(shown), " ", rule));
   };
   const auto is_bad = [](char c) { return c <= ' ' || c == '\x7f' || c == '\\'; };
   if (std::any_of(text.begin(), text.end(), is_bad))

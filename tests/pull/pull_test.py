@@ -226,11 +226,22 @@ class Hub(PullTest):
         self.pull("hf.co/me/tiny", HF_TOKEN="hf_secret")
         self.assertEqual([("Authorization" in headers) for _, headers in other.asked], [False])
 
+    def test_a_token_does_not_follow_a_list(self):
+        hub = self.hub()
+        other = self.stand_in(servers.Hub(hub.files))
+        hub.answer = lambda request: servers.send(request, 302, headers=[("Location", other.url + request.path)])
+        self.pull("hf.co/me/tiny", HF_TOKEN="hf_secret")
+        self.assertIn("Authorization", hub.asked[0][1])
+        self.assertEqual({("Authorization" in headers) for _, headers in other.asked}, {False})
+
     def test_lists_that_are_none(self):
         hub = self.hub()
+        digest = {"sha256": "0" * 64, "size": 3}
+        many = {"siblings": [{"rfilename": f"a-{i:05}-of-04097.gguf", "lfs": digest} for i in range(1, 4098)]}
         for listing in ([], {}, {"siblings": 1}, {"siblings": [1]}, {"siblings": [{}]}, {"siblings": []},
                         {"siblings": [{"rfilename": "a.gguf", "size": 3}]},
-                        {"siblings": [{"rfilename": "a.gguf", "lfs": {"sha256": "../../x", "size": 3}}]}):
+                        {"siblings": [{"rfilename": "a.gguf", "lfs": {"sha256": "../../x", "size": 3}}]},
+                        {"siblings": [{"rfilename": "../../x/a.gguf", "lfs": digest}]}, many):
             hub.listing = lambda: listing
             self.refuses("hf.co/me/tiny", hub.host, "/api/models/me/tiny")
         self.refuses("hf.co/me/nothing", hub.host, "404", "no repository")
