@@ -109,6 +109,8 @@ TEST(AnswerParserTest, CallsBetweenTags) {
   EXPECT_EQ(ParseAll(kTags, g + " and"), "c(g {}) and");
   EXPECT_EQ(ParseAll(kTags, g.substr(0, g.size() - 12)), "c(g {})");
   EXPECT_EQ(ParseAll(kTags, "a " + g.substr(0, g.size() - 13)), "ac(g {})");
+  EXPECT_EQ(ParseAll(kTags, g.substr(0, g.size() - 12) + "\n<tool_call>]"),
+            "c(g {})\n<tool_call>]");
   const std::string begun = "a " + g.substr(0, 20);  // the name is not complete
   EXPECT_EQ(ParseAll(kTags, begun), begun);
   AnswerSyntax one = kTags;

@@ -255,9 +255,12 @@ void CallReader::EndCall(std::vector<AnswerPart>* parts) {
 }
 
 bool CallReader::AtTail(std::string_view& text, bool last) {
-  SkipSpaces(text);
-  if (Begins(text, syntax_.call_end) && !last) return false;
-  (void)TakeMarker(text, syntax_.call_end);
+  // Without a marker the spaces are what AtOpen finds, also if they come alone.
+  if (!syntax_.call_end.empty()) {
+    SkipSpaces(text);
+    if (Begins(text, syntax_.call_end) && !last) return false;
+    (void)TakeMarker(text, syntax_.call_end);
+  }
   state_ = State::kOpen;
   return !text.empty();
 }
