@@ -113,6 +113,8 @@ TEST(AnswerParserTest, CallsBetweenTags) {
             "c(g {})\n<tool_call>]");
   const std::string begun = "a " + g.substr(0, 20);  // the name is not complete
   EXPECT_EQ(ParseAll(kTags, begun), begun);
+  const std::string open = "<tool_call>f" + std::string(300, 'x');
+  EXPECT_EQ(ParseAll(SyntaxOf("glm"), open + "<tool_call>f\n</tool_call>"), open + "c(f {})");
   AnswerSyntax one = kTags;
   one.one_call = true;
   EXPECT_EQ(ParseAll(one, g + f + "and so on"), "c(g {})");

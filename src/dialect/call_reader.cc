@@ -11,6 +11,7 @@ namespace {
 
 // A longer name is none.
 constexpr std::size_t kMaxName = 256;
+constexpr std::size_t kMaxMarker = 64;  // no dialect's marker is longer
 
 bool Has(const std::vector<std::string>& keys, const std::string& key) {
   return std::find(keys.begin(), keys.end(), key) != keys.end();
@@ -171,10 +172,10 @@ std::size_t CallReader::EndOfName(std::string_view text) const {
 bool CallReader::InName(std::string_view& text, std::vector<AnswerPart>* parts) {
   if (syntax_.name_end.empty() || syntax_.form == CallForm::kPython) SkipSpaces(text);
   const std::size_t end = EndOfName(text);
-  if (end == std::string_view::npos) {
-    if (text.size() > kMaxName) return Fail();
-    return false;
-  }
+  // A name that is too long is none, wherever the text is cut: its end may begin at kMaxName.
+  const bool unended = end == std::string_view::npos;
+  if (unended ? text.size() > kMaxName + kMaxMarker : end > kMaxName) return Fail();
+  if (unended) return false;
   SetName(text.substr(0, end));
   text.remove_prefix(end);
   if (syntax_.form == CallForm::kPython || syntax_.form == CallForm::kBraces) {
