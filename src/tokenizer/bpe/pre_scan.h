@@ -94,10 +94,10 @@ const char* NextThreeDigits(const CutStage& stage, const char* at, const char* e
 const char* NextTrailingSpaces(const CutStage& stage, const char* at, const char* end);
 // "[^\n]+|[\n]+".
 const char* NextLine(const CutStage& stage, const char* at, const char* end);
-// In a part of numbers, the first one or two, so that the rest are groups of three.
+// Cuts the first one or two numbers from a part of numbers, so that the rest are groups of three.
 const char* NextNumberGroup(const CutStage& stage, const char* at, const char* end);
-// "(?=(\d{3})+(?!\d))" cuts before each three digits of a run, counted from its end. NextTripleRun returns the end of
-// the text before the first of them, NextTriple of each three in what follows.
+// "(?=(\d{3})+(?!\d))" cuts before each three digits of a run, counted from its end. NextTripleRun cuts the text
+// before the first three. NextTriple cuts what follows into threes.
 const char* NextTripleRun(const CutStage& stage, const char* at, const char* end);
 const char* NextTriple(const CutStage& stage, const char* at, const char* end);
 // " ?[^(\s|.,!?…。，、।۔،)]+": Bloom's words.
