@@ -87,10 +87,9 @@ void ChannelReader::TakeHeader(std::vector<AnswerPart>* parts) {
   const std::string header = std::exchange(header_, {});
   std::string_view recipient = WordAfter(header, kRecipient);
   const std::string_view channel = WordAfter(header, channel_);
-  const bool call = calls_ && !recipient.empty() && recipient != "user" && recipient != "all" &&
-                    recipient != kRole;
-  if (call) {
-    (void)TakeMarker(recipient, kFunctions);
+  const bool tool = recipient != "user" && recipient != "all" && recipient != kRole;
+  (void)TakeMarker(recipient, kFunctions);
+  if (calls_ && tool && !recipient.empty()) {
     writer_.call().name = recipient;
     writer_.Report(parts);
     reader_ = {};

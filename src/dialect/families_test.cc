@@ -262,6 +262,19 @@ TEST(FamiliesTest, ChannelsWithoutToolsHaveNoCalls) {
             "r(Hm){\"n\": 1}");
 }
 
+// A recipient without a name, and one that is no tool, get text.
+TEST(FamiliesTest, RecipientsWithoutANameHaveNoCalls) {
+  const AnswerSyntax syntax = SyntaxOf("harmony");
+  const auto said = [&](const std::string& recipient) {
+    return ParseAll(syntax, "<|start|>assistant to=" + recipient +
+                                "<|channel|>commentary json<|message|>{\"n\": 1}");
+  };
+  EXPECT_EQ(said("functions."), "{\"n\": 1}");
+  EXPECT_EQ(said("user"), "{\"n\": 1}");
+  EXPECT_EQ(said("functions.user"), "c(user {\"n\":1})");
+  EXPECT_EQ(said("user_list"), "c(user_list {\"n\":1})");
+}
+
 // Callers must not run a call whose arguments the model broke off, or that are no object.
 TEST(FamiliesTest, CallsSayWhetherTheyAreComplete) {
   const auto complete = [](const char* dialect, const std::string& text) {
