@@ -4,6 +4,12 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "embedding/decoder_embedder.h"
+#include "embedding/embedding_keys.h"
+#include "embedding/encoder_embedder.h"
+#include "gguf/gguf.h"
+#include "kvcache/cpu_backend.h"
+#include "model/model.h"
 
 namespace kvcache {
 
@@ -30,13 +36,48 @@ Result<Ranks> Embedder::RankTexts(std::string_view query, std::span<const std::s
   return Rank(pairs, options);
 }
 
-Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path, const EmbedderOptions&,
-                                                 std::unique_ptr<Backend>) {
-  return Unsupported(StrCat(path, ": embeddings are not supported"));
+namespace {
+
+Status CheckOptions(const EmbedderOptions& options) {
+  if (options.context < 0) {
+    return InvalidArgument(
+        StrCat("the context is ", options.context, " tokens, expected at least 1"));
+  }
+  if (options.pass_tokens < 1) {
+    return InvalidArgument(
+        StrCat("a pass has ", options.pass_tokens, " tokens, expected at least 1"));
+  }
+  return Status::Ok();
+}
+
+}  // namespace
+
+Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
+                                                 const EmbedderOptions& options,
+                                                 std::unique_ptr<Backend> backend) {
+  KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
+  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  if (backend == nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(backend, MakeCpuBackend({.threads = options.threads}));
+  }
+  auto embedder = IsTextEncoder(*file)
+                      ? EncoderEmbedder::Open(std::move(file), options, std::move(backend))
+                      : DecoderEmbedder::Open(path, options, std::move(backend));
+  if (embedder.ok()) return embedder;
+  Status status = std::move(embedder).TakeStatus();
+  // Most of the errors name the file already.
+  const bool has_path = status.message().find(path) != std::string_view::npos;
+  return has_path ? std::move(status) : std::move(status).WithContext(path);
 }
 
 Result<FilePurpose> PurposeOf(const std::string& path) {
-  return Unsupported(StrCat(path, ": embeddings are not supported"));
+  KVCACHE_ASSIGN_OR_RETURN(const std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  auto stated = ReadPooling(*file);
+  if (!stated.ok()) return std::move(stated).TakeStatus().WithContext(path);
+  const Pooling pooling = stated->value_or(Pooling::kNone);
+  if (pooling == Pooling::kRank) return FilePurpose::kReranking;
+  if (pooling != Pooling::kNone || IsTextEncoder(*file)) return FilePurpose::kEmbedding;
+  return FilePurpose::kGeneration;
 }
 
 }  // namespace kvcache

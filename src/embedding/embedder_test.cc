@@ -1,9 +1,291 @@
+// Embedders of random models: what a file says, refusals, and exactness. That vectors are right is
+// tests/oracle/embeddings'.
 #include "kvcache_engine/embedder.h"
 
 #include <gtest/gtest.h>
+#include <unistd.h>
 
-namespace kvcache {
+#include <cmath>
+#include <filesystem>
+#include <memory>
+#include <numeric>
+
+#include "kvcache_engine/engine.h"
+#include "make_model/make_model.h"
+
+namespace kvcache::embedder_test {
 namespace {
+
+using Inputs = std::vector<std::vector<std::int32_t>>;
+
+constexpr int kMean = 1;
+constexpr int kCls = 2;
+constexpr int kLast = 3;
+constexpr int kRank = 4;
+
+// A file that is removed at the end.
+class ModelFile {
+ public:
+  explicit ModelFile(make_model::Request request)
+      : path_(::testing::TempDir() + "embedder." + std::to_string(getpid()) + ".gguf") {
+    const Status made = make_model::MakeModel(request, path_);
+    EXPECT_TRUE(made.ok()) << made.message();
+  }
+  ~ModelFile() { std::filesystem::remove(path_); }
+  const std::string& path() const { return path_; }
+  std::unique_ptr<Embedder> Open(const EmbedderOptions& options = {.threads = 2}) const {
+    auto embedder = Embedder::Open(path_, options);
+    EXPECT_TRUE(embedder.ok()) << embedder.status().message();
+    return std::move(embedder).value();
+  }
+
+ private:
+  std::string path_;
+};
+
+make_model::Request RequestOf(const std::string& architecture, int pooling = kMean) {
+  make_model::Request request{.architecture = architecture, .type = DType::kQ8_0};
+  request.shape.kv_heads = architecture == "qwen3" || architecture == "llama" ? 2 : 4;
+  request.shape.window =
+      architecture == "modern-bert" || architecture == "gemma-embedding" ? 21 : 0;
+  request.shape.experts = architecture == "nomic-bert-moe" ? 4 : 0;
+  request.shape.context = 256;
+  request.shape.family.pooling = pooling;
+  return request;
+}
+
+std::vector<std::int32_t> SomeTokens(int count, int first) {
+  std::vector<std::int32_t> tokens;
+  for (int i = 0; i < count; ++i) tokens.push_back(3 + (first + i * 37) % 250);
+  return tokens;
+}
+
+// Inputs of many lengths, some of which begin with the same tokens.
+Inputs SomeInputs() {
+  Inputs inputs;
+  for (const int count : {1, 40, 7, 130, 64, 3}) inputs.push_back(SomeTokens(count, count));
+  const std::vector<std::int32_t> shared = SomeTokens(70, 5);
+  for (const int count : {0, 4, 33}) {
+    inputs.push_back(shared);
+    for (const std::int32_t token : SomeTokens(count, 90 + count)) inputs.back().push_back(token);
+  }
+  inputs.push_back(inputs[1]);
+  return inputs;
+}
+
+class EachArchitecture : public ::testing::TestWithParam<const char*> {};
+
+TEST_P(EachArchitecture, VectorsDependOnTheirInputAlone) {
+  const ModelFile file(RequestOf(GetParam()));
+  const Inputs inputs = SomeInputs();
+  const auto embedder = file.Open();
+  const auto whole = embedder->Embed(inputs);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  ASSERT_EQ(whole->vectors, std::vector<std::size_t>(inputs.size(), 1));
+  EXPECT_EQ(whole->dimensions, embedder->info().dimensions);
+  const auto expect_same = [&](Embedder& other, const char* what) {
+    for (std::size_t i = 0; i < inputs.size(); ++i) {
+      const auto alone = other.Embed(std::span(inputs).subspan(i, 1));
+      ASSERT_TRUE(alone.ok()) << alone.status().message();
+      EXPECT_EQ(alone->values, std::vector<float>(whole->vector(i).begin(), whole->vector(i).end()))
+          << what << ", input " << i;
+    }
+  };
+  expect_same(*embedder, "alone");
+  for (const int pass_tokens : {512, 100, 16}) {
+    const auto other = file.Open({.threads = 1, .pass_tokens = pass_tokens});
+    expect_same(*other, "one thread");
+    const auto again = other->Embed(inputs);
+    ASSERT_TRUE(again.ok()) << again.status().message();
+    EXPECT_EQ(again->values, whole->values) << "in passes of " << pass_tokens;
+  }
+}
+
+TEST_P(EachArchitecture, CountsTokens) {
+  const ModelFile file(RequestOf(GetParam()));
+  const auto embedder = file.Open();
+  const Inputs inputs = SomeInputs();
+  const auto result = embedder->Embed(inputs);
+  ASSERT_TRUE(result.ok());
+  std::int64_t tokens = 0;
+  for (const auto& input : inputs) tokens += std::ssize(input);
+  EXPECT_EQ(result->tokens, tokens);
+  // Three inputs begin with the same 70 tokens. What the two equal ones share is too little for a pass.
+  EXPECT_EQ(result->reused_tokens, embedder->info().is_causal ? 140 : 0);
+}
+
+INSTANTIATE_TEST_SUITE_P(Embedder, EachArchitecture,
+                         ::testing::Values("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert",
+                                           "nomic-bert-moe", "modern-bert", "gemma-embedding",
+                                           "qwen3", "llama"),
+                         [](const auto& info) {
+                           std::string name = info.param;
+                           for (char& c : name) c = c == '-' ? '_' : c;
+                           return name;
+                         });
+
+// Recurrent layers continue from a copy of their states.
+TEST(DecoderEmbedder, SharesBeginningsOfRecurrentModels) {
+  make_model::Request request{.architecture = "lfm2", .type = DType::kF32};
+  const ModelFile file(request);
+  const auto embedder = file.Open();
+  const Inputs inputs = SomeInputs();
+  const auto whole = embedder->Embed(inputs);
+  ASSERT_TRUE(whole.ok()) << whole.status().message();
+  EXPECT_EQ(whole->reused_tokens, 140);
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    const auto alone = embedder->Embed(std::span(inputs).subspan(i, 1));
+    ASSERT_TRUE(alone.ok()) << alone.status().message();
+    EXPECT_EQ(alone->values, std::vector<float>(whole->vector(i).begin(), whole->vector(i).end()));
+  }
+}
+
+TEST(EmbedderInfo, SaysWhatTheFileIs) {
+  {
+    const ModelFile file(RequestOf("bert", kCls));
+    const auto embedder = file.Open();
+    EXPECT_EQ(embedder->info().architecture, "bert");
+    EXPECT_EQ(embedder->info().pooling, Pooling::kCls);
+    EXPECT_EQ(embedder->info().dimensions, 128);
+    EXPECT_EQ(embedder->info().max_input_tokens, 256);
+    EXPECT_FALSE(embedder->info().is_reranker);
+    EXPECT_FALSE(embedder->info().is_causal);
+    EXPECT_GT(embedder->MemoryBytes(), 0);
+    EXPECT_EQ(*PurposeOf(file.path()), FilePurpose::kEmbedding);
+    EXPECT_EQ(file.Open({.pooling = Pooling::kMean})->info().pooling, Pooling::kMean);
+  }
+  {
+    const ModelFile file(RequestOf("qwen3", kLast));
+    const auto embedder = file.Open({.context = 99});
+    EXPECT_TRUE(embedder->info().is_causal);
+    EXPECT_EQ(embedder->info().pooling, Pooling::kLast);
+    EXPECT_EQ(embedder->info().max_input_tokens, 99);
+    EXPECT_EQ(*PurposeOf(file.path()), FilePurpose::kEmbedding);
+  }
+  {
+    const ModelFile file(RequestOf("llama", 0));
+    EXPECT_EQ(file.Open()->info().pooling, Pooling::kLast);
+    EXPECT_EQ(*PurposeOf(file.path()), FilePurpose::kGeneration);
+  }
+  {
+    const ModelFile file(RequestOf("bert", 0));
+    EXPECT_EQ(file.Open()->info().pooling, Pooling::kMean);
+  }
+  {
+    const ModelFile file(RequestOf("bert", 7));
+    const auto embedder = Embedder::Open(file.path());
+    EXPECT_EQ(embedder.status().code(), StatusCode::kUnsupported);
+    EXPECT_NE(embedder.status().message().find("bert.pooling_type is 7: not supported"),
+              std::string_view::npos)
+        << embedder.status().message();
+  }
+}
+
+TEST(Embed, CutsAndNormalizes) {
+  const ModelFile file(RequestOf("bert"));
+  const auto embedder = file.Open();
+  const Inputs inputs = {SomeTokens(9, 1), SomeTokens(5, 2)};
+  const auto raw = embedder->Embed(inputs, {.normalize = false});
+  const auto cut = embedder->Embed(inputs, {.dimensions = 32});
+  ASSERT_TRUE(raw.ok() && cut.ok());
+  EXPECT_EQ(cut->dimensions, 32);
+  ASSERT_EQ(cut->values.size(), 64u);
+  for (std::size_t i = 0; i < 2; ++i) {
+    double squares = 0;
+    for (const float value : raw->vector(i).first(32)) squares += double{value} * value;
+    for (std::size_t j = 0; j < 32; ++j) {
+      EXPECT_EQ(cut->vector(i)[j],
+                static_cast<float>(raw->vector(i)[j] * (1 / std::sqrt(squares))));
+    }
+  }
+  const auto refused = embedder->Embed(inputs, {.dimensions = 129});
+  EXPECT_EQ(refused.status().message(), "dimensions is 129; must be 1 to 128, or 0 for all");
+}
+
+TEST(Embed, ReturnsAVectorForEachTokenWithoutPooling) {
+  for (const char* const architecture : {"bert", "qwen3"}) {
+    const ModelFile file(RequestOf(architecture));
+    const Inputs inputs = {SomeTokens(9, 1), SomeTokens(5, 2)};
+    const auto all = file.Open({.pooling = Pooling::kNone})->Embed(inputs, {.normalize = false});
+    ASSERT_TRUE(all.ok()) << all.status().message();
+    EXPECT_EQ(all->vectors, (std::vector<std::size_t>{9, 5}));
+    EXPECT_EQ(all->values.size(), 14u * 128);
+    const auto first = file.Open({.pooling = Pooling::kCls})->Embed(inputs, {.normalize = false});
+    const auto last = file.Open({.pooling = Pooling::kLast})->Embed(inputs, {.normalize = false});
+    ASSERT_TRUE(first.ok() && last.ok());
+    for (std::size_t i = 0; i < 128; ++i) {
+      EXPECT_EQ(first->vector(1)[i], all->vector(1)[i]);
+      EXPECT_EQ(last->vector(1)[i], all->values[13 * 128 + i]);
+    }
+  }
+}
+
+TEST(Embed, RefusesBadInputs) {
+  const ModelFile file(RequestOf("bert"));
+  const auto embedder = file.Open();
+  const auto message = [&](const Inputs& inputs) {
+    return std::string(embedder->Embed(inputs).status().message());
+  };
+  EXPECT_EQ(message({{5}, {}}), "input 1 has no tokens");
+  EXPECT_EQ(message({SomeTokens(257, 1)}), "input 0 has 257 tokens; the model reads at most 256");
+  EXPECT_EQ(message({{5}, {512}}), "input 1: token 512 is not in the vocabulary of 512");
+  EXPECT_EQ(embedder->Rank(Inputs{{5}}).status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(embedder->EncodePair("a", "b").status().code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(embedder->Embed({})->values.empty());
+  EXPECT_FALSE(Embedder::Open(file.path(), {.context = 257}).ok());
+  EXPECT_FALSE(Embedder::Open(file.path(), {.pass_tokens = 0}).ok());
+}
+
+TEST(Embed, EndsWhenInterrupted) {
+  for (const char* const architecture : {"bert", "qwen3"}) {
+    const ModelFile file(RequestOf(architecture));
+    const auto embedder = file.Open();
+    const Inputs inputs = SomeInputs();
+    const std::atomic<bool> interrupt = true;
+    EXPECT_EQ(embedder->Embed(inputs, {.interrupt = &interrupt}).status().code(),
+              StatusCode::kCancelled);
+    EXPECT_TRUE(embedder->Embed(inputs).ok()) << "a later call succeeds";
+  }
+}
+
+TEST(Rank, ScoresPairs) {
+  for (const char* const architecture : {"bert", "modern-bert", "qwen3"}) {
+    make_model::Request request = RequestOf(architecture, kRank);
+    request.shape.family.labels = 2;
+    const ModelFile file(request);
+    EXPECT_EQ(*PurposeOf(file.path()), FilePurpose::kReranking);
+    const auto embedder = file.Open();
+    EXPECT_TRUE(embedder->info().is_reranker);
+    const std::vector<std::string> documents = {"a cat", "a dog", "a cat"};
+    const auto ranks = embedder->RankTexts("what is a cat", documents);
+    ASSERT_TRUE(ranks.ok()) << ranks.status().message();
+    ASSERT_EQ(ranks->scores.size(), 3u);
+    EXPECT_EQ(ranks->scores[0], ranks->scores[2]);
+    EXPECT_NE(ranks->scores[0], ranks->scores[1]);
+    if (embedder->info().is_causal) {
+      EXPECT_GE(ranks->scores[0], 0.0f);
+      EXPECT_LE(ranks->scores[0], 1.0f);
+    }
+    EXPECT_EQ(embedder->Embed(Inputs{{5}}).status().code(), StatusCode::kUnsupported);
+  }
+}
+
+TEST(Rank, NeedsTheTensors) {
+  const ModelFile file(RequestOf("bert", kRank));
+  const auto embedder = Embedder::Open(file.path());
+  EXPECT_EQ(embedder.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(embedder.status().message().find("cls.output.weight"), std::string_view::npos);
+}
+
+TEST(Engine, RefusesEncoders) {
+  const ModelFile file(RequestOf("bert"));
+  const auto engine = kvcache::Engine::Open(file.path(), {});
+  EXPECT_EQ(engine.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(engine.status().message().find("architecture 'bert' is an encoder"),
+            std::string_view::npos)
+      << engine.status().message();
+  EXPECT_NE(engine.status().message().find("kvcache embed"), std::string_view::npos);
+}
 
 TEST(Embedder, NamesPoolings) {
   EXPECT_EQ(NameOf(Pooling::kNone), "none");
@@ -13,5 +295,12 @@ TEST(Embedder, NamesPoolings) {
   EXPECT_EQ(NameOf(Pooling::kRank), "rank");
 }
 
+TEST(Embedder, RefusesModelsWithAnEncoderAndADecoder) {
+  const ModelFile file({.architecture = "t5", .type = DType::kF32});
+  const auto embedder = Embedder::Open(file.path());
+  EXPECT_EQ(embedder.status().code(), StatusCode::kUnsupported);
+  EXPECT_NE(embedder.status().message().find("t5"), std::string_view::npos);
+}
+
 }  // namespace
-}  // namespace kvcache
+}  // namespace kvcache::embedder_test

@@ -123,6 +123,14 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   auto impl = std::make_unique<Impl>();
   impl->options = options;
   KVCACHE_ASSIGN_OR_RETURN(impl->file, GgufFile::Open(path));
+  if (IsTextEncoder(*impl->file)) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::string_view architecture,
+                             impl->file->GetString("general.architecture"));
+    return Unsupported(
+        StrCat(path, ": architecture '", architecture,
+               "' is an encoder, which generates no text; 'kvcache embed' makes embeddings "
+               "and scores with it"));
+  }
   impl->backend = std::move(backend);
   if (impl->backend == nullptr) {
     KVCACHE_ASSIGN_OR_RETURN(impl->backend, MakeCpuBackend({.threads = options.threads}));

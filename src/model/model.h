@@ -36,6 +36,8 @@ struct ModelInfo {
   std::int64_t parameters = 0;
   // The first token of every decoder text of an encoder-decoder model; -1 for other models.
   std::int32_t decoder_start = -1;
+  // An encoder: each token of a text sees all others. It has no logits and needs no cache.
+  bool is_encoder = false;
   std::vector<LayerMemory> memory;  // memory of each layer
 };
 
@@ -48,9 +50,38 @@ struct PreviousStates {
   const float* known = nullptr;  // [hidden_size, any number], host memory
 };
 
+// What embeddings need of a model besides Forward and FinalStates.
+class EmbeddingModel {
+ public:
+  // Allocates memory for passes of up to `tokens` tokens of up to `texts` texts. Errors: kOutOfMemory with the
+  // size.
+  virtual Status ReserveTexts(int tokens, int texts) = 0;
+
+  // Evaluates whole texts of `lengths` tokens, one after another in `tokens`. Each token sees all tokens of its
+  // own text. FinalStates then has the states. REQUIRES: info().is_encoder, and ReserveTexts for as many.
+  virtual Status ForwardTexts(std::span<const std::int32_t> tokens,
+                              std::span<const std::int32_t> lengths) = 0;
+
+  // Returns the values that RunHead makes of pooled states: a vector's, or a reranker's scores.
+  virtual int head_outputs() const = 0;
+  // Returns whether a reranker's head reads the mean of a text's states, and not one of them.
+  virtual bool head_reads_mean() const = 0;
+  // Returns whether the file has tensors for scores, as rerankers need them.
+  virtual bool has_scores() const = 0;
+  // Applies what the file has behind the pooling to states [hidden_size, count]: nothing, dense layers, or
+  // a reranker's scores. Writes [head_outputs(), count].
+  virtual Status RunHead(const float* states, int count, float* out) = 0;
+
+ protected:
+  ~EmbeddingModel() = default;
+};
+
 class Model {
  public:
   virtual ~Model() = default;
+
+  // Never null.
+  virtual EmbeddingModel* embedding() = 0;
 
   virtual const ModelInfo& info() const = 0;
 
@@ -109,7 +140,8 @@ class Model {
   virtual Status BeginDrafts(Cache& cache, std::span<const SequenceLength> rows) = 0;
   // Sets what the head reads in the next Forward. REQUIRES: has_head(); the spans live until then.
   virtual void SetPrevious(const PreviousStates& previous) = 0;
-  // Writes the final states [hidden_size, rows.size()] of rows of the last Forward. REQUIRES: has_head().
+  // Writes the final states [hidden_size, rows.size()], behind the last norm, of rows of the last Forward or
+  // ForwardTexts.
   virtual Status FinalStates(std::span<const std::int32_t> rows, float* states) = 0;
   // Returns the token of each of the head's logits, or nothing if they are those of the vocabulary's tokens in
   // their order. REQUIRES: has_head().
@@ -140,6 +172,9 @@ class Model {
 // outlive the model. Errors name the file and the tensor or key: kUnsupported for an unknown
 // architecture, weight type or setting; kCorrupt for missing tensors or wrong shapes.
 Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend);
+
+// Returns whether the file's architecture is an encoder's (ModelInfo::is_encoder).
+bool IsTextEncoder(const GgufFile& file);
 
 // Returns whether the file has a draft head and no layers, for Model::LoadHead.
 bool HasOnlyDraftHead(const GgufFile& file);

@@ -39,17 +39,25 @@ std::vector<TensorSpec> Qwen2Tensors(const Shape& shape) {
 
 void AddQwen3(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("qwen3", shape, header);
+  AddPooling("qwen3", shape, header);
 }
 void AddQwen3Moe(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("qwen3moe", shape, header);
 }
 std::vector<TensorSpec> Qwen3Tensors(const Shape& shape) {
-  return DecoderTensors(shape, AttentionExtras::kHeadNorms);
+  std::vector<TensorSpec> tensors = DecoderTensors(shape, AttentionExtras::kHeadNorms);
+  if (shape.family.labels > 0) {
+    tensors.push_back({.name = "cls.output.weight",
+                       .dims = {shape.hidden_size, shape.family.labels},
+                       .scale = PerRoot(2.0f, shape.hidden_size)});
+  }
+  return tensors;
 }
 
 constexpr Architecture kArchitectures[] = {
     {"apertus", ExpertUse::kNone, AddBlocks<kApertus>, TensorsOfBlocks<kApertus>},
     {"bailingmoe2", ExpertUse::kNeeded, AddBlocks<kBailingMoe2>, TensorsOfBlocks<kBailingMoe2>},
+    {"bert", ExpertUse::kNone, AddBert, BertTensors},
     {"cohere2", ExpertUse::kNone, AddBlocks<kCohere2>, TensorsOfBlocks<kCohere2>},
     {"deepseek2", ExpertUse::kNeeded, AddDeepSeek2, DeepSeek2Tensors},
     {"dots1", ExpertUse::kNeeded, AddBlocks<kDots1>, TensorsOfBlocks<kDots1>},
@@ -57,6 +65,7 @@ constexpr Architecture kArchitectures[] = {
     {"ernie4_5-moe", ExpertUse::kNeeded, AddBlocks<kErnieMoe>, TensorsOfBlocks<kErnieMoe>},
     {"exaone4", ExpertUse::kNone, AddBlocks<kExaone4>, TensorsOfBlocks<kExaone4>},
     {"falcon-h1", ExpertUse::kNone, AddFalconH1, FalconH1Tensors},
+    {"gemma-embedding", ExpertUse::kNone, AddGemmaEmbedding, GemmaEmbeddingTensors},
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
     {"gemma4", ExpertUse::kAllowed, AddGemma4, Gemma4Tensors},
@@ -69,6 +78,8 @@ constexpr Architecture kArchitectures[] = {
     {"granitemoe", ExpertUse::kNeeded, AddBlocks<kGraniteMoe>, TensorsOfBlocks<kGraniteMoe>},
     {"hunyuan-dense", ExpertUse::kNone, AddBlocks<kHunyuan>, TensorsOfBlocks<kHunyuan>},
     {"hunyuan-moe", ExpertUse::kNeeded, AddBlocks<kHunyuanMoe>, TensorsOfBlocks<kHunyuanMoe>},
+    {"jina-bert-v2", ExpertUse::kNone, AddJinaBertV2, JinaBertV2Tensors},
+    {"jina-bert-v3", ExpertUse::kNone, AddJinaBertV3, JinaBertV3Tensors},
     {"lfm2", ExpertUse::kNone, AddLfm2, Lfm2Tensors},
     {"lfm2moe", ExpertUse::kNeeded, AddLfm2Moe, Lfm2Tensors},
     {"llama", ExpertUse::kAllowed, AddLlama, PlainTensors},
@@ -77,8 +88,11 @@ constexpr Architecture kArchitectures[] = {
     {"minimax-m2", ExpertUse::kNeeded, AddBlocks<kMiniMaxM2>, TensorsOfBlocks<kMiniMaxM2>},
     {"mistral3", ExpertUse::kNone, AddMistral3, PlainTensors},
     {"mllama", ExpertUse::kNone, AddMllama, MllamaTensors},
+    {"modern-bert", ExpertUse::kNone, AddModernBert, ModernBertTensors},
     {"nemotron_h", ExpertUse::kNone, AddNemotronH, NemotronHTensors},
     {"nemotron_h_moe", ExpertUse::kNeeded, AddNemotronHMoe, NemotronHTensors},
+    {"nomic-bert", ExpertUse::kNone, AddNomicBert, NomicBertTensors},
+    {"nomic-bert-moe", ExpertUse::kNeeded, AddNomicBertMoe, JinaBertV3Tensors},
     {"olmo2", ExpertUse::kNone, AddBlocks<kOlmo2>, TensorsOfBlocks<kOlmo2>},
     {"phi3", ExpertUse::kNone, AddBlocks<kPhi3>, TensorsOfBlocks<kPhi3>},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},

@@ -52,6 +52,22 @@ std::vector<TensorSpec> GptOssTensors(const Shape& shape);
 void AddMllama(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> MllamaTensors(const Shape& shape);
 
+// Sets the pooling's key and the labels of a reranker, if the shape has them.
+void AddPooling(std::string_view architecture, const Shape& shape, GgufHeader& header);
+void AddBert(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> BertTensors(const Shape& shape);
+void AddJinaBertV2(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> JinaBertV2Tensors(const Shape& shape);
+void AddJinaBertV3(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> JinaBertV3Tensors(const Shape& shape);
+void AddNomicBert(const Shape& shape, GgufHeader& header);
+void AddNomicBertMoe(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> NomicBertTensors(const Shape& shape);
+void AddModernBert(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> ModernBertTensors(const Shape& shape);
+void AddGemmaEmbedding(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> GemmaEmbeddingTensors(const Shape& shape);
+
 void AddT5(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> T5Tensors(const Shape& shape);
 

@@ -116,7 +116,9 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
   app.add_flag("--sigmoid-experts", family.sigmoid_experts, "deepseek2: sigmoid router, as in V3");
   app.add_option("--decoder-layers", family.decoder_layers,
                  "t5: layers of the decoder (as --layers)");
-  app.add_flag("--ungated", family.ungated, "t5: feed-forward parts with ReLU");
+  app.add_flag(
+      "--ungated", family.ungated,
+      "t5: feed-forward parts with ReLU; jina-bert-v2: the form for code; modern-bert: SiLU");
   app.add_flag("--whole-kv", family.whole_kv, "deepseek2: keys and values as in old files");
   app.add_option("--latent", family.latent,
                  "nemotron_h_moe: values that experts read (default: the hidden size)");
@@ -133,6 +135,11 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
                  "qwen3next, granitehybrid: heads of the state (default: 8)");
   app.add_option("--state-groups", family.state_groups,
                  "qwen3next, granitehybrid: groups of heads that share keys (default: 2)");
+  app.add_option("--pooling", family.pooling,
+                 "encoders, qwen3: 1 mean, 2 cls, 3 last, 4 rank (default: no key)");
+  app.add_option("--labels", family.labels, "encoders, qwen3: scores of a reranker (none)");
+  app.add_option("--dense", family.dense,
+                 "gemma-embedding: values between the dense layers (no such layers)");
   app.add_flag("--turns", family.rotates, "granitehybrid: queries and keys are rotated");
 }
 

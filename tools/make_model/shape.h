@@ -42,7 +42,10 @@ struct FamilyShape {
   int state_groups = 0;          // hybrids: groups of heads that share keys
   int nextn_layers = 0;          // draft heads: blocks that predict further tokens
   int target_size = 0;           // gemma4-assistant: hidden size of its model; 0: twice the own
-  bool rotates = false;          // granitehybrid: queries and keys are rotated
+  int pooling = 0;               // encoders, qwen3: the number of the pooling; 0: no key
+  int labels = 0;                // encoders, qwen3: scores of a reranker; 0: none
+  int dense = 0;         // gemma-embedding: values between the dense layers; 0: no such layers
+  bool rotates = false;  // granitehybrid: queries and keys are rotated
 };
 
 struct Shape {

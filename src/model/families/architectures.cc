@@ -2,6 +2,7 @@
 // one row here, one declaration in architectures.h and one file.
 #include "model/families/architectures.h"
 
+#include <algorithm>
 #include <utility>
 
 #include "base/errors.h"
@@ -15,11 +16,13 @@ namespace {
 struct Architecture {
   std::string_view name;
   MakeDecoder make;
+  bool is_encoder = false;
 };
 
 constexpr Architecture kArchitectures[] = {
     {"apertus", MakeApertus},
     {"bailingmoe2", MakeDots1},
+    {"bert", MakeBert, true},
     {"cohere2", MakeCohere2},
     {"deepseek2", MakeDeepSeek2},
     {"dots1", MakeDots1},
@@ -27,6 +30,7 @@ constexpr Architecture kArchitectures[] = {
     {"ernie4_5-moe", MakeErnie},
     {"exaone4", MakeExaone4},
     {"falcon-h1", MakeFalconH1},
+    {"gemma-embedding", MakeGemmaEmbedding, true},
     {"gemma2", MakeGemma},
     {"gemma3", MakeGemma},
     {"gemma4", MakeGemma4},
@@ -38,6 +42,8 @@ constexpr Architecture kArchitectures[] = {
     {"granitemoe", MakeGranite},
     {"hunyuan-dense", MakeHunyuan},
     {"hunyuan-moe", MakeHunyuan},
+    {"jina-bert-v2", MakeBert, true},
+    {"jina-bert-v3", MakeBert, true},
     {"lfm2", MakeLfm2},
     {"lfm2moe", MakeLfm2},
     {"llama", MakeLlama},
@@ -46,8 +52,11 @@ constexpr Architecture kArchitectures[] = {
     {"minimax-m2", MakeMiniMaxM2},
     {"mistral3", MakeMistral3},
     {"mllama", MakeMllama},
+    {"modern-bert", MakeModernBert, true},
     {"nemotron_h", MakeNemotronH},
     {"nemotron_h_moe", MakeNemotronH},
+    {"nomic-bert", MakeBert, true},
+    {"nomic-bert-moe", MakeBert, true},
     {"olmo2", MakeOlmo2},
     {"phi3", MakePhi3},
     {"qwen2", MakeQwen2},
@@ -90,6 +99,13 @@ Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend)
   for (const std::string& each : SupportedArchitectures()) known += " " + each;
   return Unsupported(
       StrCat(file.path(), ": architecture ", Quoted(*name), " is not known; known are:", known));
+}
+
+bool IsTextEncoder(const GgufFile& file) {
+  const auto name = file.GetString("general.architecture");
+  if (!name.ok()) return false;
+  const auto* const found = std::ranges::find(kArchitectures, *name, &Architecture::name);
+  return found != std::end(kArchitectures) && found->is_encoder;
 }
 
 Status CheckTokenCount(const ModelInfo& info, std::int32_t tokens) {

@@ -30,6 +30,7 @@ struct ModelSource {
 using MakeDecoder = Result<std::unique_ptr<Decoder>> (*)(ModelSource& source);
 
 Result<std::unique_ptr<Decoder>> MakeApertus(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeBert(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeCohere2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeDeepSeek2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeDots1(ModelSource& source);
@@ -38,6 +39,7 @@ Result<std::unique_ptr<Decoder>> MakeExaone4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeFalconH1(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGemmaEmbedding(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGlm4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGlm4Moe(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGptOss(ModelSource& source);
@@ -50,6 +52,7 @@ Result<std::unique_ptr<Decoder>> MakeLlama4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMiniMaxM2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMistral3(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeMllama(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeModernBert(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeNemotronH(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeOlmo2(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakePhi3(ModelSource& source);

@@ -283,7 +283,7 @@ Status Gemma4::LoadHead(const GgufFile& file) {
                            Gemma4Assistant::Load(file, backend(),
                                                  {.hidden_size = params().hidden_size,
                                                   .vocabulary = params().vocabulary,
-                                                  .embedding = embedding(),
+                                                  .embedding = token_table(),
                                                   .embedding_scale = params().embedding_scale,
                                                   .full = LastOfKind(false),
                                                   .windowed = LastOfKind(true)}));

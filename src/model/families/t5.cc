@@ -17,7 +17,6 @@
 // transformer" (2020); Hugging Face's modeling_t5; names as llama.cpp writes them.
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <optional>
 #include <string>
 #include <utility>
@@ -103,7 +102,6 @@ class T5 final : public Decoder {
   TextAttention text_attention_;
   ActivationBuffer encoder_activations_;
   std::int64_t encoder_capacity_ = 0;  // tokens that encoder_activations_ holds
-  std::vector<Position> positions_;
 };
 
 Result<T5Attention> T5::LoadAttention(WeightReader& reader, const std::string& prefix) {
@@ -227,7 +225,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
 void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.Embed(embedding(), tokens, x);
+  pass.Embed(token_table(), tokens, x);
   for (const Layer& layer : encoder_) {
     {
       const AttentionWeights& w = layer.self.block.weights;
@@ -235,7 +233,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
       const auto [q, k, v, att] = TakeAttention(pass, w);
       pass.RmsNorm(x, layer.self.norm, h);
       pass.Linear(h, {{w.q, q}, {w.k, k}, {w.v, v}});
-      text_attention_.Run(pass, q, k, v, {.bias = encoder_bias_.bias()}, att);
+      text_attention_.Run(pass, 0, q, k, v, {.bias = encoder_bias_.bias()}, att);
       pass.Linear(att, {{w.o, h}});
       pass.Add(x, h);
     }
@@ -271,12 +269,7 @@ Status T5::ReserveEncoder(std::int64_t tokens) {
   }
   encoder_capacity_ = 0;
   KVCACHE_RETURN_IF_ERROR(encoder_activations_.Reserve(backend(), measure.peak_values()));
-  KVCACHE_RETURN_IF_ERROR(text_attention_.Reserve(backend(), kv(), tokens));
-  KVCACHE_RETURN_IF_ERROR(
-      Guarded([&] { return StrCat("no memory for a text of ", tokens, " tokens"); },
-              [&] { positions_.resize(static_cast<std::size_t>(tokens)); }));
-  // The encoder reads a whole text from position 0 on.
-  std::iota(positions_.begin(), positions_.end(), 0);
+  KVCACHE_RETURN_IF_ERROR(text_attention_.Reserve(backend(), kv(), tokens, 1));
   encoder_capacity_ = tokens;
   return Status::Ok();
 }
@@ -291,8 +284,9 @@ Status T5::Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cac
   // the decoder layers' keys and values of the result go into the cache.
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveEncoder(static_cast<std::int64_t>(tokens.size())));
-  Pass pass(backend(), encoder_activations_, nullptr, std::span(positions_).first(tokens.size()),
-            interrupt());
+  const std::int32_t lengths[] = {static_cast<std::int32_t>(tokens.size())};
+  text_attention_.SetTexts(lengths);
+  Pass pass(backend(), encoder_activations_, nullptr, text_attention_.positions(), interrupt());
   const TensorView x = pass.TakeHidden(params().hidden_size);
   RunEncoder(pass, tokens, x);
   PutOutput(pass, x, *encoder, cache);

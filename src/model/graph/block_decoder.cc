@@ -21,7 +21,11 @@ Status BlockDecoder::LoadLayer(WeightReader& reader, int index) {
     return Status::Ok();
   };
   Layer layer;
-  if (blocks_.pre_norms) KVCACHE_RETURN_IF_ERROR(take("attn_norm", layer.attn_norm));
+  const bool lacks_norm = blocks_.first_norm_optional && index == 0 &&
+                          !reader.Has(LayerPrefix(index).append("attn_norm.weight"));
+  if (blocks_.pre_norms && !lacks_norm) {
+    KVCACHE_RETURN_IF_ERROR(take("attn_norm", layer.attn_norm));
+  }
   KVCACHE_RETURN_IF_ERROR(LoadMixer(reader, index, &layer.attention));
   if (blocks_.pre_norms && blocks_.branches == Branches::kInTurn) {
     KVCACHE_RETURN_IF_ERROR(take(blocks_.ffn_norm, layer.ffn_norm));

@@ -40,8 +40,9 @@ struct BlockParams {
   float soft_cap = 0.0f;        // cap of the scores; 0: none
   float residual_scale = 1.0f;  // factor on the blocks' results
   std::string_view ffn_norm = "ffn_norm";
-  bool pre_norms = true;    // norms of what the blocks read
-  bool post_norms = false;  // norms of the blocks' results
+  bool pre_norms = true;             // norms of what the blocks read
+  bool first_norm_optional = false;  // layer 0 may lack the norm of what its attention reads
+  bool post_norms = false;           // norms of the blocks' results
   Branches branches = Branches::kInTurn;
   bool can_have_head = false;  // see Decoder::can_have_head
 };

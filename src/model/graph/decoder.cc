@@ -15,12 +15,17 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t vocabulary = params_.vocabulary;
   const std::int64_t rows = std::max(params_.embedding_rows, params_.vocabulary);
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
-  KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(params_.output_norm_name),
-                                                        hidden_size, params_.norm_epsilon));
-  output_norm_.kind = params_.norm_kind;
+  if (!params_.output_norm_name.empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(params_.output_norm_name),
+                                                          hidden_size, params_.norm_epsilon));
+    output_norm_.kind = params_.norm_kind;
+  }
   // Files with tied output lack output.weight: the embedding is the output matrix.
   const char* const output = reader.Has("output.weight") ? "output" : "token_embd";
-  KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
+  if (!params_.is_encoder) {
+    KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
+  }
+  KVCACHE_RETURN_IF_ERROR(texts_.Load(reader));
   KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
   for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
   for (int i = 0; i < params_.nextn_layers; ++i) {
@@ -44,6 +49,7 @@ void Decoder::FillInfo(const GgufFile& file) {
            .context_length = params_.context_length,
            .parameters = 0,
            .decoder_start = params_.decoder_start,
+           .is_encoder = params_.is_encoder,
            .memory = Memory()};
   for (const GgufTensor& tensor : file.tensors()) info_.parameters += tensor.elements();
 }
@@ -51,6 +57,7 @@ void Decoder::FillInfo(const GgufFile& file) {
 std::vector<LayerMemory> Decoder::Memory() const {
   using Kind = LayerMemory::Kind;
   std::vector<LayerMemory> layers;
+  if (params_.is_encoder) return layers;  // its keys and values live as long as a pass
   for (int i = 0; i < params_.layers; ++i) {
     const AttentionSpan seen = attention_span(i);
     layers.push_back({.layer = i,
@@ -170,21 +177,30 @@ Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
   return Status::Ok();
 }
 
+Status Decoder::NormalizeRow(std::int64_t row, const TensorView& y) const {
+  TensorView x = activations_.At(row * params_.hidden_size, params_.hidden_size, 1);
+  if (params_.output_norm_name.empty()) return backend_.CopyValues(x, y);
+  if (output_norm_.kind == NormKind::kLayer) {
+    KVCACHE_RETURN_IF_ERROR(backend_.Center(x, y));
+    x = y;
+  }
+  return backend_.RmsNorm(x, output_norm_.weight, output_norm_.epsilon, y);
+}
+
 Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
   const auto count = static_cast<std::int64_t>(rows.size());
   if (count == 0) return Status::Ok();
+  if (params_.is_encoder) {
+    return Unsupported(
+        StrCat("architecture ", architecture_, " is an encoder, which has no logits"));
+  }
   const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t normed = AlignedValues(hidden_size * batch_);
   for (std::int64_t i = 0; i < count; ++i) {
-    const std::int64_t row = rows[static_cast<std::size_t>(i)];
-    TensorView x = activations_.At(row * hidden_size, hidden_size, 1);
-    const TensorView y = activations_.At(normed + i * hidden_size, hidden_size, 1);
-    if (output_norm_.kind == NormKind::kLayer) {
-      KVCACHE_RETURN_IF_ERROR(backend_.Center(x, y));
-      x = y;
-    }
-    KVCACHE_RETURN_IF_ERROR(backend_.RmsNorm(x, output_norm_.weight, output_norm_.epsilon, y));
+    KVCACHE_RETURN_IF_ERROR(
+        NormalizeRow(rows[static_cast<std::size_t>(i)],
+                     activations_.At(normed + i * hidden_size, hidden_size, 1)));
   }
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};

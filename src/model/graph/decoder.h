@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "model/graph/activation_buffer.h"
+#include "model/graph/decoder_texts.h"
 #include "model/graph/draft_head.h"
 #include "model/graph/layer_caches.h"
 #include "model/graph/pass.h"
@@ -41,11 +42,12 @@ class Decoder : public Model {
   Status Load(WeightReader& reader, const GgufFile& file);
 
   const ModelInfo& info() const override { return info_; }
+  EmbeddingModel* embedding() override { return &texts_; }
   // Makes one causal cache per attention span. A family with another kind of cache overrides this.
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
   std::int64_t ActivationBytes() const override {
-    return activations_.bytes() + draft_activations_.bytes();
+    return activations_.bytes() + draft_activations_.bytes() + texts_.bytes();
   }
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                  Cache& cache) override;
@@ -69,7 +71,7 @@ class Decoder : public Model {
   const LayerParams& params() const { return params_; }
   Backend& backend() const { return backend_; }
   std::string_view architecture() const { return architecture_; }
-  const TensorView& embedding() const { return embedding_; }  // [hidden_size, vocabulary]
+  const TensorView& token_table() const { return embedding_; }  // [hidden_size, vocabulary]
 
   // Loads tensors that exist once per model, besides embedding, last norm and output. Called before
   // the layers.
@@ -106,8 +108,12 @@ class Decoder : public Model {
   std::string KeysIdentity() const;
 
  private:
+  friend class DecoderTexts;
+
   void FillInfo(const GgufFile& file);
   Status CheckRows(std::span<const std::int32_t> rows) const;
+  // Writes the state of a row of the last Forward behind the last norm.
+  Status NormalizeRow(std::int64_t row, const TensorView& y) const;
   Status CheckHeadFile(const GgufFile& file) const;
   void EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
                    const TensorView& x) const;
@@ -122,6 +128,7 @@ class Decoder : public Model {
   std::string_view architecture_;
   LayerParams params_;
   ModelInfo info_;
+  DecoderTexts texts_{*this};
   TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
   Projection output_;  // hidden_size → vocabulary

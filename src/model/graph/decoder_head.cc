@@ -154,8 +154,10 @@ Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
   const std::int64_t size = params_.hidden_size;
   const std::int64_t finals = 2 * AlignedValues(size * batch_);
   for (const std::int32_t row : rows) {
-    KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(activations_.At(finals + row * size, size, 1),
-                                                StatesAt(states, size, 1)));
+    const TensorView to = StatesAt(states, size, 1);
+    KVCACHE_RETURN_IF_ERROR(
+        has_head() ? backend_.CopyValues(activations_.At(finals + row * size, size, 1), to)
+                   : NormalizeRow(row, to));
     states += size;
   }
   return Status::Ok();

@@ -11,15 +11,19 @@ Result<GatedFeedForward> GatedFeedForward::Load(WeightReader& reader, const Laye
   const std::string prefix = LayerPrefix(layer);
   GatedFeedForward block;
   if (params.fused_gate) {
-    KVCACHE_ASSIGN_OR_RETURN(std::vector<Projection> both,
-                             reader.LinearParts(prefix + "ffn_up", params.hidden_size, {ffn, ffn}));
+    KVCACHE_ASSIGN_OR_RETURN(
+        std::vector<Projection> both,
+        reader.LinearParts(prefix + "ffn_up", params.hidden_size, {ffn, ffn}, params.ffn_bias));
     block.gate = std::move(both[0]);
     block.up = std::move(both[1]);
-    KVCACHE_ASSIGN_OR_RETURN(block.down,
-                             reader.Linear(prefix + "ffn_down", ffn, params.hidden_size));
   } else {
-    KVCACHE_ASSIGN_OR_RETURN(block, Load(reader, prefix, params.hidden_size, ffn));
+    KVCACHE_ASSIGN_OR_RETURN(block.gate,
+                             reader.Linear(prefix + "ffn_gate", params.hidden_size, ffn));
+    KVCACHE_ASSIGN_OR_RETURN(
+        block.up, reader.Linear(prefix + "ffn_up", params.hidden_size, ffn, params.ffn_bias));
   }
+  KVCACHE_ASSIGN_OR_RETURN(
+      block.down, reader.Linear(prefix + "ffn_down", ffn, params.hidden_size, params.ffn_bias));
   block.activation = params.activation;
   return block;
 }
@@ -53,10 +57,10 @@ Result<PlainFeedForward> PlainFeedForward::Load(WeightReader& reader, const Laye
   PlainFeedForward block;
   block.activation = params.activation;
   if (!params.xielu.empty()) block.xielu = params.xielu[at];
-  KVCACHE_ASSIGN_OR_RETURN(block.up,
-                           reader.Linear(prefix + "ffn_up", params.hidden_size, params.ffn[at]));
-  KVCACHE_ASSIGN_OR_RETURN(block.down,
-                           reader.Linear(prefix + "ffn_down", params.ffn[at], params.hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(block.up, reader.Linear(prefix + "ffn_up", params.hidden_size,
+                                                   params.ffn[at], params.ffn_bias));
+  KVCACHE_ASSIGN_OR_RETURN(block.down, reader.Linear(prefix + "ffn_down", params.ffn[at],
+                                                     params.hidden_size, params.ffn_bias));
   return block;
 }
 

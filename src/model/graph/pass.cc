@@ -88,6 +88,7 @@ void Pass::Normalize(const TensorView& x, const Norm& norm, const TensorView& y)
   if (norm.kind == NormKind::kRms) return RmsNorm(x, norm, y);
   if (runs()) Check(backend_->Center(x, y));
   RmsNorm(y, norm, y);
+  if (norm.bias.has_value() && runs()) Check(backend_->AddBias(y, *norm.bias));
 }
 
 void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
@@ -166,6 +167,7 @@ void Pass::AttendView(int layer, const Visibility& visible, const TensorView& q,
 
 void Pass::Attention(int layer, const TensorView& q, const TensorView& k, const TensorView& v,
                      const AttentionOptions& options, const TensorView& out) {
+  if (attention_ != nullptr) return attention_->Run(*this, layer, q, k, v, options, out);
   Put(layer, k, v);
   Attend(layer, q, options, out);
 }

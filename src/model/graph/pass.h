@@ -53,6 +53,17 @@ inline TensorView Flatten(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.dims[0] * view.dims[1], view.dims[2]);
 }
 
+class Pass;
+
+// Attention of a pass that keeps its keys and values elsewhere than in a cache.
+class PassAttention {
+ public:
+  virtual ~PassAttention() = default;
+  // Does what Pass::Attention does for `layer`.
+  virtual void Run(Pass& pass, int layer, const TensorView& q, const TensorView& k,
+                   const TensorView& v, const AttentionOptions& options, const TensorView& out) = 0;
+};
+
 class Pass {
  public:
   // A pass over tokens at `positions`. All arguments must outlive it. `cache` may be null if the
@@ -85,6 +96,8 @@ class Pass {
     status_ = {StatusCode::kCancelled, "interrupted"};
     return false;
   }
+  // Has `attention`, which must outlive the pass, do what Attention does with the cache.
+  void AttendBy(PassAttention* attention) { attention_ = attention; }
   // Skips all operations after the next Put: a layer whose output nobody needs still gives the cache its
   // keys and values.
   void EndAfterPut() { ends_after_put_ = true; }
@@ -137,7 +150,7 @@ class Pass {
   // x. Views from HeadsOf and StridedHeads are allowed if their rows are evenly spaced.
   void RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y);
 
-  // The same, for a norm of either kind.
+  // The same, for a norm of either kind. A layer norm needs hidden states.
   void Normalize(const TensorView& x, const Norm& norm, const TensorView& y);
 
   // y[:, i] = row tokens[i] of `table`.
@@ -197,6 +210,7 @@ class Pass {
   Backend* backend_ = nullptr;
   const ActivationBuffer* activations_ = nullptr;
   Cache* cache_ = nullptr;
+  PassAttention* attention_ = nullptr;
   std::span<const Position> positions_;
   const std::atomic<bool>* interrupt_ = nullptr;
   std::int64_t batch_ = 0;

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 #include <cmath>
+#include <functional>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -39,6 +40,13 @@ Status CheckHeads(const LayerParams& params) {
   return Status::Ok();
 }
 
+Status CheckEqualHeads(const LayerParams& params) {
+  if (std::ranges::adjacent_find(params.kv_heads, std::not_equal_to<>()) == params.kv_heads.end()) {
+    return Status::Ok();
+  }
+  return Unsupported("layers of an encoder differ in KV heads; all must have as many");
+}
+
 Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
   const int most_heads = std::ranges::max(params->heads);
   if (most_heads == 0) {  // no layer has attention
@@ -55,7 +63,7 @@ Status ReadHeadSizes(KeyReader& keys, LayerParams* params) {
                         "; must be at least the number of heads, ", most_heads));
 }
 
-Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
+Status ReadNormAndScale(KeyReader& keys, LayerKinds kinds, LayerParams* params) {
   const std::string_view epsilon_key = params->norm_kind == NormKind::kRms
                                            ? "attention.layer_norm_rms_epsilon"
                                            : "attention.layer_norm_epsilon";
@@ -68,8 +76,9 @@ Status ReadNormAndScale(KeyReader& keys, LayerParams* params) {
   KVCACHE_ASSIGN_OR_RETURN(const double scale,
                            keys.FloatOr("attention.scale", 1.0 / std::sqrt(params->k_dim)));
   params->attention_scale = static_cast<float>(scale);
-  KVCACHE_ASSIGN_OR_RETURN(const bool causal, keys.BoolOr("attention.causal", true));
-  return causal ? Status::Ok() : keys.Unsupported("attention.causal");
+  params->is_encoder = kinds == LayerKinds::kEncoder;
+  KVCACHE_ASSIGN_OR_RETURN(const bool causal, keys.BoolOr("attention.causal", !params->is_encoder));
+  return causal != params->is_encoder ? Status::Ok() : keys.Unsupported("attention.causal");
 }
 
 Status ReadGate(KeyReader& keys, const ExpertRules& rules, ExpertParams* experts) {
@@ -147,7 +156,8 @@ Result<LayerParams> ReadLayerParams(KeyReader& keys, LayerKinds kinds, NormKind 
   }
   KVCACHE_RETURN_IF_ERROR(CheckHeads(params));
   KVCACHE_RETURN_IF_ERROR(ReadHeadSizes(keys, &params));
-  KVCACHE_RETURN_IF_ERROR(ReadNormAndScale(keys, &params));
+  KVCACHE_RETURN_IF_ERROR(ReadNormAndScale(keys, kinds, &params));
+  if (kinds == LayerKinds::kEncoder) KVCACHE_RETURN_IF_ERROR(CheckEqualHeads(params));
   return params;
 }
 

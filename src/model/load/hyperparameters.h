@@ -15,6 +15,9 @@
 
 namespace kvcache {
 
+// The tensors behind the pooling of states (model/graph/pooled_head.h).
+enum class PooledHeadKind : std::uint8_t { kNone, kBert, kModernBert, kQwen3, kDense };
+
 // The settings that families share. Those that files may give as an array are per layer.
 struct LayerParams {
   std::string name;  // general.name, or empty
@@ -34,8 +37,11 @@ struct LayerParams {
   bool gated = true;               // else the feed-forward part is Wdown activation(Wup h)
   std::vector<XieluParams> xielu;  // [layers] the activations, if they are xIELUs
   bool fused_gate = false;         // ffn_up is the gate's matrix and then the other one
-  std::string_view output_norm_name = "output_norm";  // the last norm's tensor, without ".weight"
-  NormKind norm_kind = NormKind::kRms;                // of hidden states; heads have RMS norms
+  Bias ffn_bias = Bias::kNone;     // of ffn_up and ffn_down
+  PooledHeadKind pooled_head = PooledHeadKind::kNone;  // what may follow the pooling of states
+  std::string_view output_norm_name = "output_norm";   // without ".weight"; empty: no last norm
+  bool is_encoder = false;                             // see ModelInfo
+  NormKind norm_kind = NormKind::kRms;                 // of hidden states; heads have RMS norms
   float norm_epsilon = 0.0f;
   float attention_scale = 0.0f;     // factor on the scores
   std::int32_t decoder_start = -1;  // see ModelInfo
@@ -49,6 +55,7 @@ enum class LayerKinds : std::uint8_t {
   kHybrid,     // layers with 0 KV heads are recurrent
   kPartial,  // the same; layers may also lack heads and a feed-forward part, whose keys may be missing
   kDraftHead,  // all blocks are a draft head's, which are its layers
+  kEncoder,  // every layer has KV heads, as many in each, and each token of a text sees all others
 };
 
 // Reads the shared settings. Errors name the key: it is missing, has another type, is out of range,

@@ -120,6 +120,19 @@ Result<Norm> WeightReader::RmsNorm(const std::string& name, std::int64_t size, f
   return Norm{weight, epsilon};
 }
 
+Result<Norm> WeightReader::LayerNorm(const std::string& name, std::int64_t size, float epsilon,
+                                     Bias bias) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", size));
+  Norm norm{weight, epsilon, NormKind::kLayer, std::nullopt};
+  if (Takes(bias, name)) KVCACHE_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", size));
+  return norm;
+}
+
+std::int64_t WeightReader::Rows(std::string_view name) const {
+  const GgufTensor* const tensor = file_.FindTensor(name);
+  return tensor == nullptr ? 0 : tensor->dims[1];
+}
+
 Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
                                        std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));

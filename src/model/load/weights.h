@@ -38,6 +38,7 @@ struct Norm {
   TensorView weight;  // [size]
   float epsilon = 0.0f;
   NormKind kind = NormKind::kRms;
+  std::optional<TensorView> bias{};  // [size], added at the end
 };
 
 enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
@@ -76,6 +77,12 @@ class WeightReader {
 
   // Takes NAME.weight, or NAME if that alone is in the file: a norm's [size] weights.
   Result<Norm> RmsNorm(const std::string& name, std::int64_t size, float epsilon);
+
+  // Takes NAME.weight and, according to `bias`, NAME.bias: a layer norm's.
+  Result<Norm> LayerNorm(const std::string& name, std::int64_t size, float epsilon, Bias bias);
+
+  // Returns the number of rows of a matrix; 0 if the file lacks it.
+  std::int64_t Rows(std::string_view name) const;
 
   // Returns a view of the matrix in the file, for Backend::Embed. Checks that Embed supports its
   // type.

@@ -71,7 +71,9 @@ Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParam
   KVCACHE_ASSIGN_OR_RETURN(
       block.weights,
       AttentionWeights::Load(reader, params, layer, tensors.bias, tensors.output_bias));
-  if (tensors.norms != QkNorms::kNone) {
+  if (tensors.row_layer_norms) {
+    KVCACHE_RETURN_IF_ERROR(block.LoadRowNorms(reader, params, prefix));
+  } else if (tensors.norms != QkNorms::kNone) {
     KVCACHE_ASSIGN_OR_RETURN(block.q_norm, norm("q_norm", block.weights.heads));
     KVCACHE_ASSIGN_OR_RETURN(block.k_norm, norm("k_norm", block.weights.kv_heads));
   }
@@ -82,10 +84,22 @@ Result<SelfAttention> SelfAttention::Load(WeightReader& reader, const LayerParam
   return block;
 }
 
+Status SelfAttention::LoadRowNorms(WeightReader& reader, const LayerParams& params,
+                                   const std::string& prefix) {
+  const auto take = [&](const char* name, std::int64_t heads, std::optional<Norm>& norm) -> Status {
+    if (!reader.Has(prefix + name + ".weight")) return Status::Ok();
+    KVCACHE_ASSIGN_OR_RETURN(norm, reader.LayerNorm(prefix + name, params.k_dim * heads,
+                                                    params.norm_epsilon, Bias::kRequired));
+    return Status::Ok();
+  };
+  KVCACHE_RETURN_IF_ERROR(take("q_norm", weights.heads, q_norm));
+  return take("k_norm", weights.kv_heads, k_norm);
+}
+
 void SelfAttention::NormalizeHeads(Pass& pass, const TensorView& q, const TensorView& k) const {
   const bool rows = norms == QkNorms::kRows;
-  if (q_norm.has_value()) pass.RmsNorm(rows ? Flatten(q) : q, *q_norm, rows ? Flatten(q) : q);
-  if (k_norm.has_value()) pass.RmsNorm(rows ? Flatten(k) : k, *k_norm, rows ? Flatten(k) : k);
+  if (q_norm.has_value()) pass.Normalize(rows ? Flatten(q) : q, *q_norm, rows ? Flatten(q) : q);
+  if (k_norm.has_value()) pass.Normalize(rows ? Flatten(k) : k, *k_norm, rows ? Flatten(k) : k);
 }
 
 void SelfAttention::Run(Pass& pass, int layer, const TensorView& h,

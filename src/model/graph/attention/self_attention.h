@@ -69,6 +69,8 @@ struct SelfAttentionTensors {
   Bias output_bias = Bias::kNone;  // of o
   QkNorms norms = QkNorms::kNone;
   bool sinks = false;  // attn_sinks
+  // Norms of rows are layer norms with biases; a file may lack one of them, or both.
+  bool row_layer_norms = false;
 };
 
 // Settings that the family computes for a layer or for a pass.
@@ -94,6 +96,7 @@ struct SelfAttention {
            const TensorView& out) const;
 
  private:
+  Status LoadRowNorms(WeightReader& reader, const LayerParams& params, const std::string& prefix);
   void NormalizeHeads(Pass& pass, const TensorView& q, const TensorView& k) const;
 };
 

@@ -18,17 +18,20 @@ struct Rule {
   std::string_view architecture;
   int window;  // 0: none; kRequired: the key must be present
   int period;  // every period-th layer has no window; 0: all have one; kRequired: as for window
+  bool full_first = false;  // the first layer of each period has no window, in place of the last
 };
 constexpr Rule kRules[] = {
     {"cohere2", kRequired, 4},
     {"exaone4", 4096, 4},
     {"gemma2", 4096, 2},
     {"gemma3", 0, 6},
+    {"gemma-embedding", kRequired, 6},
     {"gemma4", kRequired, kRequired},
     {"gemma4-assistant", kRequired, kRequired},
     {"gpt-oss", kRequired, 2},
     {"lfm2", 0, 0},
     {"llama", 0, 0},
+    {"modern-bert", 0, 3, true},
     {"olmo2", 0, 4},
     {"phi3", 0, 0},
 };
@@ -67,7 +70,8 @@ Result<std::vector<bool>> ReadPattern(KeyReader& keys, const Rule& rule, int lay
   }
   std::vector<bool> windowed;
   windowed.reserve(static_cast<std::size_t>(layers));
-  for (int i = 0; i < layers; ++i) windowed.push_back(period == 0 || i % period < period - 1);
+  const std::int64_t full = rule.full_first ? 0 : period - 1;  // the layer of a period without one
+  for (int i = 0; i < layers; ++i) windowed.push_back(period == 0 || i % period != full);
   return windowed;
 }
 

@@ -7,6 +7,9 @@
 //   n = 3     layer  0 1 2 3 4 5
 //             window w w . w w .
 //
+// In modern-bert the first of every n layers has no window. A window of an encoder is as wide on both sides
+// together.
+//
 // Source: the keys as llama.cpp reads them (llama_hparams::set_swa_pattern).
 // Thread safety: pure.
 #pragma once

@@ -1,0 +1,48 @@
+// Embeddings of encoders: several whole inputs in a pass.
+//
+// Thread safety: as Embedder.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "embedding/pooled_embedder.h"
+#include "kvcache/backend.h"
+#include "tokenizer/tokenizer.h"
+
+namespace kvcache {
+
+class EncoderEmbedder final : public PooledEmbedder {
+ public:
+  // REQUIRES: IsTextEncoder(*file). Errors: Embedder::Open's.
+  static Result<std::unique_ptr<Embedder>> Open(std::unique_ptr<GgufFile> file,
+                                                const EmbedderOptions& options,
+                                                std::unique_ptr<Backend> backend);
+
+  std::int64_t MemoryBytes() const override;
+
+ protected:
+  Result<Pooled> Compute(InputTokens inputs, Pooling pooling,
+                         const std::atomic<bool>* interrupt) override;
+
+ private:
+  EncoderEmbedder() = default;
+
+  // Returns how many of the first inputs make a pass.
+  std::size_t FirstPass(InputTokens inputs) const;
+  Status RunPass(InputTokens inputs, std::span<PooledStates> states);
+  // Adds the states of `length` tokens of the pass from row `first` on.
+  Status TakeStates(std::int32_t first, std::int32_t length, PooledStates& states);
+
+  int pass_tokens_ = 0;
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<Backend> backend_;
+  std::unique_ptr<Tokenizer> tokenizer_;
+  std::unique_ptr<Model> encoder_;
+  std::vector<std::int32_t> tokens_, lengths_, rows_;  // of a pass
+  std::vector<float> values_;                          // states
+};
+
+}  // namespace kvcache

@@ -1,0 +1,132 @@
+#include "embedding/pooled_embedder.h"
+
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "embedding/embedding_keys.h"
+
+namespace kvcache {
+
+Status PooledEmbedder::Describe(const GgufFile& file, Model& model, const Tokenizer& tokenizer,
+                                const EmbedderOptions& options, int max_input_tokens) {
+  model_ = &model;
+  const ModelInfo& of_model = model.info();
+  KVCACHE_RETURN_IF_ERROR(CheckTokenCount(of_model, tokenizer.vocabulary_size()));
+  KVCACHE_ASSIGN_OR_RETURN(info_.pooling, ChoosePooling(file, options.pooling));
+  info_.architecture = of_model.architecture;
+  info_.name = of_model.name;
+  info_.is_reranker = info_.pooling == Pooling::kRank;
+  info_.is_causal = !of_model.is_encoder;
+  info_.max_input_tokens = max_input_tokens;
+  info_.parameters = of_model.parameters;
+  info_.dimensions = model.embedding()->head_outputs();
+  if (info_.is_reranker && !model.embedding()->has_scores()) {
+    return Unsupported(
+        StrCat("the file's pooling is rank, but it has no tensor 'cls.output.weight'"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(InputTexts texts, InputTexts::Make(file, tokenizer, max_input_tokens));
+  texts_ = std::make_unique<InputTexts>(std::move(texts));
+  return Status::Ok();
+}
+
+Result<std::vector<std::int32_t>> PooledEmbedder::EncodeInput(std::string_view text,
+                                                              LongInput when_long) const {
+  return texts_->Encode(text, when_long);
+}
+
+Result<std::vector<std::int32_t>> PooledEmbedder::EncodePair(std::string_view query,
+                                                             std::string_view document,
+                                                             LongInput when_long) const {
+  if (!info_.is_reranker) return Unsupported("the model is no reranker: its pooling is not rank");
+  return texts_->EncodePair(query, document, when_long);
+}
+
+Pooling PooledEmbedder::StatesPooling() const {
+  if (!info_.is_reranker) return info_.pooling;
+  if (model_->embedding()->head_reads_mean()) return Pooling::kMean;
+  return info_.is_causal ? Pooling::kLast : Pooling::kCls;
+}
+
+Status PooledEmbedder::CheckInputs(InputTokens inputs) const {
+  const int rows = model_->info().embedding_rows;
+  for (std::size_t i = 0; i < inputs.size(); ++i) {
+    if (inputs[i].empty()) return InvalidArgument(StrCat("input ", i, " has no tokens"));
+    if (std::ssize(inputs[i]) > info_.max_input_tokens) {
+      return InvalidArgument(StrCat("input ", i, " has ", inputs[i].size(),
+                                    " tokens; the model reads at most ", info_.max_input_tokens));
+    }
+    for (const std::int32_t token : inputs[i]) {
+      if (token >= 0 && token < rows) continue;
+      return InvalidArgument(
+          StrCat("input ", i, ": token ", token, " is not in the vocabulary of ", rows));
+    }
+  }
+  return Status::Ok();
+}
+
+Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vectors) {
+  const std::size_t count = vectors.size() / static_cast<std::size_t>(model_->info().hidden_size);
+  std::vector<float> values(count * static_cast<std::size_t>(info_.dimensions));
+  KVCACHE_RETURN_IF_ERROR(
+      model_->embedding()->RunHead(vectors.data(), static_cast<int>(count), values.data()));
+  return values;
+}
+
+Result<Embeddings> PooledEmbedder::EmbedChecked(InputTokens inputs, const EmbedOptions& options) {
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled,
+                           Compute(inputs, StatesPooling(), options.interrupt));
+  const auto size = static_cast<std::size_t>(info_.dimensions);
+  const auto kept = options.dimensions == 0 ? size : static_cast<std::size_t>(options.dimensions);
+  Embeddings result;
+  result.dimensions = static_cast<int>(kept);
+  std::vector<float> vectors;
+  for (const PooledStates& states : pooled.states) {
+    const std::vector<float> of_input = states.Vectors();
+    vectors.insert(vectors.end(), of_input.begin(), of_input.end());
+    result.vectors.push_back(of_input.size() /
+                             static_cast<std::size_t>(model_->info().hidden_size));
+    result.tokens += states.tokens();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
+  result.values = FinishVectors(values, size, kept, options.normalize);
+  result.reused_tokens = result.tokens - pooled.computed_tokens;
+  return result;
+}
+
+Result<Embeddings> PooledEmbedder::Embed(InputTokens inputs, const EmbedOptions& options) {
+  if (info_.is_reranker) {
+    return Unsupported("the model is a reranker: it scores documents and has no embeddings");
+  }
+  if (options.dimensions < 0 || options.dimensions > info_.dimensions) {
+    return InvalidArgument(StrCat("dimensions is ", options.dimensions, "; must be 1 to ",
+                                  info_.dimensions, ", or 0 for all"));
+  }
+  KVCACHE_RETURN_IF_ERROR(CheckInputs(inputs));
+  return Guarded("no memory for embeddings", [&] { return EmbedChecked(inputs, options); });
+}
+
+Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions& options) {
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, Compute(pairs, StatesPooling(), options.interrupt));
+  Ranks ranks;
+  std::vector<float> vectors;
+  for (const PooledStates& states : pooled.states) {
+    const std::vector<float> of_pair = states.Vectors();
+    vectors.insert(vectors.end(), of_pair.begin(), of_pair.end());
+    ranks.tokens += states.tokens();
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
+  for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(info_.dimensions)) {
+    ranks.scores.push_back(values[i]);
+  }
+  ranks.reused_tokens = ranks.tokens - pooled.computed_tokens;
+  return ranks;
+}
+
+Result<Ranks> PooledEmbedder::Rank(InputTokens pairs, const EmbedOptions& options) {
+  if (!info_.is_reranker) return Unsupported("the model is no reranker: its pooling is not rank");
+  KVCACHE_RETURN_IF_ERROR(CheckInputs(pairs));
+  return Guarded("no memory for scores", [&] { return RankChecked(pairs, options); });
+}
+
+}  // namespace kvcache

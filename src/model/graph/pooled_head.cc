@@ -1,0 +1,111 @@
+#include "model/graph/pooled_head.h"
+
+#include <algorithm>
+#include <cmath>
+#include <cstddef>
+#include <span>
+#include <string>
+#include <vector>
+
+#include "base/errors.h"
+
+namespace kvcache {
+namespace {
+
+struct HeadNames {
+  std::string first, norm, last;
+};
+
+HeadNames NamesOf(PooledHeadKind kind) {
+  switch (kind) {
+    case PooledHeadKind::kNone: return {};
+    case PooledHeadKind::kBert: return {"cls", "", "cls.output"};
+    case PooledHeadKind::kModernBert: return {"cls", "cls.norm", "cls.output"};
+    case PooledHeadKind::kQwen3: return {"", "", "cls.output"};
+    case PooledHeadKind::kDense: return {"dense_2", "", "dense_3"};
+  }
+  return {};
+}
+
+// Divides the exponentials of each column by their sum.
+void Softmax(std::span<float> values, std::size_t rows) {
+  for (; !values.empty(); values = values.subspan(rows)) {
+    const std::span<float> column = values.first(rows);
+    const float largest = std::ranges::max(column);
+    double sum = 0.0;
+    for (const float value : column) sum += std::exp(static_cast<double>(value - largest));
+    for (float& value : column) {
+      value = static_cast<float>(std::exp(static_cast<double>(value - largest)) / sum);
+    }
+  }
+}
+
+Status Multiply(Backend& backend, const Projection& by, const TensorView& x, const TensorView& y) {
+  const LinearOutput out[] = {{by.weight.get(), y}};
+  KVCACHE_RETURN_IF_ERROR(backend.Linear(x, out));
+  return by.bias.has_value() ? backend.AddBias(y, *by.bias) : Status::Ok();
+}
+
+}  // namespace
+
+Result<PooledHead> PooledHead::Load(WeightReader& reader, const LayerParams& params) {
+  PooledHead head;
+  head.kind_ = params.pooled_head;
+  head.inputs_ = head.outputs_ = params.hidden_size;
+  const HeadNames names = NamesOf(head.kind_);
+  const auto take = [&](const std::string& name, std::optional<Projection>& to) -> Status {
+    const std::int64_t rows = reader.Rows(name + ".weight");
+    if (name.empty() || rows == 0) return Status::Ok();
+    KVCACHE_ASSIGN_OR_RETURN(to, reader.Linear(name, head.outputs_, rows, Bias::kIfPresent));
+    head.outputs_ = rows;
+    return Status::Ok();
+  };
+  KVCACHE_RETURN_IF_ERROR(take(names.first, head.first_));
+  if (!names.norm.empty() && reader.Has(names.norm + ".weight")) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        head.norm_, reader.LayerNorm(names.norm, head.outputs_, params.norm_epsilon, Bias::kNone));
+  }
+  KVCACHE_RETURN_IF_ERROR(take(names.last, head.last_));
+  return head;
+}
+
+Status PooledHead::Activate(Backend& backend, const TensorView& x) const {
+  switch (kind_) {
+    case PooledHeadKind::kBert: return backend.SoftCap(x, 1.0f);  // tanh
+    case PooledHeadKind::kModernBert: return backend.Activate(x, Activation::kGelu);
+    default: return Status::Ok();
+  }
+}
+
+Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count,
+                       float* out) const {
+  if (count == 0) return Status::Ok();
+  std::vector<float> inner;
+  const std::int64_t width = first_ ? first_->weight->outputs() : inputs_;
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a head's values", [&] {
+    inner.assign(states, states + inputs_ * count);
+    if (first_) inner.resize(static_cast<std::size_t>((inputs_ + width) * count));
+  }));
+  TensorView x = TensorView::Dense(inner.data(), DType::kF32, inputs_, count);
+  if (first_) {
+    const TensorView y =
+        TensorView::Dense(inner.data() + inputs_ * count, DType::kF32, width, count);
+    KVCACHE_RETURN_IF_ERROR(Multiply(backend, *first_, x, y));
+    KVCACHE_RETURN_IF_ERROR(Activate(backend, y));
+    x = y;
+  }
+  if (norm_) {
+    KVCACHE_RETURN_IF_ERROR(backend.Center(x, x));
+    KVCACHE_RETURN_IF_ERROR(backend.RmsNorm(x, norm_->weight, norm_->epsilon, x));
+  }
+  const TensorView result = TensorView::Dense(out, DType::kF32, outputs_, count);
+  if (!last_) return backend.CopyValues(x, result);
+  KVCACHE_RETURN_IF_ERROR(Multiply(backend, *last_, x, result));
+  if (kind_ == PooledHeadKind::kQwen3) {
+    Softmax(std::span(out, static_cast<std::size_t>(outputs_ * count)),
+            static_cast<std::size_t>(outputs_));
+  }
+  return Status::Ok();
+}
+
+}  // namespace kvcache
