@@ -118,8 +118,8 @@ INSTANTIATE_TEST_SUITE_P(Embedder, EachArchitecture,
                          ::testing::Values("bert", "jina-bert-v2", "jina-bert-v3", "nomic-bert",
                                            "nomic-bert-moe", "modern-bert", "gemma-embedding",
                                            "qwen3", "llama"),
-                         [](const auto& info) {
-                           std::string name = info.param;
+                         [](const auto& test) {
+                           std::string name = test.param;
                            for (char& c : name) c = c == '-' ? '_' : c;
                            return name;
                          });

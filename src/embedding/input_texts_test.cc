@@ -84,6 +84,8 @@ void FillUnigram(GgufHeader& header) {
   header.SetInts("tokenizer.ggml.token_type", std::vector<std::int32_t>{2, 3, 3, 1, 1, 1});
   header.SetUint32("tokenizer.ggml.bos_token_id", 1);
   header.SetUint32("tokenizer.ggml.eos_token_id", 2);
+  header.SetUint32("tokenizer.ggml.unknown_token_id", 0);
+  header.SetBool("tokenizer.ggml.add_space_prefix", true);
   header.SetBool("tokenizer.ggml.add_bos_token", true);
   header.SetBool("tokenizer.ggml.add_eos_token", true);
 }

@@ -7,6 +7,7 @@
 namespace kvcache::make_model {
 namespace {
 
+constexpr int kGemmaWindow = 512;  // EmbeddingGemma's
 constexpr float kSmallBias = 0.2f;
 constexpr float kNormBias = 0.3f;
 constexpr float kTableDeviation = 0.5f;  // of types and positions, beside embeddings of 1
@@ -208,7 +209,9 @@ std::vector<TensorSpec> ModernBertTensors(const Shape& shape) {
 
 void AddGemmaEmbedding(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("gemma-embedding", shape, header);
-  AddWindows("gemma-embedding", shape, header);
+  Shape with_window = shape;
+  if (shape.window == 0) with_window.window = kGemmaWindow;
+  AddWindows("gemma-embedding", with_window, header);
   AddPooling("gemma-embedding", shape, header);
   if (shape.family.dense < 1) return;
   const auto set = [&](const char* key, int value) {

@@ -53,7 +53,10 @@ class ArchitecturesTest : public ::testing::Test {
     // An encoder-decoder's layers have the encoder output's memory as well; falcon-h1's have a state beside
     // keys and values.
     const int kinds = (*model)->info().decoder_start < 0 && name != "falcon-h1" ? 1 : 2;
-    EXPECT_EQ((*model)->info().memory.size(), static_cast<std::size_t>(shape.layers * kinds));
+    const bool is_encoder = (*model)->info().is_encoder;
+    EXPECT_EQ(is_encoder, IsTextEncoder(**file));
+    EXPECT_EQ((*model)->info().memory.size(),
+              static_cast<std::size_t>(is_encoder ? 0 : shape.layers * kinds));
     return Status::Ok();
   }
 
@@ -207,6 +210,22 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
        "m: tensor 'blk.0.ssm_norm.weight' is missing"},
       {"granitehybrid", Routed(), Without("blk.0.ffn_up_shexp.weight"),
        "m: tensor 'blk.0.ffn_up_shexp.weight' is missing"},
+      {"bert",
+       {},
+       Without("blk.1.layer_output_norm.bias"),
+       "m: tensor 'blk.1.layer_output_norm.bias' is missing"},
+      {"bert",
+       {},
+       With("blk.0.ffn_gate.weight", {128, 256}),
+       "m: tensor 'blk.0.ffn_gate.weight' is unknown: this architecture does not use it"},
+      {"nomic-bert",
+       {},
+       With("position_embd.weight", {128, 2048}),
+       "m: tensor 'position_embd.weight' is unknown: this architecture does not use it"},
+      {"modern-bert",
+       {},
+       Without("blk.1.attn_norm.weight"),
+       "m: tensor 'blk.1.attn_norm.weight' is missing"},
   };
   for (const auto& c : kCases) {
     EXPECT_EQ(Load(c.name, c.shape, {.tensors = c.change}).message(), c.message);
@@ -280,6 +299,22 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
        "m: glm4.rope.dimension_sections is 8: not supported"},
       {"glm4moe", Routed(), [](GgufHeader& h) { h.SetUint32("glm4moe.attention.chunk_size", 3); },
        "m: glm4moe.attention.chunk_size is 3: not supported"},
+      {"gemma-embedding",
+       {},
+       [](GgufHeader& h) { h.SetBool("gemma-embedding.attention.causal", true); },
+       "m: gemma-embedding.attention.causal is true: not supported"},
+      {"bert",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("bert.rope.freq_base", 1e4f); },
+       "m: bert.rope.freq_base is 10000: not supported"},
+      {"jina-bert-v2",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("jina-bert-v2.attention.max_alibi_bias", 4.0f); },
+       "m: jina-bert-v2.attention.max_alibi_bias is 4: not supported"},
+      {"modern-bert",
+       {},
+       [](GgufHeader& h) { h.SetString("modern-bert.hidden_activation", "relu"); },
+       "m: modern-bert.hidden_activation is 'relu': not supported"},
       {"mistral3",
        {},
        [](GgufHeader& h) { h.SetFloat32("mistral3.rope.scaling.alpha", 2.0f); },

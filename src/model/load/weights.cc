@@ -124,7 +124,9 @@ Result<Norm> WeightReader::LayerNorm(const std::string& name, std::int64_t size,
                                      Bias bias) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView weight, Vector(name + ".weight", size));
   Norm norm{weight, epsilon, NormKind::kLayer, std::nullopt};
-  if (Takes(bias, name)) KVCACHE_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", size));
+  if (Takes(bias, name)) {
+    KVCACHE_ASSIGN_OR_RETURN(norm.bias, Vector(name + ".bias", size));
+  }
   return norm;
 }
 
