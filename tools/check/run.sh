@@ -15,10 +15,9 @@ first-text    900  base     build from nothing and generate a text, as a newcome
 test         2400  base     build and run the tests
 format        300  base     the format of C++ files
 text          120  base     layers, links, spelling
-lint-changed  900  base     clang-tidy on what the last commits changed
+lint          900  base     clang-tidy on all sources
 release      2400  release  build, install and use what people run
 targets      1500  release  all benchmarks; the kernels of every instruction set; a quick benchmark
-lint         1800  image    clang-tidy on all sources
 container    2400  image    the instructions of deploy/Containerfile
 asan-libraries 2400 address  tests of the libraries with the address and undefined-behaviour sanitizers
 asan-programs  2400 programs the same for the server, the command line and the import
