@@ -9,10 +9,12 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "tensor/block_codec.h"
 #include "tensor/coded_readers.h"
 #include "tensor/float_conversion.h"
+#include "tensor/line_fit.h"
 #include "tensor/table_fit.h"
 
 namespace kvcache::codec::k {
@@ -43,58 +45,30 @@ void StorePairs(const std::array<std::uint8_t, kSuper>& codes, std::byte* bytes)
 constexpr int kMaxCode = 3;
 constexpr int kMaxScale = 15;
 
-struct Fit {
-  float scale;
-  float minimum;
-};
-
-int CodeOf(float value, const Fit& fit, float inverse) {
-  return std::clamp(RoundHalfAway((value + fit.minimum) * inverse), 0, kMaxCode);
-}
-
-float ErrorOf(const float* values, const Fit& fit, const Fit& codes_of) {
+float ErrorOf(const float* values, const LineFit& fit, const LineFit& codes_of) {
   const float inverse = InverseOf(codes_of.scale);
   float error = 0.0f;
   for (std::size_t i = 0; i < kSub; ++i) {
-    const auto q = static_cast<float>(CodeOf(values[i], codes_of, inverse));
+    const auto q = static_cast<float>(CodeOnLine(values[i], codes_of, inverse, kMaxCode));
     const float rest = fit.scale * q - fit.minimum - values[i];
     error += rest * rest;
   }
   return error;
 }
 
-// The line through (q, value) with the smallest squared error, for q as `fit` chooses them.
-Fit Improved(const float* values, const Fit& fit) {
-  const float inverse = InverseOf(fit.scale);
-  float q1 = 0.0f, q2 = 0.0f, x1 = 0.0f, xq = 0.0f;
-  for (std::size_t i = 0; i < kSub; ++i) {
-    const auto q = static_cast<float>(CodeOf(values[i], fit, inverse));
-    q1 += q;
-    q2 += q * q;
-    x1 += values[i];
-    xq += q * values[i];
-  }
-  constexpr auto kCount = static_cast<float>(kSub);
-  const float spread = kCount * q2 - q1 * q1;
-  if (!(spread > 0.0f)) return fit;
-  const float scale = (kCount * xq - q1 * x1) / spread;
-  const float minimum = (q1 * scale - x1) / kCount;
-  if (minimum >= 0.0f) return {scale, minimum};
-  return {q2 > 0.0f ? xq / q2 : fit.scale, 0.0f};
-}
-
-Fit FitSubBlock(const float* values) {
+LineFit FitSubBlock(const float* values) {
   const auto [low, high] = std::minmax_element(values, values + kSub);
   const float minimum = std::max(0.0f, -*low);
   const float range = std::max(0.0f, *high) + minimum;
-  Fit best{range / kMaxCode, minimum};
+  LineFit best{range / kMaxCode, minimum};
   if (!(best.scale > 0.0f)) return best;
   float best_error = ErrorOf(values, best, best);
+  const std::span sub(values, kSub);
   constexpr int kSteps = 8;
   for (int step = 0; step < kSteps; ++step) {
     const float share = 1.0f - 0.06f * static_cast<float>(step);
-    const Fit start{range * share / kMaxCode, minimum * share};
-    const Fit fit = Improved(values, Improved(values, start));
+    const LineFit start{range * share / kMaxCode, minimum * share};
+    const LineFit fit = ImprovedLine(sub, ImprovedLine(sub, start, kMaxCode), kMaxCode);
     const float error = ErrorOf(values, fit, fit);
     if (error >= best_error) continue;
     best = fit;
@@ -147,8 +121,8 @@ void ReadQ3K(const std::byte* bytes, CodedBlock* block) {
 }
 
 void EncodeQ2K(const float* values, std::byte* bytes) {
-  std::array<Fit, kSubs> fits;
-  Fit largest{0.0f, 0.0f};
+  std::array<LineFit, kSubs> fits;
+  LineFit largest{0.0f, 0.0f};
   for (std::size_t j = 0; j < kSubs; ++j) {
     fits[j] = FitSubBlock(values + j * kSub);
     largest.scale = std::max(largest.scale, fits[j].scale);
@@ -161,11 +135,11 @@ void EncodeQ2K(const float* values, std::byte* bytes) {
     const unsigned scale = ScaleOf(fits[j].scale, F16ToF32(d));
     const unsigned minimum = ScaleOf(fits[j].minimum, F16ToF32(dmin));
     bytes[j] = static_cast<std::byte>(scale | minimum << 4);
-    const Fit kept{F16ToF32(d) * static_cast<float>(scale),
-                   F16ToF32(dmin) * static_cast<float>(minimum)};
+    const LineFit kept{F16ToF32(d) * static_cast<float>(scale),
+                       F16ToF32(dmin) * static_cast<float>(minimum)};
     const float inverse = InverseOf(kept.scale);
     for (std::size_t i = j * kSub; i < (j + 1) * kSub; ++i) {
-      codes[i] = static_cast<std::uint8_t>(CodeOf(values[i], kept, inverse));
+      codes[i] = static_cast<std::uint8_t>(CodeOnLine(values[i], kept, inverse, kMaxCode));
     }
   }
   StorePairs(codes, bytes + 16);

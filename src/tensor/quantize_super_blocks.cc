@@ -20,9 +20,11 @@
 #include <algorithm>
 #include <array>
 #include <cmath>
+#include <span>
 
 #include "tensor/block_codec.h"
 #include "tensor/float_conversion.h"
+#include "tensor/line_fit.h"
 
 namespace kvcache::codec {
 namespace {
@@ -61,42 +63,13 @@ void StoreScales(const Scales& s, std::byte* out) {
 
 // ---- Q4_K and Q5_K
 
-// value = scale · q - minimum, minimum >= 0
-struct Fit {
-  float scale;
-  float minimum;
-};
-
-int QuantOf(float value, const Fit& fit, float inverse, int max) {
-  return std::clamp(RoundHalfAway((value + fit.minimum) * inverse), 0, max);
-}
-
-// The line through (q, value) with the smallest squared error, for q as `fit` chooses them.
-Fit Improved(const float* values, const Fit& fit, int max) {
-  const float inverse = InverseOf(fit.scale);
-  float q1 = 0.0f, q2 = 0.0f, x1 = 0.0f, xq = 0.0f;
-  for (std::size_t i = 0; i < kSub; ++i) {
-    const auto q = static_cast<float>(QuantOf(values[i], fit, inverse, max));
-    q1 += q;
-    q2 += q * q;
-    x1 += values[i];
-    xq += q * values[i];
-  }
-  constexpr auto kCount = static_cast<float>(kSub);
-  const float spread = kCount * q2 - q1 * q1;
-  if (!(spread > 0.0f)) return fit;
-  const float scale = (kCount * xq - q1 * x1) / spread;
-  const float minimum = (q1 * scale - x1) / kCount;
-  if (minimum >= 0.0f) return {scale, minimum};
-  return {q2 > 0.0f ? xq / q2 : fit.scale, 0.0f};
-}
-
-Fit FitSubBlock(const float* values, int max) {
+LineFit FitSubBlock(const float* values, int max) {
   const auto [low, high] = std::minmax_element(values, values + kSub);
   const float minimum = std::max(0.0f, -*low);
   const float range = std::max(0.0f, *high) + minimum;
-  const Fit fit{range / static_cast<float>(max), minimum};
-  return fit.scale > 0.0f ? Improved(values, Improved(values, fit, max), max) : fit;
+  const LineFit fit{range / static_cast<float>(max), minimum};
+  const std::span sub(values, kSub);
+  return fit.scale > 0.0f ? ImprovedLine(sub, ImprovedLine(sub, fit, max), max) : fit;
 }
 
 int ScaleOf(float value, float inverse) {
@@ -122,8 +95,8 @@ void StoreQuants(const std::array<std::uint8_t, kSuper>& q, std::byte* out) {
 template <int kBits>
 void EncodeWithMinimum(const float* values, std::byte* out) {
   constexpr int kMax = (1 << kBits) - 1;
-  std::array<Fit, kSubs> fits;
-  Fit largest{0.0f, 0.0f};
+  std::array<LineFit, kSubs> fits;
+  LineFit largest{0.0f, 0.0f};
   for (std::size_t j = 0; j < kSubs; ++j) {
     fits[j] = FitSubBlock(values + j * kSub, kMax);
     largest.scale = std::max(largest.scale, fits[j].scale);
@@ -136,11 +109,11 @@ void EncodeWithMinimum(const float* values, std::byte* out) {
   for (std::size_t j = 0; j < kSubs; ++j) {
     scales.sc[j] = static_cast<std::uint8_t>(ScaleOf(fits[j].scale, InverseOf(F16ToF32(d))));
     scales.m[j] = static_cast<std::uint8_t>(ScaleOf(fits[j].minimum, InverseOf(F16ToF32(dmin))));
-    const Fit kept{F16ToF32(d) * static_cast<float>(scales.sc[j]),
-                   F16ToF32(dmin) * static_cast<float>(scales.m[j])};
+    const LineFit kept{F16ToF32(d) * static_cast<float>(scales.sc[j]),
+                       F16ToF32(dmin) * static_cast<float>(scales.m[j])};
     const float inverse = InverseOf(kept.scale);
     for (std::size_t i = j * kSub; i < (j + 1) * kSub; ++i) {
-      q[i] = static_cast<std::uint8_t>(QuantOf(values[i], kept, inverse, kMax));
+      q[i] = static_cast<std::uint8_t>(CodeOnLine(values[i], kept, inverse, kMax));
     }
   }
   Store(out, d);
