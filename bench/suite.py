@@ -246,6 +246,20 @@ def long_prompt(run):
     return cases
 
 
+def embedding(run):
+    tool = run.build / "tools/make_model/kvcache-make-model"
+    small = ["--layers", 12, "--width", 384, "--heads", 12, "--ffn", 1536, "--vocab", 30522, "--context", 512]
+    cases = []
+    for weights in ("f16", "q8_0"):
+        model = run.work / f"embedding-{weights}.gguf"
+        command = [tool, "--arch", "bert", "--type", weights, "--pooling", 1, *small, model]
+        subprocess.run([str(part) for part in command], check=True)
+        result = run.json_file("embedding_bench", "--model", model, "--threads", run.threads, "--inputs",
+                               100 if run.quick else 1000, "--rounds", 1 if run.quick else 5)
+        cases += [{**case, "name": f"embed {weights}"} for case in result["cases"]]
+    return cases
+
+
 def speculation(run):
     model, _ = bench_model(run)
     quick = ["--answer=32", "--rounds=1", "--rates", 0, 80]
@@ -270,6 +284,7 @@ BENCHES = {
     "server": (server, "requests through HTTP, compared with the same in the library"),
     "scheduler": (scheduler, "many users on a 1B-class model, and the scheduler's own cost"),
     "long_prompt": (long_prompt, "streams beside a long prompt, on an idle and a busy machine"),
+    "embedding": (embedding, "the embedding of 1,000 short inputs"),
     "tokenizer": (tokenizer, "encoding text and decoding tokens"),
     "token_mask": (token_mask, "the tokens that a JSON schema allows"),
 }
