@@ -84,10 +84,9 @@ struct Embeddings {
   int dimensions = 0;
   std::vector<float> values;  // vectors one after another, in the order of the inputs
   std::vector<std::size_t>
-      vectors;              // [inputs] of each input: its tokens with Pooling::kNone, else 1
-  std::int64_t tokens = 0;  // of all inputs
-  std::int64_t reused_tokens =
-      0;  // of these: not computed, since an input before begins with them too
+      vectors;                     // [inputs] of each input: its tokens with Pooling::kNone, else 1
+  std::int64_t tokens = 0;         // of all inputs
+  std::int64_t reused_tokens = 0;  // of these: those of another input, or what it begins with
 
   // Returns the vector of an input, its first one with Pooling::kNone. REQUIRES: i < vectors.size().
   std::span<const float> vector(std::size_t i) const {

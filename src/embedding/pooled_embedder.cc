@@ -1,5 +1,7 @@
 #include "embedding/pooled_embedder.h"
 
+#include <algorithm>
+#include <map>
 #include <utility>
 
 #include "base/errors.h"
@@ -7,6 +9,15 @@
 #include "embedding/embedding_keys.h"
 
 namespace kvcache {
+namespace {
+
+struct BeforeInOrder {
+  bool operator()(std::span<const std::int32_t> a, std::span<const std::int32_t> b) const {
+    return std::ranges::lexicographical_compare(a, b);
+  }
+};
+
+}  // namespace
 
 Status PooledEmbedder::Describe(const GgufFile& file, Model& model, const Tokenizer& tokenizer,
                                 const EmbedderOptions& options, int max_input_tokens) {
@@ -65,6 +76,24 @@ Status PooledEmbedder::CheckInputs(InputTokens inputs) const {
   return Status::Ok();
 }
 
+Result<PooledEmbedder::Pooled> PooledEmbedder::ComputeDistinct(InputTokens inputs,
+                                                               const std::atomic<bool>* interrupt) {
+  std::map<std::span<const std::int32_t>, std::size_t, BeforeInOrder> known;
+  std::vector<std::size_t> place;  // of each input among the distinct ones
+  std::vector<std::vector<std::int32_t>> distinct;
+  for (const std::vector<std::int32_t>& input : inputs) {
+    const auto [at, is_new] = known.try_emplace(input, distinct.size());
+    if (is_new) distinct.push_back(input);
+    place.push_back(at->second);
+  }
+  KVCACHE_ASSIGN_OR_RETURN(Pooled pooled, Compute(distinct, StatesPooling(), interrupt));
+  if (distinct.size() == inputs.size()) return pooled;
+  std::vector<PooledStates> states;
+  for (const std::size_t each : place) states.push_back(pooled.states[each]);
+  pooled.states = std::move(states);
+  return pooled;
+}
+
 Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vectors) {
   const std::size_t count = vectors.size() / static_cast<std::size_t>(model_->info().hidden_size);
   std::vector<float> values(count * static_cast<std::size_t>(info_.dimensions));
@@ -74,8 +103,7 @@ Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vec
 }
 
 Result<Embeddings> PooledEmbedder::EmbedChecked(InputTokens inputs, const EmbedOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled,
-                           Compute(inputs, StatesPooling(), options.interrupt));
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(inputs, options.interrupt));
   const auto size = static_cast<std::size_t>(info_.dimensions);
   const auto kept = options.dimensions == 0 ? size : static_cast<std::size_t>(options.dimensions);
   Embeddings result;
@@ -107,7 +135,7 @@ Result<Embeddings> PooledEmbedder::Embed(InputTokens inputs, const EmbedOptions&
 }
 
 Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, Compute(pairs, StatesPooling(), options.interrupt));
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(pairs, options.interrupt));
   Ranks ranks;
   std::vector<float> vectors;
   for (const PooledStates& states : pooled.states) {

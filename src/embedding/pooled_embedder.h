@@ -53,6 +53,8 @@ class PooledEmbedder : public Embedder {
   // Returns the states' pooling: that of the file, or that of the states which a reranker's head reads.
   Pooling StatesPooling() const;
   Status CheckInputs(InputTokens inputs) const;
+  // The same as Compute, which gets each of equal inputs once.
+  Result<Pooled> ComputeDistinct(InputTokens inputs, const std::atomic<bool>* interrupt);
   Result<Embeddings> EmbedChecked(InputTokens inputs, const EmbedOptions& options);
   Result<Ranks> RankChecked(InputTokens pairs, const EmbedOptions& options);
   // Returns the head's values for vectors [hidden size, any number].

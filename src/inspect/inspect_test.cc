@@ -280,5 +280,18 @@ TEST(Inspect, PrintsText) {
   EXPECT_EQ(Text(LlamaHeader()).find("token_embd.weight"), std::string::npos);
 }
 
+TEST(Inspect, AnEncoderHasNoCache) {
+  const make_model::Shape shape;
+  const auto* const family = *make_model::FindArchitecture("bert");
+  GgufHeader header;
+  header.SetString("general.architecture", "bert");
+  family->add_metadata(shape, header);
+  for (const TensorSpec& spec : family->tensors(shape)) {
+    header.AddTensor(spec.name, GgmlType::kF32, spec.dims);
+  }
+  EXPECT_THAT(Text(header), HasSubstr("cache\n  none: an encoder reads whole inputs\n"));
+  EXPECT_EQ(Describe(header)["cache"]["bytes_per_token"], 0);
+}
+
 }  // namespace
 }  // namespace kvcache::inspect_test

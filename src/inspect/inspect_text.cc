@@ -114,6 +114,7 @@ std::string CacheText(const Result<CacheDescription>& cache) {
   if (!cache.ok()) {
     return StrCat("\ncache\n  not known: ", OneLine(cache.status().message()), "\n");
   }
+  if (cache->layers.empty()) return "\ncache\n  none: an encoder reads whole inputs\n";
   const std::int64_t token = BytesPerToken(cache->layers, cache->k_type, cache->v_type);
   const std::int64_t sequence = BytesPerSequence(cache->layers, cache->k_type, cache->v_type);
   std::string text = StrCat("\ncache, K in ", InfoOf(cache->k_type).name, " and V in ",

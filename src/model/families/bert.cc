@@ -38,6 +38,8 @@ namespace kvcache {
 namespace {
 
 constexpr double kMaxAlibiBias = 8.0;  // llama.cpp has the number fixed
+// Of half of the table, which has a value for each distance and head: published models have 98,304.
+constexpr std::int64_t kMaxAlibiValues = 1 << 24;
 
 // Returns each head's factor on the distance.
 std::vector<double> AlibiSlopes(int heads) {
@@ -191,8 +193,11 @@ void ReadJinaFeedForward(const WeightReader& weights, LayerParams* params) {
   params->gated = params->fused_gate || weights.Has(prefix + "ffn_gate.weight");
 }
 
-Status ReadAlibi(KeyReader& keys) {
+Status ReadAlibi(KeyReader& keys, const LayerParams& params) {
   constexpr std::string_view kKey = "attention.max_alibi_bias";
+  if (std::int64_t{params.context_length} * params.heads[0] > kMaxAlibiValues) {
+    return keys.Unsupported("context_length");
+  }
   KVCACHE_ASSIGN_OR_RETURN(const double bias, keys.FloatOr(kKey, kMaxAlibiBias));
   return bias == kMaxAlibiBias ? Status::Ok() : keys.Unsupported(kKey);
 }
@@ -226,7 +231,7 @@ Result<std::unique_ptr<Decoder>> MakeBert(ModelSource& source) {
                         .has_alibi = source.name == "jina-bert-v2"};
   if (settings.has_alibi) {
     ReadJinaFeedForward(source.weights, &params);
-    KVCACHE_RETURN_IF_ERROR(ReadAlibi(keys));
+    KVCACHE_RETURN_IF_ERROR(ReadAlibi(keys, params));
   } else if (!settings.has_positions) {
     KVCACHE_ASSIGN_OR_RETURN(settings.rope,
                              ReadRope(keys, params, RopeParams::Pairing::kHalves, source.weights));
