@@ -15,7 +15,7 @@
 //   Q5_1           d, m                             as Q5_0
 //   MXFP4          e: 16 bytes                      as Q4_0
 //   IQ4_NL         d                                as Q4_0
-//   NVFP4          2 × 16 scales of 8 bits          twice, for 16 inputs: 2 lines of nibbles, of
+//   NVFP4          2 × 16 scales of 7 bits          twice, for 16 inputs: 2 lines of nibbles, of
 //                                                   groups G and G + 2
 //
 //   256 inputs of  head, of the whole chunk         body, per 32 inputs

@@ -37,6 +37,14 @@ constexpr ProductKind CodedProductOf(DType type) {
   return KindOf(CodedChainOf(type), -*least, range);
 }
 
+// Returns whether the byte of each code, its value plus `bias`, is the code.
+constexpr bool IsIdentity(const codec::CodeType& type, int bias) {
+  for (int code = 0; code < 1 << type.bits; ++code) {
+    if (type.table[static_cast<std::size_t>(code)] + bias != code) return false;
+  }
+  return true;
+}
+
 // ---- Heads
 
 HWY_INLINE RowFactors TimesConstant(RowFactors factors, float constant) {
@@ -100,20 +108,18 @@ class NibbleScales {
   RowFactors minimum_;
 };
 
-// Floats of eight bits.
+// Floats of eight bits without a sign.
 class EightBitScales {
  public:
   explicit HWY_INLINE EightBitScales(const std::uint8_t* chunk) : chunk_(chunk) {}
   HWY_INLINE RowFactors Scales(std::int64_t i) const {
     const DI d;
-    const VI none = hn::Set(d, 0x7f);
     RowFactors scales;
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
       const hn::Rebind<std::uint8_t, DF> d8;
       const VI bits = hn::PromoteTo(d, hn::LoadU(d8, chunk_ + i * kPanelRows + r * kLanes));
-      const VI number = hn::IfThenZeroElse(hn::Eq(bits, none), hn::And(bits, none));
-      const VF shifted = hn::BitCast(DF(), hn::ShiftLeft<20>(number));
+      const VF shifted = hn::BitCast(DF(), hn::ShiftLeft<20>(bits));
       // The exponents' biases differ by 120; half of that because the table is doubled.
       scales.r[r] = hn::Mul(shifted, hn::Set(DF(), 0x1p119f));
     }
@@ -158,21 +164,32 @@ struct CodedBlocks {
   static constexpr int kGroups = GroupsOf(kProduct.chain);
   static constexpr int kApart = kGroups / 2;
   static constexpr int kHighLines = kCode.bits == 3 ? 1 : 0;
-  static constexpr bool kIsIdentity = kProduct.bias == 0 && kType == DType::kQ2_K;
 
-  static constexpr std::array<std::uint8_t, 16> BytesOfCodes() {
+  // Whether bytes are their codes, and no table is needed.
+  static constexpr bool kIsIdentity = IsIdentity(kCode, kProduct.bias);
+
+  // Codes of three bits are looked up by indices of two forms, since a table has room for both positions of a
+  // part, and neighbouring groups then share shifts:
+  //   low    the lower bits in bits 0 and 1, the third in bit 2: the code itself
+  //   high   the lower bits in bits 2 and 3, the third in bit 1
+  enum class Index : std::uint8_t { kLow, kHigh };
+
+  template <Index kIndex>
+  static constexpr std::array<std::uint8_t, 16> BytesOfIndices() {
     std::array<std::uint8_t, 16> bytes{};
     for (std::size_t i = 0; i < 16; ++i) {
-      const int value = kCode.table[i % (std::size_t{1} << kCode.bits)];
+      const std::size_t code = kIndex == Index::kLow ? i : (i >> 2 & 3) | (i >> 1 & 1) << 2;
+      const int value = kCode.table[code % (std::size_t{1} << kCode.bits)];
       bytes[i] = static_cast<std::uint8_t>(value + kProduct.bias);
     }
     return bytes;
   }
 
-  static HWY_INLINE V8 LookUp(V8 codes) {
-    alignas(16) static constexpr std::array<std::uint8_t, 16> kBytes = BytesOfCodes();
-    if constexpr (kIsIdentity) return codes;
-    return hn::TableLookupBytes(hn::LoadDup128(D8(), kBytes.data()), codes);
+  template <Index kIndex = Index::kLow>
+  static HWY_INLINE V8 LookUp(V8 indices) {
+    alignas(16) static constexpr std::array<std::uint8_t, 16> kBytes = BytesOfIndices<kIndex>();
+    if constexpr (kIsIdentity) return indices;
+    return hn::TableLookupBytes(hn::LoadDup128(D8(), kBytes.data()), indices);
   }
 
   // Line kGroup of the part, then the next ones.
@@ -204,11 +221,15 @@ struct CodedBlocks {
 
   template <int kHalf, int kFirst, int kGroup, class Out>
   static HWY_INLINE void PutPair(int r, V8 low, V8 high, Out& out) {
-    V8 codes = ShiftedBits<-2 * kGroup>(low, 3);
+    constexpr int kThird = 4 * kHalf + kGroup;  // the third bit's place
+    constexpr bool kIsHigh = kHighLines > 0 && !kIsIdentity && kGroup % 2 == 1;
+    constexpr Index kIndex = kIsHigh ? Index::kHigh : Index::kLow;
+    V8 indices = kIsHigh ? ShiftedBits<2 - 2 * kGroup>(low, 12) : ShiftedBits<-2 * kGroup>(low, 3);
     if constexpr (kHighLines > 0) {
-      codes = hn::Or(codes, ShiftedBits<2 - 4 * kHalf - kGroup>(high, 4));
+      constexpr int kTo = kIsHigh ? 1 : 2;
+      indices = hn::Or(indices, ShiftedBits<kTo - kThird>(high, 1 << kTo));
     }
-    out.template Put<kFirst + kGroup, kFirst + kGroup>(r, LookUp(codes));
+    out.template Put<kFirst + kGroup, kFirst + kGroup>(r, LookUp<kIndex>(indices));
   }
 };
 

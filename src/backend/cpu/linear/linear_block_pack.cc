@@ -190,7 +190,11 @@ void PackCodedHead(DType dtype, const codec::CodedBlock& block, std::int64_t val
   };
   if (dtype == DType::kNVFP4) {
     head += values * kPanelRows / codec::CodeTypeOf(dtype).sub;
-    for (std::size_t s = 0; s < subs; ++s) *place(s) = std::byte{block.scales[s]};
+    // 0x7f is 0, and the eighth bit does not count (codec::ScaleOfNvfp4): a kernel need not know.
+    for (std::size_t s = 0; s < subs; ++s) {
+      const std::uint8_t bits = block.scales[s];
+      *place(s) = static_cast<std::byte>(bits == 0x7f ? 0 : bits & 0x7f);
+    }
     return;
   }
   if (dtype == DType::kIQ4_NL) head += values / kBlock * LayoutOf(dtype).head_bytes;
