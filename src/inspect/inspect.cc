@@ -79,7 +79,7 @@ std::optional<std::string_view> StringOrNothing(const GgufFile& file, std::strin
 void AddSettings(const GgufFile& file, ModelDescription& description) {
   if (!description.architecture) return;
   const std::vector<std::string> known = SupportedArchitectures();
-  if (std::ranges::find(known, *description.architecture) == known.end()) return;
+  if (std::ranges::find(known, ArchitectureOf(*description.architecture)) == known.end()) return;
   KeyReader keys(file, *description.architecture);
   const auto params = ReadLayerParams(keys, LayerKinds::kHybrid);
   if (!params.ok()) return;

@@ -22,9 +22,25 @@ Status ReadTokens(const GgufFile& file, TokenizerData* data) {
   return Status::Ok();
 }
 
-Status ReadMerges(const GgufFile& file, TokenizerData* data) {
+// The pre-tokenizers of models whose files by Ollama's converter name none, or "default".
+constexpr struct {
+  std::string_view architecture, pre;
+} kUnnamed[] = {{"gptoss", "gpt-4o"}, {"lfm2", "lfm2"}, {"mistral3", "tekken"}};
+
+Status ReadPreTokenizer(const GgufFile& file, TokenizerData* data) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view pre, file.GetStringOr(Key("pre"), ""));
   data->pre = pre;
+  if (!pre.empty() && pre != "default") return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view architecture,
+                           file.GetStringOr("general.architecture", ""));
+  for (const auto& unnamed : kUnnamed) {
+    if (architecture == unnamed.architecture) data->pre = unnamed.pre;
+  }
+  return Status::Ok();
+}
+
+Status ReadMerges(const GgufFile& file, TokenizerData* data) {
+  KVCACHE_RETURN_IF_ERROR(ReadPreTokenizer(file, data));
   KVCACHE_ASSIGN_OR_RETURN(const GgufStrings merges, file.GetStrings(Key("merges")));
   data->merges.reserve(merges.size());
   for (const std::string_view merge : merges) data->merges.emplace_back(merge);

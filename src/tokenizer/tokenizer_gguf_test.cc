@@ -74,6 +74,26 @@ TEST(TokenizerGgufTest, ReadsByteLevelBpe) {
   EXPECT_TRUE((*tokenizer)->IsEndOfGeneration(5));
 }
 
+// Ollama's files of some architectures name no pre-tokenizer.
+TEST(TokenizerGgufTest, TheArchitectureNamesAMissingPreTokenizer) {
+  const auto described = [](const char* architecture, const char* pre) {
+    const auto tokenizer = FromFile([&](GgufHeader* header) {
+      *header = {};
+      header->SetString("general.architecture", architecture);
+      header->SetString("tokenizer.ggml.model", "gpt2");
+      header->SetStrings("tokenizer.ggml.tokens", std::vector<std::string>{"a", "b", "ab"});
+      if (pre != nullptr) header->SetString("tokenizer.ggml.pre", pre);
+      header->SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+    });
+    return tokenizer.ok() ? (*tokenizer)->Describe() : tokenizer.status().message();
+  };
+  EXPECT_NE(described("gptoss", nullptr).find("(gpt-4o)"), std::string::npos);
+  EXPECT_NE(described("gptoss", "default").find("(gpt-4o)"), std::string::npos);
+  EXPECT_NE(described("gptoss", "qwen2").find("(qwen2)"), std::string::npos);
+  EXPECT_NE(described("mistral3", nullptr).find("(tekken)"), std::string::npos);
+  EXPECT_EQ(described("llama", nullptr).find("(gpt-4o)"), std::string::npos);
+}
+
 TEST(TokenizerGgufTest, ReadsUnigram) {
   const auto tokenizer = FromFile([](GgufHeader* header) {
     header->SetString("tokenizer.ggml.model", "t5");

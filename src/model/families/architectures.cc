@@ -33,6 +33,7 @@ constexpr Architecture kArchitectures[] = {
     {"gemma-embedding", MakeGemmaEmbedding, true},
     {"gemma2", MakeGemma},
     {"gemma3", MakeGemma},
+    {"gemma3n", MakeGemma3n},
     {"gemma4", MakeGemma4},
     {"glm4", MakeGlm4},
     {"glm4moe", MakeGlm4Moe},
@@ -72,8 +73,9 @@ constexpr Architecture kArchitectures[] = {
 
 Result<std::unique_ptr<Model>> Load(const GgufFile& file, const Architecture& architecture,
                                     Backend& backend) {
-  const std::string_view name = architecture.name;
-  ModelSource source{name, backend, KeyReader(file, name), WeightReader(file, backend)};
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view written, file.GetString("general.architecture"));
+  ModelSource source{architecture.name, backend, KeyReader(file, written),
+                     WeightReader(file, backend)};
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Decoder> decoder, architecture.make(source));
   KVCACHE_RETURN_IF_ERROR(source.keys.CheckAllUsed());
   KVCACHE_RETURN_IF_ERROR(decoder->Load(source.weights, file));
@@ -90,7 +92,7 @@ Result<std::unique_ptr<Model>> LoadModel(const GgufFile& file, Backend& backend)
   auto name = file.GetString("general.architecture");
   if (!name.ok()) return std::move(name).TakeStatus().WithContext(file.path());
   for (const Architecture& architecture : kArchitectures) {
-    if (architecture.name != *name) continue;
+    if (architecture.name != ArchitectureOf(*name)) continue;
     auto model = Load(file, architecture, backend);
     if (!model.ok()) return std::move(model).TakeStatus().WithContext(file.path());
     return model;

@@ -185,9 +185,11 @@ Status Gemma4Assistant::Draft(const Inputs& inputs, Cache& cache,
   KVCACHE_RETURN_IF_ERROR(pass.status());
   KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(
       results.next, TargetStates(inputs.next_states, target_.hidden_size, batch)));
-  const LinearOutput out[] = {{output_.weight.get(), TensorView::Dense(inputs.logits, DType::kF32,
-                                                                       params_.vocabulary, batch)}};
-  return backend_.Linear(results.normed, out);
+  const TensorView logits =
+      TensorView::Dense(inputs.logits, DType::kF32, params_.vocabulary, batch);
+  const LinearOutput out[] = {{output_.weight.get(), logits}};
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(results.normed, out));
+  return output_.scale == 1.0f ? Status::Ok() : backend_.Scale(logits, output_.scale);
 }
 
 }  // namespace kvcache

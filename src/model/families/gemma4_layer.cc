@@ -31,8 +31,6 @@ Result<Gemma4Experts> Gemma4Experts::Load(WeightReader& reader, const LayerParam
   };
   Gemma4Experts e;
   KVCACHE_ASSIGN_OR_RETURN(e.experts, Experts::Load(reader, prefix, params.hidden_size, experts));
-  KVCACHE_ASSIGN_OR_RETURN(e.experts.factors,
-                           reader.FloatsIfPresent(prefix + "ffn_down_exps.scale", experts.count));
   e.router_norm.epsilon = params.norm_epsilon;
   KVCACHE_ASSIGN_OR_RETURN(e.router_norm.weight,
                            reader.Vector(prefix + "ffn_gate_inp.scale", params.hidden_size));

@@ -205,6 +205,7 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(activations_.At(normed, hidden_size, count), out));
+  if (output_.scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, output_.scale));
   return FinishLogits(y);
 }
 

@@ -25,6 +25,13 @@ void AddBiases(Pass& pass, const ExpertPlan& plan, const std::optional<TensorVie
   pass.Add(columns, gathered);
 }
 
+// Multiplies each slot's column by its expert's factor.
+void ScaleSlots(Pass& pass, ExpertPlan& plan, std::span<const float> factors,
+                const TensorView& columns) {
+  if (factors.empty() || !pass.runs()) return;
+  pass.Check(pass.backend().ScaleColumns(columns, plan.SlotFactors(factors)));
+}
+
 }  // namespace
 
 Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
@@ -33,6 +40,7 @@ Status ExpertPlan::Reserve(std::int64_t batch, int experts, int chosen) {
     choices_.reserve(slots);
     weights_.reserve(slots);
     slot_weights_.reserve(slots);
+    slot_factors_.reserve(slots);
     token_of_slot_.reserve(slots);
     expert_of_slot_.reserve(slots);
     slots_.reserve(slots);
@@ -63,6 +71,14 @@ void ExpertPlan::ScaleWeights(std::span<const float> factors) {
   for (std::size_t i = 0; i < weights_.size(); ++i) {
     weights_[i] *= factors[static_cast<std::size_t>(choices_[i])];
   }
+}
+
+std::span<const float> ExpertPlan::SlotFactors(std::span<const float> factors) {
+  slot_factors_.resize(expert_of_slot_.size());
+  for (std::size_t i = 0; i < slot_factors_.size(); ++i) {
+    slot_factors_[i] = factors[static_cast<std::size_t>(expert_of_slot_[i])];
+  }
+  return slot_factors_;
 }
 
 void ExpertPlan::Group(std::int64_t batch) {
@@ -160,17 +176,24 @@ Status Experts::LoadStacks(WeightReader& reader, const std::string& prefix, std:
   const std::string fused = prefix + "ffn_gate_up_exps.weight";
   if (params.gated && reader.Has(fused)) {
     KVCACHE_ASSIGN_OR_RETURN(up, reader.StackOfPairs(fused, width, params.ffn, params.count));
+    KVCACHE_ASSIGN_OR_RETURN(up_factors,
+                             reader.ScalesOf(prefix + "ffn_gate_up_exps", params.count));
+    gate_factors = up_factors;
     is_fused = true;
   } else {
     if (params.gated) {
       KVCACHE_ASSIGN_OR_RETURN(
           gate, reader.Stack(prefix + "ffn_gate_exps.weight", width, params.ffn, params.count));
+      KVCACHE_ASSIGN_OR_RETURN(gate_factors,
+                               reader.ScalesOf(prefix + "ffn_gate_exps", params.count));
     }
     KVCACHE_ASSIGN_OR_RETURN(
         up, reader.Stack(prefix + "ffn_up_exps.weight", width, params.ffn, params.count));
+    KVCACHE_ASSIGN_OR_RETURN(up_factors, reader.ScalesOf(prefix + "ffn_up_exps", params.count));
   }
   KVCACHE_ASSIGN_OR_RETURN(
       down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
+  KVCACHE_ASSIGN_OR_RETURN(factors, reader.ScalesOf(prefix + "ffn_down_exps", params.count));
   return Status::Ok();
 }
 
@@ -243,6 +266,8 @@ void Experts::RunRouted(Pass& pass, ExpertPlan& plan, const TensorView& logits, 
   if (!pass.runs()) return;
   pass.Check(backend.LinearGroups(plan.GateAndUp(is_fused ? up.get() : gate.get(), *up,
                                                  gathers ? columns : h, gate_out, up_out)));
+  ScaleSlots(pass, plan, gate_factors, gate_out);
+  ScaleSlots(pass, plan, up_factors, up_out);
   AddBiases(pass, plan, gate_bias, biases, gate_out);
   AddBiases(pass, plan, up_bias, biases, up_out);
   Gate(pass, gate_out, up_out);

@@ -49,6 +49,9 @@ class ExpertPlan {
   // Multiplies each choice's weight by its expert's factor [experts].
   void ScaleWeights(std::span<const float> factors);
 
+  // Returns each slot's expert's factor, from [experts]; valid until the next call.
+  std::span<const float> SlotFactors(std::span<const float> factors);
+
   // Sorts the choices into slots, by expert and then by token. Cost: O(batch × chosen + experts).
   void Group(std::int64_t batch);
 
@@ -79,6 +82,7 @@ class ExpertPlan {
   std::vector<std::int32_t> choices_;         // [chosen × batch]
   std::vector<float> weights_;                // [chosen × batch]
   std::vector<float> slot_weights_;           // [slots]
+  std::vector<float> slot_factors_;           // [slots]
   std::vector<std::int32_t> token_of_slot_;   // [slots]
   std::vector<std::int32_t> expert_of_slot_;  // [slots]
   std::vector<std::int32_t> slots_;           // [chosen × batch]
@@ -94,7 +98,8 @@ struct Experts {
   std::span<const float> selection_bias;         // [experts] or empty; lies in the file
   std::unique_ptr<LinearWeight> gate, up, down;  // stacks of params.count; no gate without `gated`
   bool is_fused = false;                         // `up` alternates between gate and up; no `gate`
-  std::span<const float> factors;                // [experts] on the experts' results; empty: none
+  // [experts] on the products of gate and up, and on the experts' results; empty: none.
+  std::span<const float> gate_factors, up_factors, factors;
   // [outputs, experts]; present with params.biases.
   std::optional<TensorView> gate_bias, up_bias, down_bias;
 

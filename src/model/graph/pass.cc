@@ -69,6 +69,7 @@ void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) 
   }
   Check(backend_->Linear(ColumnsOf(x, batch_), std::span(outputs).first(count)));
   for (const Product& product : products) {
+    if (product.by.scale != 1.0f) Scale(ColumnsOf(product.to, batch_), product.by.scale);
     if (!product.by.bias.has_value() || !runs()) continue;
     Check(backend_->AddBias(ColumnsOf(product.to, batch_), *product.by.bias));
   }

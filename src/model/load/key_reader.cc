@@ -39,6 +39,14 @@ bool IsOff(const GgufEntry& entry) {
 
 }  // namespace
 
+std::string KeyReader::Key(std::string_view key) const {
+  std::string name = prefix_ + std::string(key);
+  const std::string_view other = OtherKey(spelling_, key);
+  if (other.empty() || file_.Find(name) != nullptr) return name;
+  std::string theirs = prefix_ + std::string(other);
+  return file_.Find(theirs) == nullptr ? name : theirs;
+}
+
 bool KeyReader::Has(std::string_view key) const {
   return file_.Find(Key(key)) != nullptr;
 }

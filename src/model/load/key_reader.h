@@ -13,21 +13,25 @@
 #include "base/errors.h"
 #include "gguf/gguf.h"
 #include "kvcache/status.h"
+#include "model/load/spellings.h"
 
 namespace kvcache {
 
 class KeyReader {
  public:
-  // `file` must outlive the reader.
+  // `architecture` is the file's general.architecture. `file` must outlive the reader.
   KeyReader(const GgufFile& file, std::string_view architecture)
-      : file_(file), prefix_(std::string(architecture) + ".") {}
+      : file_(file),
+        prefix_(std::string(architecture) + "."),
+        spelling_(FindSpelling(architecture)) {}
 
   const GgufFile& file() const { return file_; }
+  // Returns the architecture's name here, which files may write otherwise (spellings.h).
   std::string_view architecture() const {
-    return std::string_view(prefix_).substr(0, prefix_.size() - 1);
+    return ArchitectureOf(std::string_view(prefix_).substr(0, prefix_.size() - 1));
   }
-  // Returns "ARCHITECTURE.key".
-  std::string Key(std::string_view key) const { return prefix_ + std::string(key); }
+  // Returns "ARCHITECTURE.key", with the names that the file has.
+  std::string Key(std::string_view key) const;
   bool Has(std::string_view key) const;
 
   // Reads an integer from 1 to `limit`. Errors name the key: kNotFound if it is missing,
@@ -74,6 +78,7 @@ class KeyReader {
 
   const GgufFile& file_;
   std::string prefix_;
+  const Spelling* spelling_;  // null: the file has the names here
   std::set<std::string, std::less<>> used_;
 };
 

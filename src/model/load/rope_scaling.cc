@@ -64,10 +64,15 @@ Status ReadFactor(KeyReader& keys, Scaling* scaling) {
   return CheckPositive(keys, "rope.scaling.factor", factor);
 }
 
+// Returns the type of a factor without a type. gpt-oss has no other than YaRN.
+std::string_view DefaultType(const KeyReader& keys) {
+  return keys.architecture() == "gpt-oss" ? "yarn" : "linear";
+}
+
 Result<Scaling> ReadScaling(KeyReader& keys, const LayerParams& params) {
   Scaling scaling;
   KVCACHE_ASSIGN_OR_RETURN(const std::string_view type,
-                           keys.StringOr("rope.scaling.type", "linear"));
+                           keys.StringOr("rope.scaling.type", DefaultType(keys)));
   KVCACHE_ASSIGN_OR_RETURN(scaling.base, keys.FloatOr("rope.freq_base", 1e4));
   KVCACHE_RETURN_IF_ERROR(CheckPositive(keys, "rope.freq_base", scaling.base));
   KVCACHE_RETURN_IF_ERROR(ReadFactor(keys, &scaling));

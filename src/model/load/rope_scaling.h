@@ -9,7 +9,7 @@
 // Llama 3's scaling is a tensor of divisors of f_i, rope_freqs.weight, with any type. Phi 3's is two of
 // them, rope_factors_long.weight and rope_factors_short.weight: the long one counts if the model's context
 // exceeds the original one, whatever the length of a text, so that cached keys stay valid. A factor
-// without a type means linear, and so does longrope in files with such a tensor. `finetuned` has no effect.
+// without a type means linear (yarn in gpt-oss), and so does longrope in files with such a tensor. `finetuned` has no effect.
 //
 // Sources: Su et al., "RoFormer" (2021); Peng et al., "YaRN" (2023), sections 3.2 to 3.4; keys as
 // in the GGUF specification, and as llama.cpp reads them (src/llama-context.cpp).

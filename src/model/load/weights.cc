@@ -20,13 +20,31 @@ std::string LayerPrefix(int layer) {
   return StrCat("blk.", layer, ".");
 }
 
+WeightReader::WeightReader(const GgufFile& file, Backend& backend)
+    : file_(file), backend_(backend) {
+  const auto architecture = file.GetString("general.architecture");
+  if (architecture.ok()) spelling_ = FindSpelling(*architecture);
+}
+
+const GgufTensor* WeightReader::Find(std::string_view name) const {
+  const GgufTensor* const tensor = file_.FindTensor(name);
+  if (tensor != nullptr || spelling_ == nullptr) return tensor;
+  const std::string other = OtherTensorName(spelling_, name);
+  return other.empty() ? nullptr : file_.FindTensor(other);
+}
+
 bool WeightReader::Has(std::string_view name) const {
-  return file_.FindTensor(name) != nullptr;
+  return Find(name) != nullptr;
+}
+
+void WeightReader::Ignore(const std::string& name) {
+  const GgufTensor* const tensor = Find(name);
+  if (tensor != nullptr) used_.emplace(tensor->name);
 }
 
 Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, std::int64_t d1,
                                       std::int64_t d2) {
-  const GgufTensor* tensor = file_.FindTensor(name);
+  const GgufTensor* const tensor = Find(name);
   if (tensor == nullptr) {
     return Corrupt(StrCat("tensor '", name, "' is missing"));
   }
@@ -36,7 +54,7 @@ Result<TensorView> WeightReader::Take(const std::string& name, std::int64_t d0, 
                           Shape(dims[0], dims[1], dims[2] * dims[3]), "; must be ",
                           Shape(d0, d1, d2)));
   }
-  used_.insert(name);
+  used_.emplace(tensor->name);
   return tensor->View();
 }
 
@@ -64,7 +82,7 @@ Result<std::unique_ptr<LinearWeight>> WeightReader::Make(const std::string& name
   auto weight = backend_.MakeLinear(view);
   if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + name + "'");
   const std::size_t owned = (*weight)->owned_bytes();
-  if (owned > 0) file_.Drop(*file_.FindTensor(name));
+  if (owned > 0) file_.Drop(*Find(name));
   owned_bytes_ += owned;
   return weight;
 }
@@ -79,10 +97,27 @@ Result<Projection> WeightReader::Linear(const std::string& name, std::int64_t in
                                         std::int64_t outputs, Bias bias) {
   Projection projection;
   KVCACHE_ASSIGN_OR_RETURN(projection.weight, Matrix(name + ".weight", inputs, outputs));
+  KVCACHE_ASSIGN_OR_RETURN(projection.scale, ScaleOf(name));
   if (Takes(bias, name)) {
     KVCACHE_ASSIGN_OR_RETURN(projection.bias, Vector(name + ".bias", outputs));
   }
   return projection;
+}
+
+Result<float> WeightReader::ScaleOf(const std::string& name) {
+  Ignore(name + ".input_scale");
+  const GgufTensor* const tensor = Find(name + ".scale");
+  // Tensors of other sizes are something else: gemma4's routers have one. The embedding's factor would apply to
+  // rows too; no file has it.
+  if (tensor == nullptr || tensor->elements() != 1 || name == "token_embd") return 1.0f;
+  KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> scale, Floats(name + ".scale", 1));
+  return scale[0];
+}
+
+Result<std::span<const float>> WeightReader::ScalesOf(const std::string& name,
+                                                      std::int64_t matrices) {
+  Ignore(name + ".input_scale");
+  return FloatsIfPresent(name + ".scale", matrices);
 }
 
 Result<std::vector<Projection>> WeightReader::LinearParts(const std::string& name,
@@ -96,6 +131,7 @@ Result<std::vector<Projection>> WeightReader::LinearParts(const std::string& nam
   if (Takes(bias, name)) {
     KVCACHE_ASSIGN_OR_RETURN(biases, Vector(name + ".bias", outputs));
   }
+  KVCACHE_ASSIGN_OR_RETURN(const float scale, ScaleOf(name));
   std::vector<Projection> projections;
   std::size_t owned = 0;
   for (const std::int64_t part : parts) {
@@ -103,13 +139,13 @@ Result<std::vector<Projection>> WeightReader::LinearParts(const std::string& nam
     auto weight = backend_.MakeLinear(rows);
     if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + whole + "'");
     owned += (*weight)->owned_bytes();
-    projections.push_back({std::move(*weight), std::nullopt});
+    projections.push_back({std::move(*weight), scale, std::nullopt});
     rows.data += part * rows.stride_bytes[1];
     if (!biases.has_value()) continue;
     projections.back().bias = TensorView::Dense(biases->data, DType::kF32, part);
     biases->data += part * biases->stride_bytes[0];
   }
-  if (owned > 0) file_.Drop(*file_.FindTensor(whole));
+  if (owned > 0) file_.Drop(*Find(whole));
   owned_bytes_ += owned;
   return projections;
 }
@@ -182,7 +218,7 @@ Result<std::vector<float>> WeightReader::Values(const std::string& name, std::in
 }
 
 Result<std::vector<std::int64_t>> WeightReader::Integers(const std::string& name) {
-  const GgufTensor* const tensor = file_.FindTensor(name);
+  const GgufTensor* const tensor = Find(name);
   if (tensor == nullptr) return Corrupt(StrCat("tensor '", name, "' is missing"));
   if (tensor->type->type != GgmlType::kI64) {
     return Unsupported(
@@ -193,7 +229,7 @@ Result<std::vector<std::int64_t>> WeightReader::Integers(const std::string& name
     return Corrupt(StrCat("tensor '", name, "' has shape ",
                           Shape(dims[0], dims[1], dims[2] * dims[3]), "; must be a vector"));
   }
-  used_.insert(name);
+  used_.emplace(tensor->name);
   std::vector<std::int64_t> values(static_cast<std::size_t>(dims[0]));
   std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
   return values;

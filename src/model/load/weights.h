@@ -20,12 +20,14 @@
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "model/load/key_reader.h"
+#include "model/load/spellings.h"
 
 namespace kvcache {
 
-// y = W x + b. The bias is optional.
+// y = scale · W x + b. The bias is optional.
 struct Projection {
   std::unique_ptr<LinearWeight> weight;
+  float scale = 1.0f;
   std::optional<TensorView> bias;  // [outputs]
 };
 
@@ -48,7 +50,8 @@ std::string LayerPrefix(int layer);
 
 class WeightReader {
  public:
-  WeightReader(const GgufFile& file, Backend& backend) : file_(file), backend_(backend) {}
+  // Names are those here; the file may write others (spellings.h).
+  WeightReader(const GgufFile& file, Backend& backend);
 
   bool Has(std::string_view name) const;
 
@@ -65,7 +68,14 @@ class WeightReader {
   Result<std::unique_ptr<LinearWeight>> StackOfPairs(const std::string& name, std::int64_t inputs,
                                                      std::int64_t outputs, std::int64_t pairs);
 
-  // Takes NAME.weight, and NAME.bias according to `bias`.
+  // Returns the factor on a matrix's product, NAME.scale, which files of NVFP4 have; 1 without it. The factor of
+  // the inputs, NAME.input_scale, serves programs that quantise inputs to NVFP4 as well; it is ignored.
+  Result<float> ScaleOf(const std::string& name);
+
+  // The same for a stack: [matrices] factors; empty without them.
+  Result<std::span<const float>> ScalesOf(const std::string& name, std::int64_t matrices);
+
+  // Takes NAME.weight, NAME.bias according to `bias`, and the factor that ScaleOf returns.
   Result<Projection> Linear(const std::string& name, std::int64_t inputs, std::int64_t outputs,
                             Bias bias = Bias::kNone);
 
@@ -108,7 +118,7 @@ class WeightReader {
                                     std::int64_t outputs);
 
   // Marks the tensor as taken: the family does not use it.
-  void Ignore(const std::string& name) { used_.insert(name); }
+  void Ignore(const std::string& name);
   // Marks all tensors whose names begin with `prefix`.
   void IgnoreAll(std::string_view prefix);
 
@@ -128,8 +138,12 @@ class WeightReader {
   Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1,
                           std::int64_t d2 = 1);
 
+  // Returns the tensor, or null.
+  const GgufTensor* Find(std::string_view name) const;
+
   const GgufFile& file_;
   Backend& backend_;
+  const Spelling* spelling_ = nullptr;  // null: the file has the names here
   std::set<std::string, std::less<>> used_;
   std::size_t owned_bytes_ = 0;
 };
