@@ -94,7 +94,7 @@ void AddLayer(const BlockForm& form, const Shape& shape, int layer, TensorList& 
     list.Vector(block + name, shape.hidden_size, Distribution::kNorm,
                 kAddedByBranch * list.embedding());
   };
-  if (layer >= shape.layers) list.DraftHead(block);
+  if (layer >= shape.layers) list.DraftHead(block, form.head_norm);
   if (form.pre_norms) list.Norm(block + "attn_norm.weight");
   AddProjections(form, shape, block, list);
   post_norm("post_attention_norm.weight");

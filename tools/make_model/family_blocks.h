@@ -35,6 +35,7 @@ struct BlockForm {
   ExpertKeys experts = ExpertKeys::kPlain;
   bool wide_experts = false;  // an expert is as wide as a dense feed-forward part
   bool shared_expert = false;
+  const char* head_norm = "nextn.shared_head_norm";                    // a draft head's last norm
   void (*add_more)(const Shape& shape, GgufHeader& header) = nullptr;  // keys of the family alone
 };
 
@@ -76,6 +77,7 @@ inline constexpr BlockForm kBailingMoe2 = {.name = "bailingmoe2",
                                            .output = Output::kUntied,
                                            .experts = ExpertKeys::kSigmoid,
                                            .shared_expert = true,
+                                           .head_norm = "layer_output_norm",
                                            .add_more = AddBailing};
 inline constexpr BlockForm kCohere2 = {.name = "cohere2",
                                        .parallel = true,

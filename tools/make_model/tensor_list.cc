@@ -81,11 +81,11 @@ void TensorList::Output(const std::string& norm) {
   }
 }
 
-void TensorList::DraftHead(const std::string& block) {
+void TensorList::DraftHead(const std::string& block, const char* last_norm) {
   Matrix(block + "nextn.eh_proj.weight", 2 * shape_.hidden_size, shape_.hidden_size,
          PerRoot(embedding_, 2 * shape_.hidden_size));
-  for (const char* norm : {"enorm", "hnorm", "shared_head_norm"}) {
-    Norm(StrCat(block, "nextn.", norm, ".weight"));
+  for (const char* norm : {"nextn.enorm", "nextn.hnorm", last_norm}) {
+    Norm(StrCat(block, norm, ".weight"));
   }
 }
 

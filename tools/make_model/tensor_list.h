@@ -67,7 +67,7 @@ class TensorList {
   void Output(const std::string& norm = "output_norm.weight");
   // Adds a draft head's own tensors: it joins the embedding of a token and the state of the one before it,
   // and continues with a layer.
-  void DraftHead(const std::string& block);
+  void DraftHead(const std::string& block, const char* last_norm = "nextn.shared_head_norm");
   void All(AttentionExtras extras);  // the tensors of a whole decoder
 
   std::vector<TensorSpec> Take() { return std::move(all_); }

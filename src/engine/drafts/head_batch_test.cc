@@ -363,7 +363,8 @@ INSTANTIATE_TEST_SUITE_P(
                       Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
                       Kind{"deepseek2", "deepseek2", 4}, Kind{"qwen35", "qwen35"},
                       Kind{"qwen35moe", "qwen35moe", 4}, Kind{"glm4moe", "glm4moe", 4},
-                      Kind{"qwen3next", "qwen3next", 4}, Kind{"assistant", "gemma4"}),
+                      Kind{"bailingmoe2", "bailingmoe2", 4}, Kind{"qwen3next", "qwen3next", 4},
+                      Kind{"assistant", "gemma4"}),
     [](const auto& kind) { return kind.param.name; });
 
 }  // namespace

@@ -256,16 +256,15 @@ TEST(DraftHeadFile, AnotherModelsHeadIsRefused) {
             "tensor 'blk.2.ffn_gate.weight' has shape [128, 128]; must be [128, 256]");
 }
 
-INSTANTIATE_TEST_SUITE_P(Kinds, HeadDrafterTest,
-                         ::testing::Values(Kind{"llama", "llama"}, Kind{"experts", "llama", 4},
-                                           Kind{"windows", "llama", 0, 24}, Kind{"qwen2", "qwen2"},
-                                           Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
-                                           Kind{"deepseek2", "deepseek2", 4},
-                                           Kind{"qwen35", "qwen35"},
-                                           Kind{"qwen35moe", "qwen35moe", 4},
-                                           Kind{"glm4moe", "glm4moe", 4},
-                                           Kind{"qwen3next", "qwen3next", 4}),
-                         [](const auto& kind) { return kind.param.name; });
+INSTANTIATE_TEST_SUITE_P(
+    Kinds, HeadDrafterTest,
+    ::testing::Values(Kind{"llama", "llama"}, Kind{"experts", "llama", 4},
+                      Kind{"windows", "llama", 0, 24}, Kind{"qwen2", "qwen2"},
+                      Kind{"qwen3", "qwen3"}, Kind{"qwen3moe", "qwen3moe", 4},
+                      Kind{"deepseek2", "deepseek2", 4}, Kind{"qwen35", "qwen35"},
+                      Kind{"qwen35moe", "qwen35moe", 4}, Kind{"glm4moe", "glm4moe", 4},
+                      Kind{"bailingmoe2", "bailingmoe2", 4}, Kind{"qwen3next", "qwen3next", 4}),
+    [](const auto& kind) { return kind.param.name; });
 
 }  // namespace
 }  // namespace kvcache::head_drafter_test

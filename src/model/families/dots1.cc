@@ -3,8 +3,8 @@
 // the first layers are dense, and some experts serve all tokens.
 //
 // Experts are chosen from the groups whose two best are the best; files of dots1 have one group.
-// bailingmoe2 has one matrix for queries, keys and values, and rotates a part of each head. Blocks behind
-// its last layer are not used.
+// bailingmoe2 has one matrix for queries, keys and values, rotates a part of each head, and may have a draft
+// head behind its last layer.
 //
 // Source: Huo et al., "dots.llm1" (2025); Ling Team, "Every activation boosted" (2025).
 #include <algorithm>
@@ -19,7 +19,7 @@ Result<std::unique_ptr<Decoder>> MakeDots1(ModelSource& source) {
   const bool bailing = source.name == "bailingmoe2";
   KeyReader& keys = source.keys;
   KVCACHE_ASSIGN_OR_RETURN(LayerParams params, ReadLayerParams(keys));
-  BlockParams blocks{.attention = {.norms = QkNorms::kHeads}};
+  BlockParams blocks{.attention = {.norms = QkNorms::kHeads}, .can_have_head = bailing};
   ExpertParams& experts = blocks.experts;
   KVCACHE_ASSIGN_OR_RETURN(
       experts,

@@ -53,6 +53,9 @@ Result<DraftHead> DraftHead::Load(WeightReader& reader, const LayerParams& param
   KVCACHE_ASSIGN_OR_RETURN(head.join, reader.Linear(prefix + "eh_proj", 2 * size, size));
   if (reader.Has(prefix + "shared_head_norm.weight")) {
     KVCACHE_ASSIGN_OR_RETURN(head.norm, norm("shared_head_norm"));
+  } else if (const std::string last = LayerPrefix(layer) + "layer_output_norm";
+             reader.Has(last + ".weight")) {
+    KVCACHE_ASSIGN_OR_RETURN(head.norm, reader.RmsNorm(last, size, params.norm_epsilon));
   }
   if (reader.Has(prefix + "embed_tokens.weight")) {
     const std::int64_t rows = std::max(params.embedding_rows, params.vocabulary);

@@ -12,8 +12,8 @@
 // other tokens are never drafted. A table then has the token of each row.
 //
 // Source: DeepSeek-AI, "DeepSeek-V3" (2024); Qwen team, "Qwen3-Next" (2025); for the table, Zhao et al.,
-// "FR-Spec" (2025). GGUF names: blk.N.nextn.eh_proj, enorm, hnorm, shared_head_norm, embed_tokens,
-// shared_head_head, and the tensors of layer N. The table is `d2t`, as in llama.cpp's files of EAGLE-3's heads:
+// "FR-Spec" (2025). GGUF names: blk.N.nextn.eh_proj, enorm, hnorm, shared_head_norm (in bailingmoe2
+// blk.N.layer_output_norm), embed_tokens, shared_head_head, and the tensors of layer N. The table is `d2t`, as in llama.cpp's files of EAGLE-3's heads:
 // ids of the model, where the checkpoints in Hugging Face's layout have differences of ids.
 // Thread safety: that of Pass.
 #pragma once
