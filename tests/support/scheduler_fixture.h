@@ -15,11 +15,12 @@
 #include "engine/engine_impl.h"
 #include "kvcache_engine/scheduler.h"
 #include "kvcache_engine/session.h"
+#include "make_model/architecture.h"
 #include "make_model/make_model.h"
 
 namespace kvcache {
 
-// The parameter is the architecture of the model.
+// The parameter is the architecture of the model; "lfm2_window" is lfm2 with a window.
 class SchedulerFixture : public ::testing::TestWithParam<const char*> {
  protected:
   using Tokens = std::vector<std::int32_t>;
@@ -36,13 +37,20 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
 
   void SetUp() override {
     path_ = ::testing::TempDir() + "scheduler." + std::to_string(getpid()) + ".gguf";
-    make_model::Request request{.architecture = GetParam(), .type = DType::kF32};
-    const std::string architecture = GetParam();
-    if (architecture == "gemma3") {  // every second layer has a window
+    std::string architecture = GetParam();
+    if (architecture == "lfm2_window") architecture = "lfm2";
+    make_model::Request request{.architecture = architecture, .type = DType::kF32};
+    if (architecture.starts_with("gemma3")) {  // every second layer has a window
       request.shape.window = 24;
       request.shape.window_pattern = 2;
     }
-    if (architecture == "qwen3next" || architecture == "llama4") request.shape.experts = 4;
+    if (architecture == "gemma3n") {  // and the third layer shares keys and values
+      request.shape.layers = 3;
+      request.shape.family.shared_layers = 1;
+    }
+    if (architecture != GetParam()) request.shape.window = 24;
+    const auto* const family = *make_model::FindArchitecture(architecture);
+    if (family->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 4;
     if (architecture == "qwen3next" || architecture == "qwen35" || architecture == "llama") {
       request.shape.family.nextn_layers = 1;  // only engines that ask for the head have it
     }

@@ -305,8 +305,14 @@ TEST_P(SchedulerPaceTest, TheStepsTimeHasARange) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerPaceTest,
-                         ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2"),
-                         [](const auto& kind) { return std::string(kind.param); });
+                         ::testing::Values("llama", "gemma3", "gemma3n", "llama4", "qwen3next",
+                                           "lfm2", "lfm2_window", "qwen35", "falcon-h1",
+                                           "nemotron_h"),  // time passes in attention
+                         [](const auto& kind) {
+                           std::string name = kind.param;
+                           std::ranges::replace(name, '-', '_');
+                           return name;
+                         });
 
 }  // namespace
 }  // namespace kvcache::scheduler_pace_test

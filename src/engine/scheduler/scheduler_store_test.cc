@@ -312,7 +312,9 @@ TEST_P(SchedulerStoreTest, NothingIsWrongWhenCellsRunOut) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Kinds, SchedulerStoreTest,
-                         ::testing::Values("llama", "gemma3", "llama4", "qwen3next", "lfm2"),
+                         ::testing::Values("llama", "gemma3", "gemma3n", "llama4", "qwen3next",
+                                           "lfm2", "lfm2_window", "qwen35moe", "mamba2",
+                                           "nemotron_h"),
                          [](const auto& kind) { return std::string(kind.param); });
 
 }  // namespace
