@@ -56,8 +56,8 @@ sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
 
 import architectures_page
 import distance
-from random_models import (ALL_SHAPES, CASES, TYPES, VARIANTS, Failure, Shape, Variant,
-                           make_model, random_tokens, run)
+from random_models import (ALL_SHAPES, CASES, CODED_TYPES, READ_TYPES, TYPES, VARIANTS, Failure,
+                           Shape, Variant, make_model, random_tokens, run, types_of)
 import reference
 
 PROMPT, GREEDY = 336, 200  # together they cross two of attention's splits of 256
@@ -65,6 +65,7 @@ MIN_ENTROPY = 1.0  # nats; below this the model is too certain for agreement to 
 MIN_CLEAR = GREEDY // 4  # greedy steps whose margin exceeds the noise
 MODELS_TO_DECIDE = 4  # if experts make one model's median too uncertain
 FEW_TYPES = ("f32", "q4_k_m")  # of the first shapes, without KVCACHE_SLOW_TESTS
+TYPE_STRIDE = 5  # between shapes of a variant
 CASE_STRIDE = 20  # has no divisor in common with the number of cases: turns meet all shapes and types
 SKIPPED = 77  # the exit status that ctest takes for "skipped"
 HERE = pathlib.Path(__file__).resolve().parent
@@ -279,25 +280,44 @@ def parse_arguments():
     variants = [variant.name for variant in VARIANTS]
     parser.add_argument("--variants", nargs="+", choices=[*variants, "all"], default=variants[:1])
     parser.add_argument("--few", choices=["variant", "each"],
-                        help="unless KVCACHE_SLOW_TESTS is set, run three cases of each variant,"
-                        " or one of each type")
+                        help="three cases of each variant (with KVCACHE_SLOW_TESTS: each shape, in a"
+                        " type that variants take in turns), or one of each type (then: all)")
     parser.add_argument("--shapes", nargs="+", default=[shape.name for shape in ALL_SHAPES])
     parser.add_argument("--types", nargs="+", choices=TYPES, default=TYPES)
     return parser.parse_args()
 
 
+def each_shape(args, variant):
+    """Returns each shape with one type. Variants take types in turns, so that each type meets what they share:
+    attention and its kinds, gated networks, experts, recurrent layers.
+    """
+    turn = VARIANTS.index(variant)
+    cases = []
+    for place, shape in enumerate(ALL_SHAPES):
+        types = [name for name in types_of(shape) if name in args.types]
+        if shape.name in args.shapes and types:
+            cases.append((shape, types[(turn + TYPE_STRIDE * place) % len(types)]))
+    return cases
+
+
 def shapes_and_types(args, variant):
-    """Returns the shapes and types to run. For --few without KVCACHE_SLOW_TESTS these are few."""
+    """Returns the shapes and types to run. For --few without KVCACHE_SLOW_TESTS these are few; with it, all of
+    them for llama and each_shape for the others.
+    """
+    slow = "KVCACHE_SLOW_TESTS" in os.environ
+    if args.few == "variant" and slow:
+        return each_shape(args, variant)
     cases = [(shape, weight_type) for shape, weight_type in CASES
              if shape.name in args.shapes and weight_type in args.types]
-    if not args.few or "KVCACHE_SLOW_TESTS" in os.environ:
+    if not args.few or slow:
         return cases
     if args.few == "each":
         of_type = [[case for case in cases if case[1] == name] for name in args.types]
         return [found[turn % len(found)] for turn, found in enumerate(of_type) if found]
     # A float type, a mixture, and what variants take in turns.
     few = [next(case for case in cases if case[1] == name) for name in FEW_TYPES]
-    turn = cases[VARIANTS.index(variant) * CASE_STRIDE % len(cases)]
+    older = [case for case in cases if case[1] not in CODED_TYPES + READ_TYPES]
+    turn = older[VARIANTS.index(variant) * CASE_STRIDE % len(older)]
     return few if turn in few else [*few, turn]
 
 
