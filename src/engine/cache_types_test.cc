@@ -38,6 +38,7 @@ const TypesCase kCases[] = {
     {"deepseek2_old", "deepseek2", 32, 4, true},
     {"gemma2", "gemma2"},
     {"gemma3", "gemma3"},
+    {"gemma3n", "gemma3n"},
     {"gemma4", "gemma4"},
     {"gpt_oss", "gpt-oss", 32, 4},
     {"falcon_h1", "falcon-h1"},

@@ -157,11 +157,11 @@ std::string NameOfCase(const ::testing::TestParamInfo<Case>& test) {
 
 INSTANTIATE_TEST_SUITE_P(
     Families, ForwardFault,
-    ::testing::Combine(::testing::Values("cohere2", "falcon-h1", "gemma2", "gemma3", "gemma4",
-                                         "glm4", "gpt-oss", "granitehybrid", "lfm2", "llama",
-                                         "mamba2", "mistral3", "nemotron_h", "nemotron_h_moe",
-                                         "qwen2", "qwen3", "qwen35", "qwen35moe", "qwen3moe",
-                                         "qwen3next"),
+    ::testing::Combine(::testing::Values("cohere2", "falcon-h1", "gemma2", "gemma3", "gemma3n",
+                                         "gemma4", "glm4", "gpt-oss", "granitehybrid", "lfm2",
+                                         "llama", "mamba2", "mistral3", "nemotron_h",
+                                         "nemotron_h_moe", "qwen2", "qwen3", "qwen35", "qwen35moe",
+                                         "qwen3moe", "qwen3next"),
                        ::testing::Values(DType::kF32)),
     NameOfCase);
 INSTANTIATE_TEST_SUITE_P(Blocks, ForwardFault,

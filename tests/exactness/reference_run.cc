@@ -77,6 +77,9 @@ constexpr Shape kFamilies[] = {
      "--arch llama4 --layers 4 --width 64 --heads 4 --kv-heads 2 --head-dim 32 --ffn 96"
      " --vocab 333 --tied --experts 6 --experts-used 2 --expert-ffn 32 --chunk 100"
      " --temperature-length 50"},
+    {"Gemma3n",
+     "--arch gemma3n --layers 11 --width 64 --heads 4 --kv-heads 1 --head-dim 32 --ffn 96"
+     " --vocab 333 --window 75 --window-pattern 3 --shared-layers 4"},
     {"Gemma4",
      "--arch gemma4 --layers 5 --width 64 --heads 4 --kv-heads 2 --head-dim 64 --ffn 96"
      " --vocab 333 --tied --window 75"},

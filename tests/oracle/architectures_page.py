@@ -41,6 +41,7 @@ MODELS = {
     "falcon-h1": "Falcon H1",
     "gemma2": "Gemma 2",
     "gemma3": "Gemma 3",
+    "gemma3n": "Gemma 3n",
     "gemma4": "Gemma 4",
     "glm4": "GLM 4 0414",
     "glm4moe": "GLM 4.5, 4.6, 4.7",

@@ -33,11 +33,13 @@ from gguf_file import GgufFile
 ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
                      "qwen3moe": False}
 
+NVFP4 = 40  # ggml's number
+
 # Architecture: the module with its class, which is named Reference. Others are in reference_blocks.
 MODULES = {"deepseek2": "reference_deepseek2", "falcon-h1": "reference_mamba2",
            "mamba2": "reference_mamba2", "nemotron_h": "reference_mamba2",
            "nemotron_h_moe": "reference_mamba2", "gemma2": "reference_gemma",
-           "gemma3": "reference_gemma", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
+           "gemma3": "reference_gemma", "gemma3n": "reference_gemma3n", "gemma4": "reference_gemma4", "gpt-oss": "reference_gpt_oss",
            "granitehybrid": "reference_granitehybrid", "lfm2": "reference_lfm2",
            "lfm2moe": "reference_lfm2",
            "llama4": "reference_llama4", "mllama": "reference_mllama",
@@ -109,9 +111,17 @@ class Decoder:
                                  self._key("attention.layer_norm_epsilon", 0.0))
         self.experts_used = self._key("expert_used_count", 0)
         self._weights = {name: self._file.tensor(name) for name in self._file.tensors}
+        self._apply_factors()
         self._freq, self._magnitude = rope.rotation(
             self._meta, self._prefix, self._key("rope.dimension_count", self.head_dim),
             self._weights.get("rope_freqs.weight", 1.0))
+
+    def _apply_factors(self):
+        """Multiplies matrices of NVFP4 by their factors, NAME.scale: one, or one for each expert."""
+        for name, info in self._file.tensors.items():
+            factors = self._weights.get(name.removesuffix(".weight") + ".scale")
+            if info.type == NVFP4 and factors is not None:
+                self._weights[name] *= factors.reshape(-1, *[1] * (len(info.dims) - 1))
 
     def logits(self, tokens):
         """Returns float64 [tokens, vocab]; row i has the logits after token i."""

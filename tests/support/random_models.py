@@ -10,10 +10,16 @@ import subprocess
 
 import numpy as np
 
+import random_blocks
+
 PLAIN_TYPES = ["f32", "f16", "bf16", "q8_0"]
 SMALL_TYPES = ["q4_0", "q4_1", "q5_0", "q5_1", "mxfp4"]
 SUPER_TYPES = ["q4_k", "q5_k", "q6_k", "q4_k_m", "q5_k_m"]
-TYPES = PLAIN_TYPES + SMALL_TYPES + SUPER_TYPES
+CODED_TYPES = ["q2_k", "q3_k", "iq4_nl", "iq4_xs"]
+# Types that are read and not written; random_blocks.py makes their blocks.
+READ_TYPES = ["iq3_s", "iq3_xxs", "iq2_s", "iq2_xs", "iq2_xxs", "iq1_s", "iq1_m", "tq1_0", "tq2_0",
+              "nvfp4"]
+TYPES = PLAIN_TYPES + SMALL_TYPES + SUPER_TYPES + CODED_TYPES + READ_TYPES
 
 
 @dataclasses.dataclass(frozen=True)
@@ -47,7 +53,16 @@ WIDE_SHAPES = [
 ALL_SHAPES = SHAPES + WIDE_SHAPES
 CASES = ([(shape, name) for shape in SHAPES for name in PLAIN_TYPES]
          + [(shape, name) for shape in SHAPES[:3] for name in SMALL_TYPES]
-         + [(shape, name) for shape in WIDE_SHAPES for name in SUPER_TYPES])
+         + [(shape, name) for shape in WIDE_SHAPES for name in SUPER_TYPES]
+         + [(WIDE_SHAPES[i % 3], name) for i, name in enumerate(CODED_TYPES + READ_TYPES)])
+WIDE_TYPES = SUPER_TYPES + CODED_TYPES + READ_TYPES
+
+
+def types_of(shape):
+    """Returns the types that models of a shape may have."""
+    if shape.name in [wide.name for wide in WIDE_SHAPES]:
+        return WIDE_TYPES
+    return PLAIN_TYPES + (SMALL_TYPES if shape != SHAPES[-1] else [])
 
 
 @dataclasses.dataclass(frozen=True)
@@ -183,6 +198,11 @@ VARIANTS = [
             alone="the bindings have no call for an encoder"),
     Variant("t5-relu", "t5", ("--ungated",), encoded=270,
             alone="the bindings have no call for an encoder"),
+    # The last two of 22 layers share keys and values, and ten are sparse.
+    Variant("gemma3n", "gemma3n", ("--window", 100, "--rope-base", 1000000), rough_gelu=True,
+            layers=22),
+    Variant("gemma3n-of-3", "gemma3n", ("--window", 100, "--window-pattern", 3, "--rope-base", 1000000),
+            rough_gelu=True, layers=3),
 ]
 LLAMA = VARIANTS[0]
 
@@ -214,11 +234,14 @@ def expert_flags(variant, shape):
 
 
 def make_model(tool, shape, weight_type, seed, path, variant=LLAMA):
-    run([tool, "--arch", variant.architecture, "--type", weight_type,
+    written = "f32" if weight_type in READ_TYPES else weight_type
+    run([tool, "--arch", variant.architecture, "--type", written,
          "--layers", shape.layers, "--width", shape.width,
          "--heads", shape.heads, "--kv-heads", shape.kv_heads, "--head-dim", shape.head_dim,
          "--ffn", shape.ffn, "--vocab", shape.vocab, "--tied" if shape.tied else "--untied",
          "--seed", seed, *variant.flags, *expert_flags(variant, shape), path])
+    if weight_type in READ_TYPES:
+        random_blocks.convert(path, weight_type, seed)
 
 
 def random_tokens(shape, count, seed):

@@ -68,6 +68,7 @@ constexpr Architecture kArchitectures[] = {
     {"gemma-embedding", ExpertUse::kNone, AddGemmaEmbedding, GemmaEmbeddingTensors},
     {"gemma2", ExpertUse::kNone, AddGemma2, Gemma2Tensors},
     {"gemma3", ExpertUse::kNone, AddGemma3, Gemma3Tensors},
+    {"gemma3n", ExpertUse::kNone, AddGemma3n, Gemma3nTensors},
     {"gemma4", ExpertUse::kAllowed, AddGemma4, Gemma4Tensors},
     {"gemma4-assistant", ExpertUse::kNone, AddGemma4Assistant, Gemma4AssistantTensors},
     {"glm4", ExpertUse::kNone, AddBlocks<kGlm4>, TensorsOfBlocks<kGlm4>},

@@ -41,6 +41,9 @@ std::vector<TensorSpec> Mamba2Tensors(const Shape& shape);
 void AddGraniteHybrid(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> GraniteHybridTensors(const Shape& shape);
 
+void AddGemma3n(const Shape& shape, GgufHeader& header);
+std::vector<TensorSpec> Gemma3nTensors(const Shape& shape);
+
 void AddGemma4(const Shape& shape, GgufHeader& header);
 std::vector<TensorSpec> Gemma4Tensors(const Shape& shape);
 void AddGemma4Assistant(const Shape& shape, GgufHeader& header);

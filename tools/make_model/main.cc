@@ -129,6 +129,9 @@ void AddFamilies(CLI::App& app, FamilyShape& family) {
                  "llama, qwen2, qwen3, deepseek2, qwen3next, qwen35: draft heads (default: 0)");
   app.add_option("--target-width", family.target_size,
                  "gemma4-assistant: hidden size of the model it drafts for (twice --width)");
+  app.add_option(
+      "--shared-layers", family.shared_layers,
+      "gemma3n: last layers that share keys and values (default: those behind the 20th)");
   app.add_option("--state-dim", family.state_dim,
                  "qwen3next, granitehybrid: values of a key of the state (default: 32)");
   app.add_option("--state-heads", family.state_heads,

@@ -69,6 +69,7 @@ Status CheckBounds(const Shape& shape) {
       {"--pooling", shape.family.pooling, 0, 255},
       {"--labels", shape.family.labels, 0, 1 << 10},
       {"--dense", shape.family.dense, 0, 1 << 16},
+      {"--shared-layers", shape.family.shared_layers, 0, shape.layers - 1},
       {"--state-dim", shape.family.state_dim, 0, 1 << 12},
       {"--state-heads", shape.family.state_heads, 0, 1 << 12},
       {"--state-groups", shape.family.state_groups, 0, 1 << 12},

@@ -44,8 +44,9 @@ struct FamilyShape {
   int target_size = 0;           // gemma4-assistant: hidden size of its model; 0: twice the own
   int pooling = 0;               // encoders, qwen3: the number of the pooling; 0: no key
   int labels = 0;                // encoders, qwen3: scores of a reranker; 0: none
-  int dense = 0;         // gemma-embedding: values between the dense layers; 0: no such layers
-  bool rotates = false;  // granitehybrid: queries and keys are rotated
+  int dense = 0;          // gemma-embedding: values between the dense layers; 0: no such layers
+  int shared_layers = 0;  // gemma3n: last layers without keys and values; 0: the family's
+  bool rotates = false;   // granitehybrid: queries and keys are rotated
 };
 
 struct Shape {

@@ -38,6 +38,7 @@ Result<std::unique_ptr<Decoder>> MakeErnie(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeExaone4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeFalconH1(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma(ModelSource& source);
+Result<std::unique_ptr<Decoder>> MakeGemma3n(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemma4(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGemmaEmbedding(ModelSource& source);
 Result<std::unique_ptr<Decoder>> MakeGlm4(ModelSource& source);

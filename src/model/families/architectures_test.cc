@@ -2,6 +2,7 @@
 // without data.
 #include <gtest/gtest.h>
 
+#include <cmath>
 #include <cstring>
 #include <functional>
 #include <memory>
@@ -109,6 +110,14 @@ TEST_F(ArchitecturesTest, TensorsAreThoseOfTheFamily) {
        {},
        Without("blk.1.attn_q_norm.weight"),
        "m: tensor 'blk.1.attn_q_norm.weight' is missing"},
+      {"gemma3n",
+       {},
+       Without("blk.1.altup_correct_scale.weight"),
+       "m: tensor 'blk.1.altup_correct_scale.weight' is missing"},
+      {"gemma3n",
+       {},
+       With("blk.0.layer_output_scale.weight", {1}),
+       "m: tensor 'blk.0.layer_output_scale.weight' is unknown: this architecture does not use it"},
       {"gemma4",
        {},
        With("blk.0.ffn_gate_inp.weight", {128, 4}),
@@ -252,6 +261,22 @@ TEST_F(ArchitecturesTest, SettingsThatNobodyKnowsAreNamedWithTheirValue) {
        {},
        [](GgufHeader& h) { h.SetFloat32("gemma3.attn_logit_softcapping", 50.0f); },
        "m: gemma3.attn_logit_softcapping is 50: not supported"},
+      {"gemma3n",
+       {},
+       [](GgufHeader& h) { h.SetUint32("gemma3n.altup.num_inputs", 3); },
+       "m: gemma3n.altup.num_inputs is 3: not supported"},
+      {"gemma3n",
+       {},
+       [](GgufHeader& h) { h.SetUint32("gemma3n.altup.active_idx", 1); },
+       "m: gemma3n.altup.active_idx is 1: not supported"},
+      {"gemma3n",
+       {},
+       [](GgufHeader& h) { h.SetBool("gemma3n.altup.correct_scale", false); },
+       "m: gemma3n.altup.correct_scale is false: not supported"},
+      {"gemma3n",
+       {},
+       [](GgufHeader& h) { h.SetFloat32("gemma3n.altup.coef_clip", 120.0f); },
+       "m: gemma3n.altup.coef_clip is 120: not supported"},
       {"qwen3",
        {},
        [](GgufHeader& h) { h.SetUint32("qwen3.attention.sliding_window", 4096); },
@@ -350,6 +375,34 @@ TEST_F(ArchitecturesTest, Gemma4SharesWithTheLastLayerOfItsKind) {
   EXPECT_EQ(Load("gemma4", shape).message(),
             "m: gemma4.attention.shared_kv_layers is 2: layer 2 needs an earlier layer "
             "with the same window that has keys and values");
+}
+
+// The last layers share keys and values of the last layers before them: by default those behind the 20th.
+TEST_F(ArchitecturesTest, Gemma3nSharesBehindTheTwentiethLayer) {
+  Shape shape;
+  shape.layers = 22;
+  EXPECT_TRUE(Load("gemma3n", shape).ok());
+  shape.layers = 4;
+  shape.family.shared_layers = 1;
+  EXPECT_TRUE(Load("gemma3n", shape).ok());
+  EXPECT_TRUE(Load("gemma3n", shape, {.tensors = Without("blk.3.attn_k.weight")}).ok());
+  EXPECT_EQ(Load("gemma3n", shape, {.tensors = Without("blk.2.attn_k.weight")}).message(),
+            "m: tensor 'blk.2.attn_k.weight' is missing");
+  shape.window_pattern = 4;  // of the layers w w w ., the last one has no window
+  EXPECT_EQ(Load("gemma3n", shape).message(),
+            "m: gemma3n.attention.shared_kv_layers is 1: layer 3 needs an earlier layer "
+            "with the same window that has keys and values");
+}
+
+TEST_F(ArchitecturesTest, SparsityOfEachLayerIsANumberOrNone) {
+  const auto with = [](std::vector<float> values) {
+    return [values](GgufHeader& h) { h.SetFloats("gemma3n.activation_sparsity_scale", values); };
+  };
+  EXPECT_TRUE(Load("gemma3n", {}, {.header = with({1.0f, -HUGE_VALF})}).ok());
+  EXPECT_EQ(Load("gemma3n", {}, {.header = with({1.0f})}).message(),
+            "m: gemma3n.activation_sparsity_scale has 1 values for 2 layers");
+  EXPECT_EQ(Load("gemma3n", {}, {.header = with({1.0f, NAN})}).message(),
+            "m: gemma3n.activation_sparsity_scale has the value nan; must be at most 100");
 }
 
 TEST_F(ArchitecturesTest, ValuesThatCannotBeAreErrors) {

@@ -26,6 +26,7 @@ constexpr Rule kRules[] = {
     {"gemma2", 4096, 2},
     {"gemma3", 0, 6},
     {"gemma-embedding", kRequired, 6},
+    {"gemma3n", kRequired, 5},
     {"gemma4", kRequired, kRequired},
     {"gemma4-assistant", kRequired, kRequired},
     {"gpt-oss", kRequired, 2},
