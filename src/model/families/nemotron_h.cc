@@ -25,13 +25,13 @@ namespace kvcache {
 namespace {
 
 // down (relu (up h))².
-struct PlainFeedForward {
+struct SquaredFeedForward {
   Projection up, down;
 
-  static Result<PlainFeedForward> Load(WeightReader& reader, const std::string& prefix,
-                                       std::int64_t hidden_size, std::int64_t ffn,
-                                       const std::string& suffix = "") {
-    PlainFeedForward f;
+  static Result<SquaredFeedForward> Load(WeightReader& reader, const std::string& prefix,
+                                         std::int64_t hidden_size, std::int64_t ffn,
+                                         const std::string& suffix = "") {
+    SquaredFeedForward f;
     KVCACHE_ASSIGN_OR_RETURN(
         f.up, reader.Linear(prefix + "ffn_up" + suffix, hidden_size, ffn, Bias::kIfPresent));
     KVCACHE_ASSIGN_OR_RETURN(
@@ -51,7 +51,7 @@ struct PlainFeedForward {
 struct LatentExperts {
   Experts experts;
   std::optional<Projection> into, back;  // hidden_size → latent → hidden_size
-  PlainFeedForward shared;
+  SquaredFeedForward shared;
 
   static Result<LatentExperts> Load(WeightReader& reader, const std::string& prefix,
                                     std::int64_t hidden_size, const ExpertParams& params);
@@ -64,7 +64,7 @@ Result<LatentExperts> LatentExperts::Load(WeightReader& reader, const std::strin
   LatentExperts e;
   KVCACHE_ASSIGN_OR_RETURN(e.experts, Experts::Load(reader, prefix, hidden_size, params));
   KVCACHE_ASSIGN_OR_RETURN(
-      e.shared, PlainFeedForward::Load(reader, prefix, hidden_size, params.shared_ffn, "_shexp"));
+      e.shared, SquaredFeedForward::Load(reader, prefix, hidden_size, params.shared_ffn, "_shexp"));
   if (params.latent == 0) return e;
   KVCACHE_ASSIGN_OR_RETURN(e.into,
                            reader.Linear(prefix + "ffn_latent_down", hidden_size, params.latent));
@@ -100,7 +100,7 @@ class NemotronH final : public HybridDecoder {
  private:
   struct Layer {
     Norm norm;
-    std::variant<Mamba2, SelfAttention, PlainFeedForward, LatentExperts> block;
+    std::variant<Mamba2, SelfAttention, SquaredFeedForward, LatentExperts> block;
   };
   Status LoadBlock(WeightReader& reader, int index, Layer* layer) const;
 
@@ -118,7 +118,7 @@ Status NemotronH::LoadBlock(WeightReader& reader, int index, Layer* layer) const
                              SelfAttention::Load(reader, params(), index, blocks().attention));
   } else if (blocks().experts.count == 0) {
     KVCACHE_ASSIGN_OR_RETURN(layer->block,
-                             PlainFeedForward::Load(reader, prefix, params().hidden_size, ffn));
+                             SquaredFeedForward::Load(reader, prefix, params().hidden_size, ffn));
   } else {
     KVCACHE_ASSIGN_OR_RETURN(
         layer->block, LatentExperts::Load(reader, prefix, params().hidden_size, blocks().experts));
@@ -144,7 +144,7 @@ void NemotronH::RunLayer(Pass& pass, int index, const TensorView& x) {
     mamba->Run(pass, recurrent(), index, h, h);
   } else if (const auto* const attention = std::get_if<SelfAttention>(&layer.block)) {
     attention->Run(pass, index, h, {.attention = {.scale = params().attention_scale}}, h);
-  } else if (const auto* const plain = std::get_if<PlainFeedForward>(&layer.block)) {
+  } else if (const auto* const plain = std::get_if<SquaredFeedForward>(&layer.block)) {
     plain->Run(pass, h, h);
   } else {
     std::get<LatentExperts>(layer.block).Run(pass, plan_, h);
