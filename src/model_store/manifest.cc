@@ -15,8 +15,6 @@ using nlohmann::json;
 using nlohmann::ordered_json;
 
 constexpr int kSchemaVersion = 2;
-// Sizes are summed and compared with files; no file is larger.
-constexpr std::uint64_t kMaxSize = std::uint64_t{1} << 60;
 
 Result<std::string> TextOf(const json& object, const char* key) {
   const auto found = object.find(key);
@@ -40,7 +38,8 @@ Result<ManifestLayer> ParseLayer(const json& object) {
     return Corrupt("it has no size, a number of bytes");
   }
   layer.size = size->get<std::uint64_t>();
-  if (layer.size > kMaxSize) return Corrupt(StrCat("its size ", layer.size, " is impossible"));
+  if (layer.size > kMaxLayerBytes)
+    return Corrupt(StrCat("its size ", layer.size, " is impossible"));
   return layer;
 }
 

@@ -50,6 +50,8 @@ struct Manifest {
 
 inline constexpr std::size_t kMaxManifestBytes = std::size_t{4} << 20;
 inline constexpr std::size_t kMaxManifestLayers = 4096;
+// Sizes are summed and compared with files; no file is larger.
+inline constexpr std::uint64_t kMaxLayerBytes = std::uint64_t{1} << 60;
 
 // Errors: kCorrupt: not a manifest, with the place; kUnsupported: another schema version. Fields
 // that are not named above are skipped. Every digest of the result is well formed.

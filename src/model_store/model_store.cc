@@ -5,7 +5,9 @@
 
 #include <algorithm>
 #include <cerrno>
+#include <chrono>
 #include <filesystem>
+#include <limits>
 #include <map>
 #include <set>
 #include <span>
@@ -27,6 +29,7 @@ namespace fs = std::filesystem;
 
 constexpr int kNameParts = 4;
 constexpr std::size_t kCopyBytes = std::size_t{1} << 20;
+constexpr auto kPullTime = std::chrono::hours(24 * 14);  // that a stopped pull stays
 
 std::span<const std::byte> BytesOf(std::string_view text) {
   return std::as_bytes(std::span(text));
@@ -45,12 +48,14 @@ Status ForEachPart(const MappedFile& file, const Use& use) {
   return Status::Ok();
 }
 
-std::string DigestOf(const MappedFile& file) {
+// Errors: kCancelled.
+Result<std::string> DigestOf(const MappedFile& file, const std::function<bool()>& cancelled = {}) {
   Sha256 hash;
-  (void)ForEachPart(file, [&](std::span<const std::byte> part) {
+  KVCACHE_RETURN_IF_ERROR(ForEachPart(file, [&](std::span<const std::byte> part) -> Status {
+    if (cancelled && cancelled()) return {StatusCode::kCancelled, "stopped"};
     hash.Add(part);
     return Status::Ok();
-  });
+  }));
   return BlobDigest(hash.Finish());
 }
 
@@ -87,9 +92,14 @@ void RemoveEmptyFolders(fs::path folder, int levels) {
   }
 }
 
+std::vector<ManifestLayer> BlobsOf(const Manifest& manifest) {
+  std::vector<ManifestLayer> blobs = manifest.layers;
+  blobs.push_back(manifest.config);
+  return blobs;
+}
+
 void AddDigests(const Manifest& manifest, std::set<std::string>* digests) {
-  digests->insert(manifest.config.digest);
-  for (const ManifestLayer& layer : manifest.layers) digests->insert(layer.digest);
+  for (const ManifestLayer& blob : BlobsOf(manifest)) digests->insert(blob.digest);
 }
 
 }  // namespace
@@ -188,17 +198,32 @@ Result<std::string> ModelStore::ReadText(const ManifestLayer& layer, std::size_t
   return std::string(reinterpret_cast<const char*>(file.bytes().data()), file.bytes().size());
 }
 
-Status ModelStore::Verify(const ManifestLayer& layer) const {
+Status ModelStore::Verify(const ManifestLayer& layer,
+                          const std::function<bool()>& cancelled) const {
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, BlobPath(layer));
   KVCACHE_ASSIGN_OR_RETURN(const MappedFile file, MappedFile::Open(path));
-  const std::string digest = DigestOf(file);
+  KVCACHE_ASSIGN_OR_RETURN(const std::string digest, DigestOf(file, cancelled));
   if (digest == layer.digest) return Status::Ok();
   return Corrupt(
       StrCat(path, " holds ", digest, "; it is damaged, create or pull the model again"));
 }
 
-bool ModelStore::Has(const ManifestLayer& layer) const {
-  return HasSize(PathOfDigest(layer.digest), layer.size) && Verify(layer).ok();
+bool ModelStore::Has(const ManifestLayer& layer, const std::function<bool()>& cancelled) const {
+  return HasSize(PathOfDigest(layer.digest), layer.size) && Verify(layer, cancelled).ok();
+}
+
+std::uint64_t ModelStore::MissingBytes(const std::vector<ManifestLayer>& layers) const {
+  std::uint64_t missing = 0;
+  std::set<std::string> seen;
+  for (const ManifestLayer& layer : layers) {
+    const std::string path = PathOfDigest(layer.digest);
+    if (!seen.insert(layer.digest).second || HasSize(path, layer.size)) continue;
+    std::error_code error;
+    const auto begun = fs::file_size(PartialBlob::PathOf(layer, path), error);
+    const std::uint64_t left = layer.size - (error ? 0 : std::min(begun, layer.size));
+    missing += std::min(left, std::numeric_limits<std::uint64_t>::max() - missing);
+  }
+  return missing;
 }
 
 Result<std::unique_ptr<PartialBlob>> ModelStore::OpenPartial(
@@ -213,14 +238,33 @@ Result<std::unique_ptr<PartialBlob>> ModelStore::OpenPartial(
   return PartialBlob::Open(layer, path, cancelled);
 }
 
-Result<StoreLock> ModelStore::Lock() const {
-  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, StoreLock::Take(root_));
+bool ModelStore::HasPartOf(const std::vector<ManifestLayer>& layers) const {
+  return std::any_of(layers.begin(), layers.end(), [&](const ManifestLayer& layer) {
+    const std::string path = PathOfDigest(layer.digest);
+    std::error_code ignored;
+    return fs::exists(path, ignored) || fs::exists(PartialBlob::PathOf(layer, path), ignored);
+  });
+}
+
+Result<std::unique_ptr<PullClaim>> ModelStore::Claim(const ModelName& name,
+                                                     const std::vector<ManifestLayer>& blobs,
+                                                     const std::function<bool()>& cancelled) const {
+  KVCACHE_ASSIGN_OR_RETURN(auto claim, PullClaim::Take(root_, name, cancelled));
+  KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, Lock(cancelled));
+  KVCACHE_RETURN_IF_ERROR(claim->Write(blobs));
+  (void)RemoveUnused(claim->old_blobs());  // what stays is in nobody's way
+  return claim;
+}
+
+Result<StoreLock> ModelStore::Lock(const std::function<bool()>& cancelled) const {
+  KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, StoreLock::Take(root_, cancelled));
+  RemoveOldPulls();
   TakeLeftovers(lock);
   return lock;
 }
 
 Result<std::set<std::string>> ModelStore::UsedDigests() const {
-  std::set<std::string> used;
+  KVCACHE_ASSIGN_OR_RETURN(std::set<std::string> used, PullClaim::Digests(root_));
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<ModelName> names, List());
   for (const ModelName& name : names) {
     const auto manifest = Read(name);
@@ -228,6 +272,35 @@ Result<std::set<std::string>> ModelStore::UsedDigests() const {
     AddDigests(*manifest, &used);
   }
   return used;
+}
+
+Status ModelStore::RemoveUnused(const std::vector<ManifestLayer>& blobs) const {
+  if (blobs.empty() || !CheckInside(StrCat(root_, "/blobs/x")).ok()) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const std::set<std::string> used, UsedDigests());
+  std::error_code error;
+  for (const ManifestLayer& blob : blobs) {
+    if (used.contains(blob.digest)) continue;
+    const std::string path = PathOfDigest(blob.digest);
+    fs::remove(path, error);
+    if (error) return OsError("remove", path, error.value());
+    fs::remove(PartialBlob::PathOf(blob, path), error);
+  }
+  return Status::Ok();
+}
+
+bool ModelStore::EndPull(const PullClaim::Listed& pull) const {
+  if (!PullClaim::Remove(pull.path)) return false;
+  (void)RemoveUnused(pull.blobs);
+  return true;
+}
+
+void ModelStore::RemoveOldPulls() const {
+  const auto end = fs::file_time_type::clock::now() - kPullTime;
+  const auto pulls = PullClaim::List(root_);
+  for (std::size_t i = 0; pulls.ok() && i < pulls->size(); ++i) {
+    if ((*pulls)[i].written < end) (void)EndPull((*pulls)[i]);
+  }
+  if (CheckInside(StrCat(root_, "/blobs/x")).ok()) PartialBlob::RemoveOld(root_ + "/blobs", end);
 }
 
 void ModelStore::TakeLeftovers(StoreLock& lock) const {
@@ -269,7 +342,8 @@ Result<ManifestLayer> ModelStore::AddBytes(StoreLock& lock, std::string_view typ
 Result<ManifestLayer> ModelStore::AddFile(StoreLock& lock, std::string_view type,
                                           const std::string& path) const {
   KVCACHE_ASSIGN_OR_RETURN(const MappedFile source, MappedFile::Open(path));
-  ManifestLayer layer{std::string(type), DigestOf(source), source.bytes().size()};
+  KVCACHE_ASSIGN_OR_RETURN(std::string digest, DigestOf(source));
+  ManifestLayer layer{std::string(type), std::move(digest), source.bytes().size()};
   const auto copy = [&](NewFile& file) -> Status {
     Sha256 hash;
     std::uint64_t offset = 0;
@@ -291,6 +365,7 @@ Status ModelStore::Write(StoreLock& lock, const ModelName& name, const Manifest&
   }
   KVCACHE_RETURN_IF_ERROR(BlobPath(manifest.config).status());
   const std::string path = ManifestPath(name);
+  const auto old = Read(name);
   KVCACHE_RETURN_IF_ERROR(MakeFolder(lock, fs::path(path).parent_path()));
   const std::string text = ManifestText(manifest);
   KVCACHE_RETURN_IF_ERROR(
@@ -298,12 +373,24 @@ Status ModelStore::Write(StoreLock& lock, const ModelName& name, const Manifest&
   std::set<std::string> named;
   AddDigests(manifest, &named);
   lock.Keep(named);
+  if (old.ok()) (void)RemoveUnused(BlobsOf(*old));  // the model is there, whatever stays besides
   return Status::Ok();
 }
 
 Status ModelStore::Remove(const StoreLock& /*lock*/, const ModelName& name) const {
   const auto manifest = Read(name);
-  if (manifest.status().code() == StatusCode::kNotFound) return manifest.status();
+  KVCACHE_ASSIGN_OR_RETURN(const auto pulls, PullClaim::List(root_));
+  bool was_pulled = false;
+  for (const PullClaim::Listed& pull : pulls) {
+    if (pull.name != name.Path()) continue;
+    was_pulled = EndPull(pull);
+    if (!was_pulled) {
+      return Unsupported(StrCat("'", name.Short(), "' is being pulled; stop that first"));
+    }
+  }
+  if (manifest.status().code() == StatusCode::kNotFound) {
+    return was_pulled ? Status::Ok() : manifest.status();
+  }
   const std::string path = ManifestPath(name);
   KVCACHE_RETURN_IF_ERROR(CheckInside(path));
   std::error_code error;
@@ -315,15 +402,7 @@ Status ModelStore::Remove(const StoreLock& /*lock*/, const ModelName& name) cons
     return Corrupt(StrCat("'", name.Short(), "' is removed, but its blobs stay, because ",
                           used.status().message()));
   }
-  std::set<std::string> unused;
-  AddDigests(*manifest, &unused);
-  for (const std::string& digest : unused) {
-    const std::string blob = PathOfDigest(digest);
-    const bool inside = CheckInside(StrCat(root_, "/blobs/x")).ok();
-    if (!used->contains(digest) && inside) fs::remove(blob, error);
-    if (error) return OsError("remove", blob, error.value());
-  }
-  return Status::Ok();
+  return RemoveUnused(BlobsOf(*manifest));
 }
 
 }  // namespace kvcache

@@ -28,6 +28,7 @@
 #include "model_store/manifest.h"
 #include "model_store/model_name.h"
 #include "model_store/partial_blob.h"
+#include "model_store/pull_claim.h"
 #include "model_store/store_lock.h"
 
 namespace kvcache {
@@ -53,18 +54,33 @@ class ModelStore {
   // Reads a layer of text, of at most `max_bytes`, and checks its digest.
   Result<std::string> ReadText(const ManifestLayer& layer, std::size_t max_bytes) const;
 
-  // Compares the bytes of a blob with its digest. Errors: kCorrupt; those of BlobPath.
-  Status Verify(const ManifestLayer& layer) const;
+  // Compares the bytes of a blob with its digest. `cancelled` ends reading with kCancelled. Errors: kCorrupt; those of
+  // BlobPath.
+  Status Verify(const ManifestLayer& layer, const std::function<bool()>& cancelled = {}) const;
 
-  // Returns whether a layer's blob is there, with its size and digest. Reads all of it.
-  bool Has(const ManifestLayer& layer) const;
+  // Returns whether a layer's blob is there, with its size and digest. Reads all of it; false if `cancelled` ends that.
+  bool Has(const ManifestLayer& layer, const std::function<bool()>& cancelled = {}) const;
+
+  // Returns the bytes that are not here of these blobs, by their sizes alone; the largest number if they are more.
+  std::uint64_t MissingBytes(const std::vector<ManifestLayer>& layers) const;
 
   // Opens the blob for fetching (PartialBlob::Open). Needs no lock of the store: what it leaves is whole.
   Result<std::unique_ptr<PartialBlob>> OpenPartial(const ManifestLayer& layer,
                                                    const std::function<bool()>& cancelled) const;
 
-  // Waits for the lock that all calls below need. Creates the folder. Takes over what a killed process left.
-  Result<StoreLock> Lock() const;
+  // Returns whether any of these blobs is here, or a part of it.
+  bool HasPartOf(const std::vector<ManifestLayer>& layers) const;
+
+  // Begins a pull: waits for another pull of the name and for the store's lock, and notes the blobs, which nobody removes
+  // from then on (pull_claim.h). Of a pull before that was stopped, what this one does not need is removed. `cancelled`
+  // ends waiting with kCancelled. REQUIRES: this thread has no lock of the store.
+  Result<std::unique_ptr<PullClaim>> Claim(const ModelName& name,
+                                           const std::vector<ManifestLayer>& blobs,
+                                           const std::function<bool()>& cancelled) const;
+
+  // Waits for the lock that all calls below need. Creates the folder. Takes over what a killed process left, and removes
+  // what pulls left that were stopped two weeks ago. `cancelled` ends waiting with kCancelled; empty: never.
+  Result<StoreLock> Lock(const std::function<bool()>& cancelled = {}) const;
 
   // Stores bytes, or the bytes of a file, as a layer. A blob that is there already is kept. Without a call of Write,
   // a new blob is removed with the lock.
@@ -73,10 +89,12 @@ class ModelStore {
   Result<ManifestLayer> AddFile(StoreLock& lock, std::string_view type,
                                 const std::string& path) const;
 
-  // Gives the name to a manifest whose blobs are stored, in place of what it named before.
+  // Gives the name to a manifest whose blobs are stored, in place of what it named before, whose blobs are removed unless
+  // another manifest or a pull needs them.
   Status Write(StoreLock& lock, const ModelName& name, const Manifest& manifest) const;
 
-  // Removes the name, and the blobs that no other manifest names. A manifest that cannot be read
+  // Removes the name, also one of which only a stopped pull is here, and the blobs that no other manifest names and no
+  // pull needs. Errors: kNotFound; kUnsupported: it is being pulled. A manifest that cannot be read
   // might name any blob: then all blobs stay, and the error says so (the name is removed).
   Status Remove(const StoreLock& lock, const ModelName& name) const;
 
@@ -85,8 +103,13 @@ class ModelStore {
   std::string PathOfDigest(std::string_view digest) const;
   Status CheckInside(const std::string& path) const;
   Status MakeFolder(StoreLock& lock, const std::string& path) const;
-  // Returns the digests that manifests name. Errors: one of them cannot be read.
+  // Returns the digests that manifests name and pulls need. Errors: one of them cannot be read.
   Result<std::set<std::string>> UsedDigests() const;
+  // Removes blobs that are not used, and what pulls have of them. Errors: those of UsedDigests; kIo.
+  Status RemoveUnused(const std::vector<ManifestLayer>& blobs) const;
+  // Ends a stopped pull: its list, and its blobs that are not used. Returns whether nobody holds it.
+  bool EndPull(const PullClaim::Listed& pull) const;
+  void RemoveOldPulls() const;
   void TakeLeftovers(StoreLock& lock) const;
   template <typename Writer>
   Status AddBlob(StoreLock& lock, const ManifestLayer& layer, const Writer& write) const;

@@ -6,6 +6,7 @@
 #include <sys/wait.h>
 #include <unistd.h>
 
+#include <chrono>
 #include <csignal>
 #include <filesystem>
 #include <fstream>
@@ -271,6 +272,151 @@ TEST_F(ModelStoreTest, AListOfLeftBlobsIsNotTrusted) {
   EXPECT_TRUE(store().Remove(*store().Lock(), *ModelName::Parse("two")).ok());
   EXPECT_TRUE(store().Lock().ok());
   EXPECT_FALSE(fs::exists(Blob(left)));
+}
+
+TEST_F(ModelStoreTest, AReplacedNameLetsItsBlobsGo) {
+  const Manifest old = Store("one", "weights of one");
+  const Manifest other = Store("two", "weights of two");
+  const Manifest now = Store("one", "new weights");
+  EXPECT_FALSE(fs::exists(Blob(old.layers[0])));
+  for (const Manifest* kept : {&other, &now}) {
+    for (const ManifestLayer& layer : kept->layers) EXPECT_TRUE(fs::exists(Blob(layer)));
+  }
+  auto lock = store().Lock();
+  EXPECT_TRUE(store().Write(*lock, *ModelName::Parse("one"), now).ok());  // as it was
+  EXPECT_TRUE(fs::exists(Blob(now.layers[0])));
+  EXPECT_TRUE(store().Write(*lock, *ModelName::Parse("one"), other).ok());  // as `cp` does
+  EXPECT_FALSE(fs::exists(Blob(now.layers[0])));
+  EXPECT_TRUE(fs::exists(Blob(other.layers[0])));
+}
+
+class PullClaimTest : public ModelStoreTest {
+ protected:
+  static bool Never() { return false; }
+  static ModelName Name(const std::string& name) { return *ModelName::Parse(name); }
+
+  ManifestLayer Layer(const std::string& bytes) const {
+    return {"m", BlobDigest(Sha256Of(std::as_bytes(std::span(bytes)))), bytes.size()};
+  }
+  // Puts a blob into the store as a pull does.
+  ManifestLayer Fetch(const std::string& bytes, std::size_t count) const {
+    const ManifestLayer layer = Layer(bytes);
+    auto partial = store().OpenPartial(layer, Never);
+    EXPECT_TRUE(partial.ok());
+    EXPECT_TRUE((*partial)->Append(std::as_bytes(std::span(bytes)).first(count)).ok());
+    if (count < bytes.size()) return layer;
+    EXPECT_TRUE((*partial)->Commit().ok());
+    return layer;
+  }
+  bool HasPart(const std::string& bytes) const { return store().HasPartOf({Layer(bytes)}); }
+  int Lists() const { return static_cast<int>(PullClaim::List(store().root())->size()); }
+};
+
+TEST_F(PullClaimTest, NobodyRemovesWhatAPullHas) {
+  const Manifest one = Store("one", "weights");
+  auto claim = store().Claim(Name("two"), {Layer("weights"), Layer("more")}, Never);
+  ASSERT_TRUE(claim.ok()) << claim.status().message();
+  Fetch("more", 4);
+  EXPECT_TRUE(store().Remove(*store().Lock(), Name("one")).ok());
+  EXPECT_TRUE(HasPart("weights"));
+  {
+    auto lock = store().Lock();  // of a call that fails after it has stored the same bytes
+    fs::remove(Blob(Layer("more")));
+    EXPECT_TRUE(store().AddBytes(*lock, "m", "more").ok());
+  }
+  EXPECT_TRUE(HasPart("more"));
+  EXPECT_EQ(store().Remove(*store().Lock(), Name("two")).code(), StatusCode::kUnsupported);
+  claim->reset();  // as a pull that was stopped: the next one goes on
+  EXPECT_EQ(Lists(), 1);
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_TRUE(HasPart("more"));
+  EXPECT_TRUE(store().Remove(*store().Lock(), Name("two")).ok());
+  EXPECT_FALSE(HasPart("more"));
+  EXPECT_FALSE(HasPart("weights"));
+  EXPECT_EQ(Lists(), 0);
+  EXPECT_EQ(store().Remove(*store().Lock(), Name("two")).code(), StatusCode::kNotFound);
+}
+
+TEST_F(PullClaimTest, ALaterPullRemovesWhatItDoesNotNeed) {
+  (void)store().Claim(Name("one"), {Layer("old"), Layer("same")}, Never);
+  Fetch("old", 2);
+  Fetch("same", 3);
+  auto claim = store().Claim(Name("one"), {Layer("new"), Layer("same")}, Never);
+  ASSERT_TRUE(claim.ok());
+  EXPECT_FALSE(HasPart("old"));
+  EXPECT_TRUE(HasPart("same"));
+  (*claim)->Finish();
+  EXPECT_EQ(Lists(), 0);
+}
+
+TEST_F(PullClaimTest, TimeEndsAStoppedPull) {
+  (void)store().Claim(Name("one"), {Layer("old"), Layer("whole")}, Never);
+  Fetch("old", 2);
+  Fetch("whole", 5);
+  const auto age = [&](const fs::path& path, int hours) {
+    fs::last_write_time(path, fs::file_time_type::clock::now() - std::chrono::hours(hours));
+  };
+  const std::string list = PullClaim::List(store().root())->front().path;
+  age(list, 24 * 13);
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_TRUE(HasPart("old"));
+  age(list, 24 * 15);
+  {
+    auto running = PullClaim::Take(store().root(), Name("one"), Never);
+    EXPECT_TRUE(store().Lock().ok());
+    EXPECT_TRUE(HasPart("old"));  // somebody pulls it
+  }
+  age(list, 24 * 15);
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_FALSE(HasPart("old"));
+  EXPECT_FALSE(HasPart("whole"));
+  EXPECT_EQ(Lists(), 0);
+  // A part that is on no list, as older programs left.
+  Fetch("stray", 2);
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_TRUE(HasPart("stray"));
+  age(PartialBlob::PathOf(Layer("stray"), Blob(Layer("stray"))), 24 * 15);
+  EXPECT_TRUE(store().Lock().ok());
+  EXPECT_FALSE(HasPart("stray"));
+}
+
+TEST_F(PullClaimTest, AManifestThatLiesAboutASizeTouchesNoOtherPart) {
+  const ManifestLayer layer = Fetch("a long blob", 6);
+  ManifestLayer shorter = layer;
+  shorter.size = 3;
+  {
+    auto partial = store().OpenPartial(shorter, Never);
+    ASSERT_TRUE(partial.ok());
+    EXPECT_EQ((*partial)->size(), 0u);
+  }
+  EXPECT_EQ((*store().OpenPartial(layer, Never))->size(), 6u);
+}
+
+TEST_F(PullClaimTest, WaitingCanBeStopped) {
+  auto claim = PullClaim::Take(store().root(), Name("one"), Never);
+  int asked = 0;
+  const auto soon = [&] { return ++asked > 2; };
+  EXPECT_EQ(PullClaim::Take(store().root(), Name("one"), soon).status().code(),
+            StatusCode::kCancelled);
+  EXPECT_TRUE(PullClaim::Take(store().root(), Name("two"), soon).ok());
+  auto lock = store().Lock();
+  asked = 0;
+  EXPECT_EQ(store().Lock(soon).status().code(), StatusCode::kCancelled);
+  Fetch("large", 5);
+  EXPECT_EQ(store().Verify(Layer("large"), [] { return true; }).code(), StatusCode::kCancelled);
+  EXPECT_FALSE(store().Has(Layer("large"), [] { return true; }));
+}
+
+TEST_F(PullClaimTest, AListIsNotTrusted) {
+  const Manifest one = Store("one", "weights");
+  const std::string outside = File("outside", "x");
+  File("models/.kvcache-pull-0123.list",
+       StrCat("name registry.ollama.ai/library/bad/latest\nsha256:../../outside 1\nsha256: 1\n",
+              one.layers[0].digest, " x\n", one.layers[0].digest, " 7\n\n"));
+  EXPECT_EQ(Lists(), 1);
+  EXPECT_TRUE(store().Remove(*store().Lock(), Name("bad")).ok());
+  EXPECT_TRUE(fs::exists(outside));
+  EXPECT_TRUE(fs::exists(Blob(one.layers[0]))) << "a manifest names it";
 }
 
 }  // namespace

@@ -7,15 +7,16 @@
 
 #include <algorithm>
 #include <cerrno>
-#include <chrono>
 #include <filesystem>
-#include <thread>
+#include <string_view>
+#include <system_error>
 #include <utility>
 #include <vector>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
+#include "platform/file_lock.h"
 #include "platform/os_error.h"
 
 namespace kvcache {
@@ -24,23 +25,11 @@ namespace {
 namespace fs = std::filesystem;
 
 constexpr std::size_t kReadBytes = std::size_t{1} << 20;
-constexpr auto kPoll = std::chrono::milliseconds(100);
-
-std::string PartialPath(const std::string& blob_path, const std::string& digest) {
-  const std::string hex = digest.substr(digest.find(':') + 1);
-  return (fs::path(blob_path).parent_path() / StrCat(".kvcache-", hex, ".partial")).string();
-}
+constexpr std::string_view kPartialPrefix = ".kvcache-";
+constexpr std::string_view kPartialSuffix = ".partial";
 
 Status Cancelled() {
   return {StatusCode::kCancelled, "stopped"};
-}
-
-// Returns whether the file of that name is still the one that was opened.
-bool IsSameFile(const std::string& path, int fd) {
-  struct stat named {};
-  struct stat opened {};
-  return lstat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 &&
-         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
 }
 
 Status SyncFolderOf(const std::string& path) {
@@ -57,10 +46,38 @@ Result<std::unique_ptr<PartialBlob>> PartialBlob::Open(const ManifestLayer& laye
                                                        const std::string& blob_path,
                                                        const std::function<bool()>& cancelled) {
   std::unique_ptr<PartialBlob> partial(new PartialBlob(layer, blob_path));
-  partial->path_ = PartialPath(blob_path, layer.digest);
+  partial->path_ = PathOf(layer, blob_path);
   KVCACHE_RETURN_IF_ERROR(partial->Lock(cancelled));
   KVCACHE_RETURN_IF_ERROR(partial->HashOld(cancelled));
   return partial;
+}
+
+PartialBlob::~PartialBlob() {
+  const bool is_empty = is_locked_ && size_ == 0 && IsFileOf(path_, fd_.get());
+  if (is_empty) (void)unlink(path_.c_str());
+}
+
+std::string PartialBlob::PathOf(const ManifestLayer& layer, const std::string& blob_path) {
+  const std::string hex = layer.digest.substr(layer.digest.find(':') + 1);
+  const std::string name = StrCat(kPartialPrefix, hex, "-", layer.size, kPartialSuffix);
+  return (fs::path(blob_path).parent_path() / name).string();
+}
+
+void PartialBlob::RemoveOld(const std::string& folder, fs::file_time_type time) {
+  std::error_code error;
+  std::vector<std::string> old;
+  for (fs::directory_iterator it(folder, error), end; !error && it != end; it.increment(error)) {
+    const std::string name = it->path().filename().string();
+    if (!name.starts_with(kPartialPrefix) || !name.ends_with(kPartialSuffix)) continue;
+    std::error_code ignored;
+    const auto written = fs::last_write_time(it->path(), ignored);
+    if (!ignored && written < time) old.push_back(it->path().string());
+  }
+  for (const std::string& path : old) {
+    const FileDescriptor fd(open(path.c_str(), O_RDONLY | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC));
+    const bool is_free = fd.is_open() && flock(fd.get(), LOCK_EX | LOCK_NB) == 0;
+    if (is_free && IsFileOf(path, fd.get())) (void)unlink(path.c_str());
+  }
 }
 
 Status PartialBlob::Lock(const std::function<bool()>& cancelled) {
@@ -68,14 +85,11 @@ Status PartialBlob::Lock(const std::function<bool()>& cancelled) {
     fd_ = FileDescriptor(
         open(path_.c_str(), O_RDWR | O_CREAT | O_NOFOLLOW | O_NONBLOCK | O_CLOEXEC, 0644));
     if (!fd_.is_open()) return OsError("open", path_, errno);
-    while (flock(fd_.get(), LOCK_EX | LOCK_NB) != 0) {
-      if (errno != EWOULDBLOCK && errno != EINTR) return OsError("lock", path_, errno);
-      if (cancelled && cancelled()) return Cancelled();
-      std::this_thread::sleep_for(kPoll);
-    }
+    KVCACHE_RETURN_IF_ERROR(WaitForFileLock(fd_.get(), path_, cancelled));
     // The holder before may have given the file its name, or removed it.
-    if (IsSameFile(path_, fd_.get())) break;
+    if (IsFileOf(path_, fd_.get())) break;
   }
+  is_locked_ = true;
   struct stat found {};
   if (fstat(fd_.get(), &found) != 0) return OsError("read the size of", path_, errno);
   if (!S_ISREG(found.st_mode)) return Corrupt(StrCat(path_, " is not a regular file"));

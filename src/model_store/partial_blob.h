@@ -1,8 +1,8 @@
 // A blob that is being fetched:
 //
-//   ROOT/blobs/.kvcache-HEX.partial   the first bytes of the blob; goes on where it ended
+//   ROOT/blobs/.kvcache-HEX-SIZE.partial   the first bytes of the blob; goes on where it ended
 //
-// It gets the blob's name when it is complete, has its digest, and is on the disk. A process that is
+// The size is in the name, so that a manifest that lies about it does not touch the bytes of another one. The file gets the blob's name when it is complete, has its digest, and is on the disk. A process that is
 // killed leaves the file, and the next one continues it. The file's lock (flock) makes a second
 // process wait, which then finds the blob.
 //
@@ -11,6 +11,7 @@
 
 #include <cstddef>
 #include <cstdint>
+#include <filesystem>
 #include <functional>
 #include <memory>
 #include <optional>
@@ -31,6 +32,15 @@ class PartialBlob {
   static Result<std::unique_ptr<PartialBlob>> Open(const ManifestLayer& layer,
                                                    const std::string& blob_path,
                                                    const std::function<bool()>& cancelled);
+  ~PartialBlob();
+  PartialBlob(const PartialBlob&) = delete;
+  PartialBlob& operator=(const PartialBlob&) = delete;
+
+  // Returns the path of the file, which lies beside `blob_path`.
+  static std::string PathOf(const ManifestLayer& layer, const std::string& blob_path);
+
+  // Removes those in a folder that nobody fetches and that were last written before `time`.
+  static void RemoveOld(const std::string& folder, std::filesystem::file_time_type time);
 
   std::uint64_t size() const { return size_; }
 
@@ -55,6 +65,7 @@ class PartialBlob {
   const std::string blob_path_;
   std::string path_;
   FileDescriptor fd_;
+  bool is_locked_ = false;
   std::uint64_t size_ = 0;
   std::optional<Sha256> hash_;  // of the bytes that are there
 };

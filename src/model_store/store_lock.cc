@@ -1,8 +1,6 @@
 #include "model_store/store_lock.h"
 
 #include <fcntl.h>
-#include <sys/file.h>
-#include <sys/stat.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -15,6 +13,8 @@
 
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
+#include "model_store/pull_claim.h"
+#include "platform/file_lock.h"
 #include "platform/os_error.h"
 
 namespace kvcache {
@@ -23,25 +23,17 @@ namespace {
 constexpr int kMaxRetries = 100;
 constexpr std::string_view kFolder = "folder ";
 
-// Returns whether the folder of that name is still the one that was opened.
-bool IsSameFolder(const std::string& path, int fd) {
-  struct stat named {};
-  struct stat opened {};
-  return stat(path.c_str(), &named) == 0 && fstat(fd, &opened) == 0 &&
-         named.st_dev == opened.st_dev && named.st_ino == opened.st_ino;
-}
-
 }  // namespace
 
-Result<StoreLock> StoreLock::Take(const std::string& root) {
+Result<StoreLock> StoreLock::Take(const std::string& root, const std::function<bool()>& cancelled) {
   for (int tries = 0;; ++tries) {
     StoreLock lock(root);
     KVCACHE_RETURN_IF_ERROR(lock.MakeFolder(root));
     lock.fd_ = FileDescriptor(open(root.c_str(), O_RDONLY | O_DIRECTORY | O_CLOEXEC));
     if (!lock.fd_.is_open()) return OsError("open", root, errno);
-    if (flock(lock.fd_.get(), LOCK_EX) != 0) return OsError("lock", root, errno);
+    KVCACHE_RETURN_IF_ERROR(WaitForFileLock(lock.fd_.get(), root, cancelled));
     // The holder before may have removed the folder that it had made.
-    if (IsSameFolder(root, lock.fd_.get())) return lock;
+    if (IsFileOf(root, lock.fd_.get())) return lock;
     lock.folders_.clear();
     if (tries == kMaxRetries) return OsError("lock", root, ESTALE);
   }
@@ -113,8 +105,13 @@ void StoreLock::Keep(const std::set<std::string>& digests) {
 }
 
 void StoreLock::RemoveRest() {
+  // A pull may have counted on a blob, or fetched it meanwhile.
+  const Result<std::set<std::string>> claimed =
+      blobs_.empty() ? std::set<std::string>() : PullClaim::Digests(root_);
   std::error_code ignored;
-  for (const auto& [digest, path] : blobs_) std::filesystem::remove(path, ignored);
+  for (const auto& [digest, path] : blobs_) {
+    if (claimed.ok() && !claimed->contains(digest)) std::filesystem::remove(path, ignored);
+  }
   blobs_.clear();
   // The list is removed before its folder.
   if (std::exchange(owns_list_, false)) (void)unlink(ListPath().c_str());

@@ -9,6 +9,7 @@
 // Thread safety: one thread at a time. Locks of threads and processes wait for each other.
 #pragma once
 
+#include <functional>
 #include <map>
 #include <optional>
 #include <set>
@@ -22,12 +23,14 @@ namespace kvcache {
 
 class StoreLock {
  public:
-  // Waits for the lock (flock) on the folder. Creates the folder.
-  static Result<StoreLock> Take(const std::string& root);
+  // Waits for the lock (flock) on the folder. Creates the folder. `cancelled` ends waiting with kCancelled; empty: never.
+  static Result<StoreLock> Take(const std::string& root,
+                                const std::function<bool()>& cancelled = {});
 
   StoreLock(StoreLock&& other) noexcept;
   StoreLock& operator=(StoreLock&& other) = delete;
-  // Removes what was added or taken over since Keep, and the folders that were made for it. Then gives the lock back.
+  // Removes what was added or taken over since Keep, except the blobs of pulls (pull_claim.h), and the folders that were
+  // made for it. Then gives the lock back.
   ~StoreLock();
 
   // Makes a folder and those that contain it. Notes those of them that are in the store.

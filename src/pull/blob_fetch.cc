@@ -14,6 +14,11 @@ namespace {
 
 constexpr std::uint64_t kMinGain = std::uint64_t{16} << 10;  // less is no progress
 constexpr std::size_t kShownDigits = 12;                     // of a digest, as Ollama shows them
+constexpr int kRangeNotSatisfiable = 416;
+
+Status Stopped() {
+  return {StatusCode::kCancelled, "stopped"};
+}
 
 // Reads "bytes 100-199/200".
 struct ContentRange {
@@ -59,8 +64,15 @@ class BlobFetch {
     int failures = 0;
     while (partial_.size() < planned_.layer.size) {
       const std::uint64_t before = partial_.size();
+      restarted_ = false;
       Status status = FetchOnce();
-      if (IsCancelled()) return {StatusCode::kCancelled, "stopped"};
+      if (IsCancelled()) return Stopped();
+      // The server has no bytes from there on: the ones that came before may be another file's.
+      if (!status.ok() && before > 0 && fetcher_.last_status() == kRangeNotSatisfiable) {
+        status = Restart();
+        if (!status.ok()) return status;
+        status = {StatusCode::kIo, StrCat(place_, ": the server answers 416, no such range")};
+      }
       const bool is_short = status.ok() && partial_.size() < planned_.layer.size;
       if (is_short) {
         status = {StatusCode::kIo, StrCat(place_, ": the answer ended after ", partial_.size(),
@@ -68,7 +80,8 @@ class BlobFetch {
       }
       if (status.ok()) continue;
       if (status.code() != StatusCode::kIo || disk_failed_) return status;
-      const bool gained = partial_.size() >= before + kMinGain;
+      // Bytes that come again are no progress.
+      const bool gained = !restarted_ && partial_.size() >= before + kMinGain;
       failures = gained ? 0 : failures + 1;
       if (failures > options_.max_retries) return status;
       Pause(failures);
@@ -100,11 +113,18 @@ class BlobFetch {
                             planned_.layer.size));
     }
     // An answer of 200 has all of it again.
-    return head.status != 206 && partial_.size() > 0 ? partial_.Restart() : Status::Ok();
+    return head.status != 206 && partial_.size() > 0 ? Restart() : Status::Ok();
+  }
+
+  Status Restart() {
+    restarted_ = true;
+    Status status = partial_.Restart();
+    disk_failed_ = disk_failed_ || !status.ok();
+    return status;
   }
 
   Status Add(std::span<const std::byte> bytes) {
-    if (IsCancelled()) return {StatusCode::kCancelled, "stopped"};
+    if (IsCancelled()) return Stopped();
     Status status = partial_.Append(bytes);
     if (status.code() == StatusCode::kIo) disk_failed_ = true;
     if (status.code() == StatusCode::kCorrupt) return std::move(status).WithContext(place_);
@@ -137,16 +157,20 @@ class BlobFetch {
   const std::string place_;
   PullState state_;
   bool disk_failed_ = false;
+  bool restarted_ = false;  // by the last request
 };
 
 }  // namespace
 
 Status FetchBlob(const ModelStore& store, Fetcher& fetcher, const PlannedLayer& planned,
                  const PullOptions& options) {
-  if (store.Has(planned.layer)) return Status::Ok();
+  const auto is_cancelled = [&] { return options.cancelled && options.cancelled(); };
+  if (store.Has(planned.layer, options.cancelled)) return Status::Ok();
+  if (is_cancelled()) return Stopped();
   KVCACHE_ASSIGN_OR_RETURN(const auto partial, store.OpenPartial(planned.layer, options.cancelled));
   // Another process may have fetched it while this one waited.
-  if (partial->size() == 0 && store.Has(planned.layer)) return partial->Remove();
+  if (partial->size() == 0 && store.Has(planned.layer, options.cancelled)) return partial->Remove();
+  if (is_cancelled()) return Stopped();
   return BlobFetch(fetcher, planned, *partial, options).Fetch();
 }
 

@@ -1,17 +1,21 @@
 #include "pull/fetcher.h"
 
 #include <algorithm>
+#include <chrono>
 #include <nlohmann/json.hpp>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model_store/bounded_json.h"
+#include "pull/this_machine.h"
 
 namespace kvcache::pull {
 namespace {
 
 constexpr std::size_t kMaxHops = 10;
 constexpr std::size_t kMaxTokenBytes = std::size_t{1} << 20;
+// Of the body of an answer that nobody reads: less keeps the connection, more ends it.
+constexpr std::size_t kMaxSkippedBytes = std::size_t{64} << 10;
 
 bool IsRedirect(int status) {
   return status == 301 || status == 302 || status == 303 || status == 307 || status == 308;
@@ -59,7 +63,7 @@ void Fetcher::UseToken(std::string host, std::string token) {
 }
 
 std::string Fetcher::TokenFor(const Url& url) const {
-  if (url.scheme != "https" && !IsLoopback(url.host)) return {};
+  if (url.scheme != "https" && !NamesThisMachine(url.host)) return {};
   for (const auto& [host, token] : tokens_) {
     if (host == url.host) return token;
   }
@@ -80,7 +84,7 @@ Result<Url> Fetcher::Redirected(const Url& from, const HttpHead& head,
     return InvalidArgument(
         StrCat(place, ": it redirects from https to http, ", PlaceOf(next->Text()), "; refused"));
   }
-  if (IsLoopback(next->host) && !IsLoopback(from.host)) {
+  if (NamesThisMachine(next->host) && !trusted_.contains(next->host) && !last_is_here_) {
     return InvalidArgument(
         StrCat(place, ": it redirects to this machine, ", PlaceOf(next->Text()), "; refused"));
   }
@@ -92,27 +96,55 @@ Result<Url> Fetcher::Redirected(const Url& from, const HttpHead& head,
   return InvalidArgument(StrCat(place, ": more than ", kMaxHops, " redirects"));
 }
 
-Result<std::string> Fetcher::Follow(const std::string& address, const Headers& headers,
-                                    const HttpSink& sink) {
+Status Fetcher::Exchange(const HttpRequest& request, const HttpSink& sink, HttpHead* head,
+                         Status* answer) {
+  std::size_t skipped = 0;
+  const auto is_wanted = [&] { return !IsRedirect(head->status) && answer->ok(); };
+  const auto take_head = [&](const HttpHead& got) {
+    *head = got;
+    if (!IsRedirect(got.status)) *answer = StatusOf(got.status, PlaceOf(request.url));
+    return is_wanted() ? sink.on_head(got) : Status::Ok();
+  };
+  const auto take_bytes = [&](std::span<const std::byte> bytes) {
+    if (is_wanted()) return sink.on_bytes(bytes);
+    skipped += bytes.size();
+    return skipped <= kMaxSkippedBytes ? Status::Ok() : Corrupt("too long");
+  };
+  Status status = client_.Get(request, {.on_head = take_head, .on_bytes = take_bytes});
+  // The head says all, however the body ends that nobody reads.
+  if (!status.ok() && status.code() != StatusCode::kCancelled && head->status != 0 &&
+      !is_wanted()) {
+    status = Status::Ok();
+  }
+  return status;
+}
+
+Result<std::string> Fetcher::Follow(const std::string& address, const Wanted& wanted) {
   KVCACHE_ASSIGN_OR_RETURN(Url url, ParseUrl(address));
   std::vector<std::string> seen = {url.Text()};
+  last_is_here_ = wanted.from_this_machine;
   while (true) {
-    HttpRequest request{.url = url.Text(), .headers = headers};
+    HttpRequest request{.url = url.Text(),
+                        .headers = wanted.headers,
+                        .may_reach_this_machine = last_is_here_ || trusted_.contains(url.host)};
+    if (wanted.end != Clock::time_point()) {
+      const auto left = std::chrono::ceil<std::chrono::seconds>(wanted.end - Clock::now()).count();
+      if (left <= 0) {
+        return Status(StatusCode::kIo, StrCat(PlaceOf(url.Text()), ": there is no answer after ",
+                                              max_seconds_, " s"));
+      }
+      request.max_seconds = static_cast<int>(left);
+    }
     const std::string token = TokenFor(url);
     if (!token.empty()) request.headers.emplace_back("Authorization", StrCat("Bearer ", token));
     HttpHead head;
     Status status{};  // of the answer
-    const auto take_head = [&](const HttpHead& got) {
-      head = got;
-      if (IsRedirect(got.status)) return Status::Ok();
-      status = StatusOf(got.status, PlaceOf(url.Text()));
-      return status.ok() ? sink.on_head(got) : Status::Ok();
-    };
-    const auto take_bytes = [&](std::span<const std::byte> bytes) {
-      const bool wanted = !IsRedirect(head.status) && status.ok();
-      return wanted ? sink.on_bytes(bytes) : Status::Ok();
-    };
-    KVCACHE_RETURN_IF_ERROR(client_.Get(request, {.on_head = take_head, .on_bytes = take_bytes}));
+    last_status_ = 0;
+    const Status exchanged = Exchange(request, wanted.sink, &head, &status);
+    last_status_ = head.status;
+    KVCACHE_RETURN_IF_ERROR(exchanged);
+    last_is_here_ = head.from_this_machine || NamesThisMachine(url.host);
+    if (last_is_here_) trusted_.insert(url.host);  // it was reached as the rules allow
     if (!IsRedirect(head.status)) {
       last_ = url;
       const std::string challenge = head.Header("www-authenticate");
@@ -124,7 +156,7 @@ Result<std::string> Fetcher::Follow(const std::string& address, const Headers& h
   }
 }
 
-Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
+Status Fetcher::TakeToken(const Url& asker, const std::string& challenge, const Wanted& wanted) {
   const std::string place = PlaceOf(asker.Text());
   auto realm = ParseUrl(ParameterOf(challenge, "realm"));
   if (!realm.ok()) {
@@ -132,6 +164,10 @@ Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
   }
   if (asker.scheme == "https" && realm->scheme != "https") {
     return InvalidArgument(StrCat(place, ": its realm for tokens is not https; refused"));
+  }
+  if (NamesThisMachine(realm->host) && !trusted_.contains(realm->host) && !last_is_here_) {
+    return InvalidArgument(StrCat(place, ": its realm for tokens is this machine, ",
+                                  PlaceOf(realm->Text()), "; refused"));
   }
   std::string url = realm->Text();
   for (const char* name : {"service", "scope"}) {
@@ -144,9 +180,16 @@ Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
     text.append(reinterpret_cast<const char*>(bytes.data()), bytes.size());
     return text.size() <= kMaxTokenBytes ? Status::Ok() : Corrupt("the token is too long");
   };
+  const HttpSink sink{.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take};
+  const Headers no_headers;
+  const auto end = wanted.end != Clock::time_point()
+                       ? wanted.end
+                       : Clock::now() + std::chrono::seconds(max_seconds_);
   KVCACHE_ASSIGN_OR_RETURN(
       const std::string again,
-      Follow(url, {}, {.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take}));
+      Follow(
+          url,
+          {.headers = no_headers, .sink = sink, .end = end, .from_this_machine = last_is_here_}));
   if (!again.empty()) return Unsupported(StrCat(PlaceOf(url), ": it asks for a token itself"));
   const auto answer = ParseBoundedJson(text, kMaxTokenBytes);
   for (const char* name : {"token", "access_token"}) {
@@ -163,13 +206,17 @@ Status Fetcher::TakeToken(const Url& asker, const std::string& challenge) {
 }
 
 Status Fetcher::Get(const std::string& url, const Headers& headers, const HttpSink& sink) {
-  KVCACHE_ASSIGN_OR_RETURN(std::string challenge, Follow(url, headers, sink));
+  return GetUntil(url, {.headers = headers, .sink = sink});
+}
+
+Status Fetcher::GetUntil(const std::string& url, const Wanted& wanted) {
+  KVCACHE_ASSIGN_OR_RETURN(std::string challenge, Follow(url, wanted));
   if (challenge.empty()) return Status::Ok();
   const Url asker = last_;
-  Status taken = TakeToken(asker, challenge);
+  Status taken = TakeToken(asker, challenge, wanted);
   last_ = asker;  // and not the server of tokens
   KVCACHE_RETURN_IF_ERROR(std::move(taken));
-  KVCACHE_ASSIGN_OR_RETURN(challenge, Follow(url, headers, sink));
+  KVCACHE_ASSIGN_OR_RETURN(challenge, Follow(url, wanted));
   if (challenge.empty()) return Status::Ok();
   return Unsupported(StrCat(PlaceOf(url), ": the server refuses its own token (401)"));
 }
@@ -182,8 +229,11 @@ Result<std::string> Fetcher::GetText(const std::string& url, const Headers& head
     if (text.size() <= max_bytes) return Status::Ok();
     return Corrupt(StrCat(PlaceOf(url), ": the answer has more than ", max_bytes, " bytes"));
   };
-  KVCACHE_RETURN_IF_ERROR(Get(
-      url, headers, {.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take}));
+  const HttpSink sink{.on_head = [](const HttpHead&) { return Status::Ok(); }, .on_bytes = take};
+  KVCACHE_RETURN_IF_ERROR(
+      GetUntil(url, {.headers = headers,
+                     .sink = sink,
+                     .end = Clock::now() + std::chrono::seconds(max_seconds_)}));
   return text;
 }
 

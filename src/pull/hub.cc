@@ -1,73 +1,19 @@
 // Repositories of the Hugging Face hub. Its API lists the files of a revision with their sizes and,
 // of large files, SHA-256 hashes.
-#include <algorithm>
 #include <nlohmann/json.hpp>
-#include <optional>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model_store/blob_digest.h"
-#include "model_store/bounded_json.h"
 #include "model_store/manifest.h"
 #include "pull/hub_files.h"
+#include "pull/hub_list.h"
 #include "pull/plan.h"
 
 namespace kvcache::pull {
 namespace {
 
-using nlohmann::json;
-
 constexpr std::size_t kMaxListBytes = std::size_t{16} << 20;
-
-std::string TextOf(const json& object, const char* key) {
-  const auto found = object.find(key);
-  return found != object.end() && found->is_string() ? found->get<std::string>() : std::string();
-}
-
-// Returns the bytes that a size says; nothing if it is none.
-std::optional<std::uint64_t> SizeOf(const json& object) {
-  const auto found = object.find("size");
-  if (found == object.end() || !found->is_number_unsigned()) return std::nullopt;
-  return found->get<std::uint64_t>();
-}
-
-// Returns whether a path has parts that lead elsewhere in an address.
-bool LeavesItsFolder(std::string_view path) {
-  for (std::size_t begin = 0; begin <= path.size();) {
-    const std::size_t end = std::min(path.find('/', begin), path.size());
-    const std::string_view part = path.substr(begin, end - begin);
-    if (part.empty() || part == "." || part == "..") return true;
-    begin = end + 1;
-  }
-  return false;
-}
-
-Result<HubFile> FileOf(const json& object) {
-  if (!object.is_object()) return Corrupt("a file is not an object");
-  HubFile file{
-      .path = TextOf(object, "rfilename"), .sha256 = "", .bytes = SizeOf(object).value_or(0)};
-  if (file.path.empty()) return Corrupt("a file has no name");
-  if (LeavesItsFolder(file.path)) {
-    return Corrupt(
-        StrCat("file ", Quoted(file.path), " has an empty part, '.' or '..' in its path"));
-  }
-  const auto large = object.find("lfs");
-  if (large == object.end() || !large->is_object()) return file;
-  file.sha256 = TextOf(*large, "sha256");
-  file.bytes = SizeOf(*large).value_or(file.bytes);
-  return file;
-}
-
-Result<std::vector<HubFile>> FilesOf(const json& answer) {
-  const auto list = answer.find("siblings");
-  if (list == answer.end() || !list->is_array()) return Corrupt("it has no list of files");
-  std::vector<HubFile> files;
-  for (const json& object : *list) {
-    KVCACHE_ASSIGN_OR_RETURN(HubFile file, FileOf(object));
-    files.push_back(std::move(file));
-  }
-  return files;
-}
 
 // Makes the plan's layers of files.
 class Planner {
@@ -125,15 +71,12 @@ Result<Plan> PlanFromHub(Fetcher& fetcher, const std::string& origin, const Mode
   if (!fetched.ok()) return std::move(fetched).TakeStatus();
   const std::string asked = PlaceOf(StrCat(origin, path));
   const auto in_list = [&](Status status) { return std::move(status).WithContext(asked); };
-  const auto answer = ParseBoundedJson(*fetched, kMaxListBytes);
-  if (!answer.ok()) return in_list(answer.status());
-  if (!answer->is_object()) return in_list(Corrupt("the answer is not a JSON object"));
-  const auto files = FilesOf(*answer);
-  if (!files.ok()) return in_list(files.status());
-  auto chosen = ChooseFiles(*files, name.tag);
+  const auto list = ParseHubList(*fetched);
+  if (!list.ok()) return in_list(list.status());
+  auto chosen = ChooseFiles(list->files, name.tag);
   if (!chosen.ok()) return in_list(std::move(chosen).TakeStatus());
   // All files are of one revision, also if somebody changes the repository meanwhile.
-  const std::string revision = TextOf(*answer, "sha");
+  const std::string& revision = list->revision;
   KVCACHE_ASSIGN_OR_RETURN(const Url asked_url, ParseUrl(origin));
   // A short name of the hub leads to its long one.
   const bool moved = fetcher.last().host != asked_url.host;

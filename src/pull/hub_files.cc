@@ -3,10 +3,12 @@
 #include <algorithm>
 #include <array>
 #include <map>
+#include <set>
 
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/split_file.h"
+#include "model_store/manifest.h"
 
 namespace kvcache::pull {
 namespace {
@@ -109,10 +111,18 @@ const Candidate* Plainest(const std::vector<const Candidate*>& found) {
 }
 
 Result<std::vector<HubFile>> Whole(const Candidate& candidate) {
+  if (static_cast<std::size_t>(candidate.count) > kMaxManifestLayers) {
+    return Unsupported(StrCat("the model has ", candidate.count, " files; at most ",
+                              kMaxManifestLayers, " are read"));
+  }
+  std::set<std::string_view> paths;
+  for (const HubFile& file : candidate.parts) {
+    if (paths.insert(file.path).second) continue;
+    return Corrupt(StrCat("its file ", Quoted(file.path), " is listed twice"));
+  }
   for (int part = 1; part <= candidate.count && candidate.count > 1; ++part) {
     const std::string path = SplitName{candidate.name, part, candidate.count}.Path(part);
-    const auto has = [&](const HubFile& file) { return file.path == path; };
-    if (std::any_of(candidate.parts.begin(), candidate.parts.end(), has)) continue;
+    if (paths.contains(path)) continue;
     return Corrupt(
         StrCat("its file ", Quoted(path), " is missing: part ", part, " of ", candidate.count));
   }
@@ -158,13 +168,17 @@ const HubFile* ChooseProjector(const std::vector<HubFile>& projectors) {
 
 }  // namespace
 
+bool IsGgufPath(std::string_view path) {
+  return Lower(path).ends_with(kSuffix);
+}
+
 Result<ChosenFiles> ChooseFiles(const std::vector<HubFile>& files, std::string_view tag) {
   std::vector<HubFile> weights;
   std::vector<HubFile> drafts;
   std::vector<HubFile> projectors;
   for (const HubFile& file : files) {
     const std::string lower = Lower(file.path);
-    if (!lower.ends_with(kSuffix) || HasWord(NameOf(lower), "imatrix")) continue;
+    if (!IsGgufPath(file.path) || HasWord(NameOf(lower), "imatrix")) continue;
     const std::string_view name = NameOf(lower);
     auto& list = name.find("mmproj") != std::string_view::npos ? projectors
                  : IsDraft(name)                               ? drafts

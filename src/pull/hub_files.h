@@ -24,6 +24,9 @@ struct HubFile {
   std::uint64_t bytes = 0;
 };
 
+// Returns whether a path ends with ".gguf", in any case.
+bool IsGgufPath(std::string_view path);
+
 struct ChosenFiles {
   std::vector<HubFile> weights;  // the parts in order
   std::vector<HubFile> draft;    // likewise; empty: none
@@ -31,7 +34,8 @@ struct ChosenFiles {
 };
 
 // Errors: kNotFound: no file has the tag; the message lists what there is. kUnsupported: several
-// models have it, or none of the usual quantizations is there. kCorrupt: a part is missing.
+// models have it, none of the usual quantizations is there, or it has more parts than a manifest. kCorrupt: a part is
+// missing, or is there twice.
 Result<ChosenFiles> ChooseFiles(const std::vector<HubFile>& files, std::string_view tag);
 
 }  // namespace kvcache::pull

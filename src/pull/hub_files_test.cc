@@ -58,6 +58,17 @@ TEST(HubFilesTest, PartsAreInOrderAndWhole) {
               ElementsAre(HasSubstr("'m-Q8_0-00001-of-00002.gguf' is missing")));
 }
 
+TEST(HubFilesTest, ManyPartsTakeNoTime) {
+  std::vector<std::string> parts;
+  for (int part = 1; part <= 99999; ++part) {
+    const std::string digits = std::to_string(part);
+    parts.push_back("m-" + std::string(5 - digits.size(), '0') + digits + "-of-99999.gguf");
+  }
+  EXPECT_THAT(Chosen(parts, "latest"), ElementsAre(HasSubstr("99999 files; at most 4096")));
+  parts = {"m-00001-of-00002.gguf", "m-00002-of-00002.gguf", "m-00002-of-00002.gguf"};
+  EXPECT_THAT(Chosen(parts, "latest"), ElementsAre(HasSubstr("listed twice")));
+}
+
 TEST(HubFilesTest, ProjectorsAndDrafts) {
   EXPECT_THAT(
       Chosen({"m-Q8_0.gguf", "mmproj-BF16.gguf", "mmproj-F16.gguf", "m-draft-Q8_0.gguf"}, "latest"),

@@ -66,14 +66,6 @@ std::string PlaceOf(std::string_view url) {
   return std::string(url.substr(0, url.find_first_of("?#")));
 }
 
-bool IsLoopback(std::string_view host) {
-  if (host.starts_with('[')) return host.starts_with("[::1]");
-  host = host.substr(0, host.find(':'));
-  if (host == "localhost") return true;
-  const bool digits = host.find_first_not_of("0123456789.") == std::string_view::npos;
-  return host.starts_with("127.") && digits;
-}
-
 std::string EscapedPath(std::string_view path) {
   constexpr std::string_view kHex = "0123456789ABCDEF";
   std::string text;

@@ -28,9 +28,6 @@ Result<Url> ResolveUrl(const Url& base, std::string_view location);
 // Returns the host and the path for messages, without the query, which may have secrets.
 std::string PlaceOf(std::string_view url);
 
-// Returns whether a host, with or without a port, is this machine.
-bool IsLoopback(std::string_view host);
-
 // Returns a path of a file with what addresses do not take as %NN. Slashes stay.
 std::string EscapedPath(std::string_view path);
 

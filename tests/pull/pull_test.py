@@ -7,6 +7,7 @@ import json
 import os
 import pathlib
 import signal
+import socket
 import subprocess
 import sys
 import tempfile
@@ -159,7 +160,7 @@ class RealRegistry(PullTest):
         hexes = servers.digest_of(self.bytes).removeprefix("sha256:")
         blobs = self.root / "models/blobs"
         blobs.mkdir(parents=True, exist_ok=True)
-        (blobs / f"{PARTIAL}{hexes}.partial").write_bytes(self.bytes[:1000])
+        (blobs / f"{PARTIAL}{hexes}-{len(self.bytes)}.partial").write_bytes(self.bytes[:1000])
         self.pull(name)
         self.succeeds("show", name, "--verify", env=self.env)
         self.assertEqual(self.partials(), [])
@@ -298,7 +299,7 @@ class Hostile(PullTest):
         blobs = self.root / "models/blobs"
         for ranges in ("bytes 5-9/100", "bytes x", ""):
             blobs.mkdir(parents=True, exist_ok=True)
-            (blobs / f"{PARTIAL}{hexes}.partial").write_bytes(self.bytes[:1000])
+            (blobs / f"{PARTIAL}{hexes}-{len(self.bytes)}.partial").write_bytes(self.bytes[:1000])
             self.lies(lambda request, data: servers.send(request, 206, data[1000:], [("Content-Range", ranges)]),
                       "asked for bytes from 1000")
 
@@ -325,6 +326,67 @@ class Hostile(PullTest):
                     json.dumps({**good, "layers": [{**good["layers"][0], "digest": "sha256:../x"}]}).encode()):
             registry.manifests["me/tiny:latest"] = bad
             self.refuses(name, registry.host, "/v2/me/tiny/manifests/latest")
+
+    def test_an_endless_body_of_an_error(self):
+        def endless(request, _):
+            request.send_response(404)
+            request.end_headers()
+            request.close_connection = True
+            while True:
+                request.wfile.write(bytes(1 << 16))
+        start = time.monotonic()
+        self.lies(endless, "404", flags=())
+        self.assertLess(time.monotonic() - start, 30)
+
+    def test_a_list_that_takes_too_long(self):
+        registry, name = self.registry()
+
+        def trickle(request):
+            request.send_response(200)
+            request.end_headers()
+            request.close_connection = True
+            while True:
+                request.wfile.write(b" " * 5000)
+                time.sleep(0.5)
+        registry.answer = trickle
+        start = time.monotonic()
+        self.refuses(name, "manifests/latest", "not complete after 10 s", flags=("--stall", "1"))
+        self.assertLess(time.monotonic() - start, 40)
+
+    def test_what_is_no_model(self):
+        registry, name = self.registry()
+        registry.add("me/tiny:latest", [(servers.MODEL, b"#!/bin/sh\n")])
+        self.refuses(name, "is no GGUF file")
+
+    def test_sizes_that_no_disk_has(self):
+        registry, name = self.registry()
+        registry.manifests["me/tiny:latest"]["layers"][0]["size"] = 1 << 59
+        self.refuses(name, "bytes free")
+        registry.manifests["me/tiny:latest"]["layers"][0]["size"] = 1 << 63
+        self.refuses(name, "impossible")
+        hub = self.stand_in(servers.Hub({"a.gguf": self.bytes}))
+        listing = hub.listing()
+        hub.listing = lambda: listing
+        for size, word in ((1 << 59, "bytes free"), (1 << 63, "at most")):
+            listing["siblings"][0]["lfs"]["size"] = size
+            self.refuses("hf.co/me/tiny", word, env={"HF_ENDPOINT": hub.url})
+        self.assertEqual(self.partials(), [])
+
+    def test_a_long_list_needs_little_memory(self):
+        files = [{"rfilename": f"{i}.bin", "tags": [[], {}, i] * 4} for i in range(150_000)]
+        hub = self.stand_in(servers.Hub({"a.gguf": self.bytes}))
+        listing = json.dumps({**hub.listing(), "siblings": hub.listing()["siblings"] + files}).encode()
+        answer = hub.answer
+        hub.answer = lambda request: servers.send(request, 200, listing) if "/api/" in request.path else answer(request)
+        self.assertGreater(len(listing), 10 << 20)
+        used = subprocess.run(["/usr/bin/python3", "-c", "import resource, subprocess, sys; "
+                               "subprocess.run(sys.argv[1:], check=True, stdout=subprocess.DEVNULL, "
+                               "stderr=subprocess.DEVNULL); "
+                               "print(resource.getrusage(resource.RUSAGE_CHILDREN).ru_maxrss)",
+                               program.KVCACHE, "pull", "hf.co/me/tiny"],
+                              env={**os.environ, **self.env, "HF_ENDPOINT": hub.url}, capture_output=True, text=True,
+                              check=True).stdout
+        self.assertLess(int(used), 150 << 10)  # KiB
 
     def test_headers_without_end(self):
         def flood(request, _):
@@ -420,8 +482,19 @@ class Interrupted(PullTest):
         hexes = servers.digest_of(data).removeprefix("sha256:")
         blobs = self.root / "models/blobs"
         blobs.mkdir(parents=True)
-        (blobs / f"{PARTIAL}{hexes}.partial").write_bytes(data[:500_000])
+        (blobs / f"{PARTIAL}{hexes}-{len(data)}.partial").write_bytes(data[:500_000])
         registry.send_blob = lambda request, whole: servers.send(request, 200, whole)
+        self.pull(name)
+        self.succeeds("show", name, "--verify", env=self.env)
+
+    def test_a_server_that_refuses_the_range(self):
+        registry, name, data = self.slow()
+        hexes = servers.digest_of(data).removeprefix("sha256:")
+        blobs = self.root / "models/blobs"
+        blobs.mkdir(parents=True)
+        (blobs / f"{PARTIAL}{hexes}-{len(data)}.partial").write_bytes(data[:500_000])
+        registry.send_blob = lambda request, whole: (
+            servers.send(request, 416) if "Range" in request.headers else servers.send(request, 200, whole))
         self.pull(name)
         self.succeeds("show", name, "--verify", env=self.env)
 
@@ -431,7 +504,7 @@ class Interrupted(PullTest):
         hexes = servers.digest_of(data).removeprefix("sha256:")
         blobs = self.root / "models/blobs"
         blobs.mkdir(parents=True)
-        (blobs / f"{PARTIAL}{hexes}.partial").write_bytes(b"x" * 1000)
+        (blobs / f"{PARTIAL}{hexes}-{len(data)}.partial").write_bytes(b"x" * 1000)
         self.refuses(name, "digest")  # and forgets the bytes
         self.pull(name)
         self.succeeds("show", name, "--verify", env=self.env)
@@ -465,8 +538,162 @@ class Interrupted(PullTest):
         self.succeeds("show", name, "--verify", env=self.env)
 
 
+class Names(PullTest):
+    """Names that commands fetch, and what stays in the store."""
+
+    def test_a_path_that_is_not_there_asks_nobody(self):
+        proxy = self.stand_in(servers.Proxy({}))
+        env = {**self.env, "https_proxy": proxy.url, "no_proxy": ""}
+        (self.root / "folder").mkdir()
+        here = os.getcwd()
+        self.addCleanup(os.chdir, here)
+        os.chdir(self.root)
+        for path in ("folder/model", "folder/deep/model", "other/deep/model"):
+            self.fails(["run", path, "-p", "x"], "no model", env=env)
+        self.assertEqual(proxy.asked, [])
+        code, _, err = run("run", "example.test/deep/model", "-p", "x", env=env)
+        self.assertEqual(code, 1)
+        self.assertIn("it was not fetched", err)
+        self.assertEqual(proxy.asked, ["example.test:443"])
+
+    def test_offline_says_no(self):
+        _, name = self.registry()
+        for value in ("0", "false", "FALSE", "off", "no"):
+            self.pull(name, HF_HUB_OFFLINE=value, KVCACHE_OFFLINE=value)
+        for value in ("1", "true", "yes", "on"):
+            self.fails(["pull", name], "offline", env={**self.env, "HF_HUB_OFFLINE": value})
+
+    def test_a_draft_is_fetched(self):
+        registry, name = self.registry()
+        registry.add("me/draft:latest", [(servers.MODEL, self.bytes)])
+        draft = f"{registry.host}/me/draft"
+        self.assertEqual(self.tokens(name, "--draft", draft), self.tokens(self.model))
+        self.assertEqual(sorted(self.names()), sorted([f"{name}:latest", f"{draft}:latest"]))
+        code, _, err = run("run", name, "--draft", f"{draft}:none", *GREEDY, env=self.env)
+        self.assertEqual(code, 1)
+        self.assertIn("--draft", err)
+        self.assertIn("404", err)
+
+    def test_create_fetches(self):
+        registry, name = self.registry()
+        registry.add("me/draft:latest", [(servers.MODEL, self.bytes)])
+        text = f"FROM {name}\nDRAFT {registry.host}/me/draft\nSYSTEM Be brief.\n"
+        modelfile = self.file("Modelfile", text.encode())
+        self.fails(["create", "mine", "-f", modelfile, "--offline"], "no model", env=self.env)
+        self.assertEqual(registry.asked, [])
+        self.succeeds("create", "mine", "-f", modelfile, env=self.env)
+        self.assertIn("mine:latest", self.names())
+        self.assertEqual(self.tokens("mine", "--raw"), self.tokens(self.model))
+
+    def blobs(self):
+        folder = self.root / "models/blobs"
+        return sorted(path.name for path in folder.iterdir()) if folder.exists() else []
+
+    def test_a_tag_that_moved(self):
+        registry, name = self.registry()
+        self.pull(name)
+        other = pathlib.Path(self.make("other.gguf", "--layers", "1", "--vocab", "512")).read_bytes()
+        registry.add("me/tiny:latest", [(servers.MODEL, other)])
+        self.pull(name)
+        digests = (servers.digest_of(other), servers.digest_of(b"{}"))
+        self.assertEqual(self.blobs(), sorted(digest.replace(":", "-") for digest in digests))
+
+    def stopped(self):
+        """Returns the name of a model of which a pull has fetched one blob of two."""
+        registry, _ = self.registry()
+        shared = b"GGUF" + os.urandom(1000)
+        registry.add("me/two:latest", [(servers.MODEL, shared), (servers.MODEL, self.bytes)])
+        del registry.blobs[servers.digest_of(self.bytes)]
+        name = f"{registry.host}/me/two"
+        self.refuses(name, "404")
+        blob = servers.digest_of(shared).replace(":", "-")
+        self.assertIn(blob, self.blobs())
+        return registry, name, shared, blob
+
+    def test_a_stopped_pull_keeps_its_blobs(self):
+        registry, name, shared, blob = self.stopped()
+        registry.add("me/one:latest", [(servers.MODEL, shared)])
+        self.pull(f"{registry.host}/me/one")
+        self.succeeds("rm", f"{registry.host}/me/one", env=self.env)
+        self.assertIn(blob, self.blobs())
+        registry.blobs[servers.digest_of(self.bytes)] = self.bytes
+        self.pull(name)
+        asked = [path for path in registry.paths() if path.endswith(servers.digest_of(shared))]
+        self.assertEqual(len(asked), 1)
+        self.succeeds("show", name, "--verify", env=self.env)
+        self.assertEqual([path.name for path in (self.root / "models").iterdir() if path.name.startswith(".")], [])
+
+    def test_rm_ends_a_stopped_pull(self):
+        _, name, _, _ = self.stopped()
+        self.succeeds("rm", name, env=self.env)
+        self.assertEqual(self.blobs(), [])
+        self.assertEqual(run("rm", name, env=self.env)[0], 1)
+
+
+class Tls(PullTest):
+    """https with certificates of an authority that SSL_CERT_FILE names, and proxies."""
+
+    def setUp(self):
+        super().setUp()
+        self.authority = servers.Authority(self.root)
+        self.env["no_proxy"] = ""
+
+    def tls_registry(self, name):
+        registry = self.stand_in(servers.Registry(self.authority.context(f"DNS:{name}")))
+        registry.add("me/tiny:latest", [(servers.MODEL, self.bytes)])
+        return registry
+
+    def test_a_hub_by_https(self):
+        hub = self.stand_in(servers.Hub({"a.gguf": self.bytes}, self.authority.context("IP:127.0.0.1")))
+        self.env["HF_ENDPOINT"] = hub.url
+        self.refuses("hf.co/me/tiny", "certificate")
+        self.assertEqual(hub.asked, [])
+        self.pull("hf.co/me/tiny", SSL_CERT_FILE=self.authority.certificate)
+        self.assertEqual(self.names(), ["hf.co/me/tiny:latest"])
+
+    def test_through_a_proxy(self):
+        registry = self.tls_registry("registry.test")
+        other = self.tls_registry("blobs.test")
+        registry.send_blob = lambda request, _: servers.send(
+            request, 307, headers=[("Location", f"https://blobs.test{request.path}")])
+        proxy = self.stand_in(servers.Proxy({"registry.test:443": registry.port, "blobs.test:443": other.port}))
+        env = {"https_proxy": proxy.url, "SSL_CERT_FILE": self.authority.certificate}
+        self.pull("registry.test/me/tiny", **env)
+        self.assertEqual(set(proxy.asked), {"registry.test:443", "blobs.test:443"})
+        self.succeeds("show", "registry.test/me/tiny", "--verify", env=self.env)
+        self.assertEqual(len(other.asked), 2)
+        self.succeeds("rm", "registry.test/me/tiny", env=self.env)
+        # The certificate is one for another name.
+        proxy.hosts["registry.test:443"] = other.port
+        self.refuses("registry.test/me/tiny", "registry.test", "certificate", env=env)
+        proxy.hosts.clear()
+        self.refuses("registry.test/me/tiny", "registry.test", "403", env=env)
+
+    def test_this_machine_is_asked_without_a_proxy(self):
+        proxy = self.stand_in(servers.Proxy({}))
+        _, name = self.registry()
+        self.pull(name, http_proxy=proxy.url, all_proxy=proxy.url)
+        self.assertEqual(proxy.asked, [])
+
+    def test_a_server_elsewhere_does_not_lead_here(self):
+        registry = self.tls_registry("registry.test")
+        proxy = self.stand_in(servers.Proxy({"registry.test:443": registry.port}))
+        env = {"https_proxy": proxy.url, "SSL_CERT_FILE": self.authority.certificate}
+        for host in ("127.0.0.1", "LOCALHOST", "127.1", "0.0.0.0", "0x7f000001", "[::1]"):
+            registry.send_blob = lambda request, _: servers.send(
+                request, 307, headers=[("Location", f"https://{host}:{registry.port}/x")])
+            self.refuses("registry.test/me/tiny", "this machine", env=env)
+        # A name that resolves to this machine.
+        registry.send_blob = lambda request, _: servers.send(
+            request, 307, headers=[("Location", f"https://{socket.gethostname()}:{registry.port}/x")])
+        self.refuses("registry.test/me/tiny", "this machine", env={**env, "no_proxy": socket.gethostname()})
+
+
 if __name__ == "__main__":
     if "RealRegistry" in sys.argv and not servers.RealRegistry.program:
         print("skipped: docker-registry is not installed")
+        sys.exit(77)
+    if "Tls" in sys.argv and not servers.Authority.program:
+        print("skipped: openssl is not installed")
         sys.exit(77)
     program.main()

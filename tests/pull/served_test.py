@@ -3,7 +3,9 @@
 usage: served_test.py KVCACHE MAKE_MODEL Served  (paths of the two programs)
 """
 
+import fcntl
 import json
+import os
 import pathlib
 import sys
 import tempfile
@@ -81,6 +83,53 @@ class Served(CliTest):
         answer = self.post(server, "/api/generate", {"prompt": "one", "model": self.name, "stream": False,
                                                      "options": {"num_predict": 4}})
         self.assertTrue(answer[0]["done"])
+
+    def silent(self):
+        """Lets blobs come never."""
+        self.registry.send_blob = lambda request, data: time.sleep(120)
+
+    def begin(self, server, name):
+        """Begins a pull whose blob does not come; returns the answer, which is open."""
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/api/pull",
+                                         json.dumps({"model": name}).encode())
+        answer = urllib.request.urlopen(request, timeout=60)
+        while b"digest" not in answer.readline():
+            pass
+        return answer
+
+    def test_a_client_that_leaves_ends_its_pull(self):
+        self.silent()
+        server = self.serve()
+        self.begin(server, self.name).close()
+        # Its claim on the name ends, though no byte comes.
+        self.registry.send_blob = servers.send_file
+        self.assertEqual(self.post(server, "/api/pull", {"model": self.name})[-1], {"status": "success"})
+
+    def test_pulls_do_not_wait_for_each_other(self):
+        self.registry.add("me/other:latest", [(servers.MODEL, self.bytes + b"x")])
+        first = servers.digest_of(self.bytes)
+        self.registry.send_blob = lambda request, data: (
+            time.sleep(120) if first in request.path else servers.send_file(request, data))
+        server = self.serve()
+        answer = self.begin(server, self.name)
+        self.assertEqual(self.post(server, "/api/pull", {"model": f"{self.registry.host}/me/other"})[-1],
+                         {"status": "success"})
+        answer.close()
+
+    def test_a_stop_does_not_wait_for_the_lock_of_the_store(self):
+        server = self.serve("--stop-seconds", "1")
+        store = self.root / "models"
+        store.mkdir(exist_ok=True)
+        descriptor = os.open(store, os.O_RDONLY)
+        self.addCleanup(os.close, descriptor)
+        fcntl.flock(descriptor, fcntl.LOCK_EX)
+        request = urllib.request.Request(f"http://127.0.0.1:{server.port}/api/pull",
+                                         json.dumps({"model": self.name}).encode())
+        with urllib.request.urlopen(request, timeout=60) as answer:
+            answer.readline()
+            start = time.monotonic()
+            server.stop()
+        self.assertLess(time.monotonic() - start, 15)
 
     def test_a_stop_ends_a_pull(self):
         def trickle(request, data):

@@ -4,8 +4,10 @@ import hashlib
 import http.server
 import json
 import pathlib
+import select
 import shutil
 import socket
+import ssl
 import subprocess
 import threading
 import time
@@ -20,10 +22,82 @@ def digest_of(data):
     return "sha256:" + hashlib.sha256(data).hexdigest()
 
 
-class StandIn:
-    """A server that answers GET requests with what `answer(request)` does; logs them in `asked`."""
+class Authority:
+    """An authority of certificates of its own, made by the program openssl in a folder."""
 
-    def __init__(self):
+    program = shutil.which("openssl")
+
+    def __init__(self, folder):
+        self.folder = pathlib.Path(folder)
+        self.certificate = str(self.folder / "ca.pem")
+        self._openssl("req", "-x509", "-newkey", "rsa:2048", "-nodes", "-days", "2", "-subj", "/CN=test authority",
+                      "-keyout", "ca.key", "-out", "ca.pem")
+
+    def _openssl(self, *words):
+        subprocess.run([self.program, *words], cwd=self.folder, check=True, capture_output=True)
+
+    def context(self, *names):
+        """Returns a server's TLS context with a certificate for names ("DNS:a.test", "IP:127.0.0.1")."""
+        (self.folder / "names").write_text("subjectAltName=" + ",".join(names))
+        self._openssl("req", "-newkey", "rsa:2048", "-nodes", "-subj", "/CN=server", "-keyout", "server.key", "-out",
+                      "server.csr")
+        self._openssl("x509", "-req", "-in", "server.csr", "-CA", "ca.pem", "-CAkey", "ca.key", "-CAcreateserial",
+                      "-days", "2", "-extfile", "names", "-out", "server.pem")
+        context = ssl.SSLContext(ssl.PROTOCOL_TLS_SERVER)
+        context.load_cert_chain(self.folder / "server.pem", self.folder / "server.key")
+        return context
+
+
+class Proxy:
+    """A proxy that answers CONNECT alone: leads each host of `hosts` to a port of this machine. Logs in `asked`."""
+
+    def __init__(self, hosts):
+        self.hosts, self.asked = hosts, []
+        owner = self
+
+        class Handler(http.server.BaseHTTPRequestHandler):
+            def do_CONNECT(self):
+                owner.asked.append(self.path)
+                port = owner.hosts.get(self.path)
+                if port is None:
+                    return self.send_error(403)
+                with socket.create_connection(("127.0.0.1", port)) as other:
+                    self.send_response(200, "Connection established")
+                    self.end_headers()
+                    owner.copy(self.connection, other)
+                self.close_connection = True
+
+            def do_GET(self):
+                owner.asked.append(self.path)
+                self.send_error(403)
+
+            def log_message(self, *_):
+                pass
+
+        self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+        self.server.daemon_threads = True
+        self.url = f"http://127.0.0.1:{self.server.server_address[1]}"
+        threading.Thread(target=self.server.serve_forever, daemon=True).start()
+
+    @staticmethod
+    def copy(one, other):
+        ends = {one: other, other: one}
+        while True:
+            for ready in select.select(list(ends), [], [], 60)[0]:
+                data = ready.recv(1 << 16)
+                if not data:
+                    return
+                ends[ready].sendall(data)
+
+    def close(self):
+        self.server.shutdown()
+        self.server.server_close()
+
+
+class StandIn:
+    """A server that answers GET requests with what `answer(request)` does; logs them in `asked`. `tls`: its context."""
+
+    def __init__(self, tls=None):
         self.asked = []  # path and headers
         owner = self
 
@@ -43,8 +117,11 @@ class StandIn:
         self.server = http.server.ThreadingHTTPServer(("127.0.0.1", 0), Handler)
         self.server.handle_error = lambda *_: None  # clients leave
         self.server.daemon_threads = True
-        self.host = f"127.0.0.1:{self.server.server_address[1]}"
-        self.url = f"http://{self.host}"
+        self.port = self.server.server_address[1]
+        self.host = f"127.0.0.1:{self.port}"
+        self.url = f"{'https' if tls else 'http'}://{self.host}"
+        if tls:
+            self.server.socket = tls.wrap_socket(self.server.socket, server_side=True)
         threading.Thread(target=self.server.serve_forever, daemon=True).start()
 
     def close(self):
@@ -80,8 +157,8 @@ def send_file(request, data):
 class Registry(StandIn):
     """Models by name, such as "me/tiny:latest": the text of a manifest; blobs by digest."""
 
-    def __init__(self):
-        super().__init__()
+    def __init__(self, tls=None):
+        super().__init__(tls)
         self.manifests, self.blobs = {}, {}
         self.needs_token = False
         self.send_blob = send_file  # what a test replaces
@@ -121,8 +198,8 @@ class Hub(StandIn):
 
     revision = "0123456789abcdef0123456789abcdef01234567"
 
-    def __init__(self, files):
-        super().__init__()
+    def __init__(self, files, tls=None):
+        super().__init__(tls)
         self.files = files
         self.token = None
         self.send_file = send_file

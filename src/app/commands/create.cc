@@ -7,6 +7,7 @@
 
 #include "app/commands/command.h"
 #include "app/commands/create_model.h"
+#include "app/flags/fetch_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/terminal.h"
 #include "base/errors.h"
@@ -21,6 +22,7 @@ struct CreateFlags {
   std::string name;
   std::string modelfile = "Modelfile";
   CreateOptions options{};
+  FetchFlags fetch;
 };
 
 Status Create(const CreateFlags& flags) {
@@ -31,6 +33,7 @@ Status Create(const CreateFlags& flags) {
   if (!file.ok()) return std::move(file).TakeStatus().WithContext(flags.modelfile);
   CreateOptions options = flags.options;
   options.folder = flags.modelfile == "-" ? "." : fs::path(flags.modelfile).parent_path().string();
+  options.fetch = [&](const std::string& model) { return flags.fetch.Fetch(model); };
   KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
   return CreateModel(store, name, std::move(file).value(), options).WithContext(flags.modelfile);
 }
@@ -61,6 +64,7 @@ Command AddCreate(CommandLine& line) {
       .ValueName("FILE")
       .ShowDefault();
   AddTypes(command, flags);
+  flags->fetch.Add(command);
   command.RefuseEmptyValues({});
   command.CheckParsed(
       [flags] { return flags->name.empty() ? InvalidArgument("NAME is required") : Status::Ok(); });

@@ -2,6 +2,7 @@
 
 #include <filesystem>
 #include <nlohmann/json.hpp>
+#include <optional>
 #include <utility>
 
 #include "app/flags/model_store.h"
@@ -21,16 +22,30 @@ namespace {
 
 namespace fs = std::filesystem;
 
-// Returns FROM or DRAFT as a model: a path from the Modelfile's folder if it is one, else a name.
-// A directory is a path.
-Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
+// Returns the path that FROM or DRAFT means from the Modelfile's folder on; none: it is a name. A directory is a path.
+std::optional<std::string> PathOf(const std::string& text, const fs::path& folder) {
   fs::path path = text;
   if (path.is_relative()) path = folder / path;
   std::error_code error;
-  if (text.ends_with(".gguf") || fs::exists(PartPaths(path.string()).front(), error)) {
-    return FoundModel{path.string(), std::nullopt};
+  const bool is_path =
+      text.ends_with(".gguf") || fs::exists(PartPaths(path.string()).front(), error);
+  return is_path ? std::optional(path.string()) : std::nullopt;
+}
+
+// Returns FROM or DRAFT as a model.
+Result<FoundModel> Source(const std::string& text, const fs::path& folder) {
+  const auto path = PathOf(text, folder);
+  return path ? FoundModel{*path, std::nullopt} : LocateModel(text);
+}
+
+// Fetches the models that a Modelfile names and the machine does not have.
+Status FetchNamed(const Modelfile& file, const CreateOptions& options) {
+  if (!options.fetch) return Status::Ok();
+  for (const auto& [instruction, text] : {std::pair{"FROM", file.from}, {"DRAFT", file.draft}}) {
+    if (text.empty() || PathOf(text, options.folder)) continue;
+    KVCACHE_RETURN_IF_ERROR(options.fetch(text).WithContext(StrCat(instruction, " ", text)));
   }
-  return LocateModel(text);
+  return Status::Ok();
 }
 
 // Removes a file at the end, if it is there.
@@ -197,6 +212,7 @@ Status CreateModel(const ModelStore& store, const ModelName& name, Modelfile fil
                    const CreateOptions& options) {
   KVCACHE_RETURN_IF_ERROR(CheckRequires(file.requires_version, KVCACHE_VERSION));
   KVCACHE_RETURN_IF_ERROR(CheckTemplate(file));
+  KVCACHE_RETURN_IF_ERROR(FetchNamed(file, options));
   KVCACHE_ASSIGN_OR_RETURN(StoreLock lock, store.Lock());
   KVCACHE_ASSIGN_OR_RETURN(const Manifest manifest,
                            Creator(store, lock, options).Create(name.Short(), std::move(file)));

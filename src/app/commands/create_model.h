@@ -3,6 +3,7 @@
 // Thread safety: free functions; those that change the store wait for each other.
 #pragma once
 
+#include <functional>
 #include <optional>
 #include <string>
 
@@ -17,6 +18,9 @@ struct CreateOptions {
   std::string folder = ".";              // relative paths in FROM and DRAFT begin here
   std::optional<WeightScheme> scheme{};  // that the weights are converted to; none: they stay
   std::optional<WeightScheme> draft_scheme{};
+  // Is called with each name of FROM and DRAFT, before the store is locked; fetches a model that is not here. Empty: none is
+  // fetched.
+  std::function<Status(const std::string& name)> fetch{};
 };
 
 // Errors: those of files and stores; kUnsupported for templates that cannot be used here.

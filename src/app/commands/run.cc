@@ -165,6 +165,7 @@ Status Run(RunFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
   KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.engine.model()));
+  KVCACHE_RETURN_IF_ERROR(flags.fetch.FetchDraft(flags.draft.draft()));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
   if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
   const bool is_chat = IsChat(flags);

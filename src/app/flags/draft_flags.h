@@ -32,6 +32,9 @@ class DraftFlags {
   // Sets the drafter for a command line without --draft.
   void SetDefault(const std::string& draft) { draft_ = draft; }
 
+  // Returns what --draft says; empty: it is not given.
+  const std::string& draft() const { return draft_; }
+
   // As FindDraftHead, for --draft. Errors name the flag.
   Result<std::string> HeadFile(const std::string& model) const;
   // Opens the drafter of a model that runs, with the head that HeadFile returned. Errors name the flag.

@@ -1,9 +1,14 @@
 #include "app/flags/fetch_flags.h"
 
+#include <algorithm>
+#include <array>
 #include <cstdlib>
+#include <filesystem>
 #include <string_view>
+#include <system_error>
 #include <utility>
 
+#include "app/flags/draft_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/pull_progress.h"
 #include "app/terminal/terminal.h"
@@ -14,9 +19,25 @@
 namespace kvcache::app {
 namespace {
 
+// Returns whether a variable says yes. Values that are no word for "no" count as yes, so that a mistake asks nobody.
 bool IsSet(const char* name) {
   const char* const value = std::getenv(name);
-  return value != nullptr && *value != '\0' && std::string_view(value) != "0";
+  std::string text = value == nullptr ? "" : value;
+  for (char& c : text) c = c >= 'A' && c <= 'Z' ? static_cast<char>(c + 32) : c;
+  constexpr std::array<std::string_view, 5> kNo = {"", "0", "false", "off", "no"};
+  return std::find(kNo.begin(), kNo.end(), text) == kNo.end();
+}
+
+// Returns whether a text with slashes is rather the path of a file that is not there than a name: its first part is a folder
+// here, or stands where a host would and is none.
+bool LooksLikePath(const std::string& model) {
+  const std::size_t slash = model.find('/');
+  if (slash == std::string::npos) return false;
+  const std::string first = model.substr(0, slash);
+  std::error_code ignored;
+  if (std::filesystem::is_directory(first, ignored)) return true;
+  const bool has_host = model.find('/', slash + 1) != std::string::npos;
+  return has_host && first.find_first_of(".:") == std::string::npos && first != "localhost";
 }
 
 }  // namespace
@@ -31,7 +52,7 @@ bool FetchFlags::offline() const {
 }
 
 Status FetchFlags::Fetch(const std::string& model) const {
-  if (model.empty() || offline()) return Status::Ok();
+  if (model.empty() || offline() || LooksLikePath(model)) return Status::Ok();
   const auto located = LocateModel(model);
   const auto name = ModelName::Parse(model);
   if (located.status().code() != StatusCode::kNotFound || !name.ok()) return Status::Ok();
@@ -42,6 +63,10 @@ Status FetchFlags::Fetch(const std::string& model) const {
   if (pulled.ok()) return pulled;
   return {pulled.code(),
           StrCat(located.status().message(), "; it was not fetched: ", pulled.message())};
+}
+
+Status FetchFlags::FetchDraft(const std::string& draft) const {
+  return NamesDraftFile(draft) ? Fetch(draft).WithContext("--draft") : Status::Ok();
 }
 
 Status PullWithProgress(const ModelName& name, int stall_seconds) {

@@ -19,9 +19,11 @@ class FetchFlags {
   // Returns whether nothing may be fetched: the flag, KVCACHE_OFFLINE or HF_HUB_OFFLINE says so.
   bool offline() const;
 
-  // Fetches MODEL if it is a name that the machine does not have. Does nothing for files, for what
-  // LocateModel finds, and offline. Errors: those of the pull, after what LocateModel says.
+  // Fetches MODEL if it is a name that the machine does not have. Does nothing for files, for texts that look like paths,
+  // for what LocateModel finds, and offline. Errors: those of the pull, after what LocateModel says.
   Status Fetch(const std::string& model) const;
+  // The same for what --draft says, which may be no model. Errors name the flag.
+  Status FetchDraft(const std::string& draft) const;
 
  private:
   bool offline_ = false;
