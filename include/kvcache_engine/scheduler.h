@@ -45,6 +45,15 @@
 
 namespace kvcache {
 
+// Shares the processors among schedulers and other work of one process.
+class StepTurns {
+ public:
+  virtual ~StepTurns() = default;
+  // Waits until the step may begin. Each call is followed by EndStep, on the same thread.
+  virtual void BeginStep() = 0;
+  virtual void EndStep() = 0;
+};
+
 struct SchedulerOptions {
   // Tokens of one step, at most max_batch() of the engine; 0: as many.
   int step_tokens = 0;
@@ -75,6 +84,8 @@ struct SchedulerOptions {
   // For one request at a time, as in a chat: prefixes that the pool has no cells for go to host memory, up to three
   // contexts of tokens, and a request waits for room in the queue of the engine's store.
   bool one_at_a_time = false;
+  // Each step that has requests takes a turn; must outlive the scheduler. Null: steps begin at once.
+  StepTurns* turns = nullptr;
 };
 
 enum class RequestId : std::uint64_t {};

@@ -69,11 +69,11 @@ int Main(int argc, char** argv) {
   CommandLine command_line("kvcache", "Runs language models (GGUF files) on the CPU.",
                            "kvcache " KVCACHE_VERSION);
   const std::vector<Command> commands = {
-      AddRun(command_line),      AddServe(command_line),   AddEval(command_line),
-      AddTokenize(command_line), AddInspect(command_line), AddList(command_line),
-      AddCreate(command_line),   AddShow(command_line),    AddCopy(command_line),
-      AddRemove(command_line),   AddPull(command_line),    AddBench(command_line),
-      AddStore(command_line)};
+      AddRun(command_line),     AddServe(command_line),  AddEval(command_line),
+      AddEmbed(command_line),   AddRerank(command_line), AddTokenize(command_line),
+      AddInspect(command_line), AddList(command_line),   AddCreate(command_line),
+      AddShow(command_line),    AddCopy(command_line),   AddRemove(command_line),
+      AddPull(command_line),    AddBench(command_line),  AddStore(command_line)};
   const std::vector<std::string> arguments = ArgumentsOf(argc, argv, commands);
   const ParsedLine line = command_line.Parse(arguments);
   switch (line.outcome) {

@@ -59,6 +59,17 @@ struct RouteContext : ServerContext {
   VolatileCounts volatile_lines{};  // that were taken out of the request
 };
 
+// The same with a model that embeds or ranks.
+struct EmbeddingContext : ServerContext {
+  EmbeddingContext(const ServerContext& server, ServedModel asked, EmbeddingLease loaded)
+      : ServerContext(server), model(std::move(asked)), lease(std::move(loaded)), service(*lease) {}
+
+  ServedModel model;
+  EmbeddingLease lease;
+  EmbeddingService& service;
+  double load_ms = 0.0;  // that the request waited for its model
+};
+
 // ---- the kinds of routes, by what they need ----
 
 // Answers at once, on the I/O thread.
@@ -88,6 +99,19 @@ struct WithModel {
   // Answers a request that only loads or unloads its model. Returns whether it is one. Null: none is.
   bool (*only_loads)(const ServerContext& context, const ServedModel& model,
                      const Json& body) = nullptr;
+  // Answers for a model that does not generate, which is not loaded then. Null: the request is refused.
+  void (*without_text)(const ServerContext& context, const ServedModel& model) = nullptr;
+};
+
+// Asks the model that the body names for embeddings or ranks, once it is loaded. `body` is an object.
+struct WithEmbedder {
+  void (*run)(const EmbeddingContext& context, const Json& body) = nullptr;
+  FilePurpose purpose =
+      FilePurpose::kEmbedding;  // of the model that a request without a name means
+  // As in WithModel.
+  Result<std::optional<double>> (*stay_seconds)(const Json& body) = nullptr;
+  bool (*only_loads)(const ServerContext& context, const ServedModel& model,
+                     const Json& body) = nullptr;
 };
 
 enum class Audience {
@@ -100,7 +124,7 @@ struct Route {
   std::string_view method;  // GET is HEAD too
   // A part in braces stands for any text: "{id}" for one without a slash, "{id...}" for all that is left.
   std::string_view path;
-  std::variant<AtOnce, OnWorker, ChangesModels, WithModel> kind;
+  std::variant<AtOnce, OnWorker, ChangesModels, WithModel, WithEmbedder> kind;
   Audience audience = Audience::kUsers;  // the same for all methods of a path
 };
 

@@ -1,22 +1,31 @@
 #include "server/route_runner.h"
 
-#include <optional>
+#include <algorithm>
+#include <chrono>
+#include <type_traits>
 #include <utility>
 #include <variant>
-#include <vector>
 
+#include "base/errors.h"
+#include "base/seconds_since.h"
+#include "base/strings.h"
 #include "json/json_text.h"
 #include "server/request/pictures.h"
 
 namespace kvcache::server {
 namespace {
 
-// Returns the model of that name; without a name, the first.
-Result<ServedModel> FindModel(ModelSource& source, const std::string& name) {
+constexpr int kPullers = 4;  // models that are fetched at a time
+
+// Returns the model of that name; without a name, the first that is made for the purpose, or else the first.
+Result<ServedModel> FindModel(ModelSource& source, const std::string& name, FilePurpose purpose) {
   if (name.empty()) {
     std::vector<ServedModel> models = source.List();
     if (models.empty()) return Status(StatusCode::kNotFound, "the server has no model");
-    return std::move(models.front());
+    const auto fit = std::find_if(models.begin(), models.end(), [&](const ServedModel& model) {
+      return model.purpose == purpose;
+    });
+    return std::move(fit == models.end() ? models.front() : *fit);
   }
   KVCACHE_ASSIGN_OR_RETURN(ServedModel model, source.Find(name));
   model.name = name;  // answers have the name that was asked for
@@ -28,20 +37,32 @@ Result<ServedModel> FindModel(ModelSource& source, const std::string& name) {
 // A request for a model.
 struct RouteRunner::Asked {
   ServerContext context;
-  WithModel route;
+  std::variant<WithModel, WithEmbedder> route{};
   Json body;
   std::size_t bytes = 0;  // of the body's text
+  std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   VolatileCounts volatile_lines{};
 };
 
 RouteRunner::RouteRunner(RouteRunnerOptions options)
     : options_(std::move(options)),
       worker_(options_.max_queued, options_.queued_bytes),
-      manager_(options_.max_queued, options_.queued_bytes),
-      puller_(options_.max_queued, options_.queued_bytes) {}
+      manager_(options_.max_queued, options_.queued_bytes) {
+  for (int i = 0; i < kPullers; ++i) {
+    pullers_.push_back(std::make_unique<Worker>(options_.max_queued, options_.queued_bytes));
+  }
+}
+
+Worker& RouteRunner::FreePuller() {
+  Worker* best = pullers_.front().get();
+  for (const auto& puller : pullers_) {
+    if (puller->size() < best->size()) best = puller.get();
+  }
+  return *best;
+}
 
 void RouteRunner::End() {
-  puller_.End();
+  for (const auto& puller : pullers_) puller->End();
   manager_.End();
   worker_.End();
 }
@@ -50,7 +71,7 @@ void RouteRunner::Run(const ServerContext& context, const Route& route, HttpRequ
   if (const auto* const now = std::get_if<AtOnce>(&route.kind)) return now->run(context);
   const auto* const work = std::get_if<OnWorker>(&route.kind);
   const auto* const change = std::get_if<ChangesModels>(&route.kind);
-  Worker& worker = change == nullptr ? worker_ : change->takes_long ? puller_ : manager_;
+  Worker& worker = change == nullptr ? worker_ : change->takes_long ? FreePuller() : manager_;
   const std::size_t bytes = work != nullptr ? context.path.size() : request.body.size();
   const bool added =
       worker.Add(bytes, [this, context, work, &route, text = std::move(request.body)] {
@@ -69,24 +90,29 @@ void RouteRunner::RunBody(const ServerContext& context, const Route& route,
   if (const auto* const change = std::get_if<ChangesModels>(&route.kind)) {
     return change->run(context, *body);
   }
-  const auto asked = std::make_shared<Asked>(Asked{.context = context,
-                                                   .route = std::get<WithModel>(route.kind),
-                                                   .body = std::move(*body),
-                                                   .bytes = text.size()});
+  const auto asked = std::make_shared<Asked>(
+      Asked{.context = context, .body = std::move(*body), .bytes = text.size()});
+  if (const auto* const embeds = std::get_if<WithEmbedder>(&route.kind)) {
+    asked->route = *embeds;
+    return FindAndRun(asked, *embeds, embeds->purpose);
+  }
+  const auto& generates = std::get<WithModel>(route.kind);
+  asked->route = generates;
   if (options_.ignore_images) ReplacePictures(asked->body);
-  const auto prompt_use = asked->route.prompt_use;
+  const auto prompt_use = generates.prompt_use;
   asked->volatile_lines = options_.volatile_lines.Apply(
       asked->body, prompt_use == nullptr ? PromptUse::kRaw : prompt_use(asked->body));
-  RunWithModel(asked);
+  FindAndRun(asked, generates, FilePurpose::kGeneration);
 }
 
-void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked) {
+template <typename Kind>
+void RouteRunner::FindAndRun(const std::shared_ptr<const Asked>& asked, const Kind& route,
+                             FilePurpose purpose) {
   const ServerContext& context = asked->context;
-  const WithModel& route = asked->route;
   Fields fields(asked->body);
   const std::string name = fields.Text("model", fields.Text("name"));
   if (!fields.ok()) return context.Refuse(fields);
-  const auto model = FindModel(context.host.source(), name);
+  auto model = FindModel(context.host.source(), name, purpose);
   if (!model.ok()) return context.RefuseModel(model.status());
   context.entry->UseModel(model->name);
   std::optional<double> stay_seconds;
@@ -96,16 +122,50 @@ void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked) {
     // Among users with keys, how long a model stays is the administrator's.
     if (context.user.is_admin) stay_seconds = *read;
   }
+  if constexpr (std::is_same_v<Kind, WithModel>) {
+    if (model->purpose != FilePurpose::kGeneration) {
+      if (route.without_text != nullptr) return route.without_text(context, *model);
+      return context.Refuse(
+          InvalidArgument(
+              StrCat(Quoted(model->name), " does not support chat or completion: it is made for ",
+                     model->purpose == FilePurpose::kReranking ? "ranks" : "embeddings")),
+          "model");
+    }
+  } else {
+    model->embeds = true;
+  }
   if (route.only_loads != nullptr && route.only_loads(context, *model, asked->body)) return;
-  context.host.Acquire(*model, stay_seconds,
-                       [this, asked, model = *model](Result<ModelLease> lease) {
-                         if (!lease.ok()) return asked->context.Refuse(lease.status());
-                         worker_.Continue(asked->bytes, [asked, model, lease = std::move(*lease)] {
-                           RouteContext with_model(asked->context, model, lease);
-                           with_model.volatile_lines = asked->volatile_lines;
-                           asked->route.run(with_model, asked->body);
-                         });
-                       });
+  if constexpr (std::is_same_v<Kind, WithModel>) {
+    RunWithModel(asked, *model, stay_seconds);
+  } else {
+    RunWithEmbedder(asked, *model, stay_seconds);
+  }
+}
+
+void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked, const ServedModel& model,
+                               std::optional<double> stay_seconds) {
+  asked->context.host.Acquire(model, stay_seconds, [this, asked, model](Result<ModelLease> lease) {
+    if (!lease.ok()) return asked->context.Refuse(lease.status());
+    worker_.Continue(asked->bytes, [asked, model, lease = std::move(*lease)] {
+      RouteContext with_model(asked->context, model, lease);
+      with_model.volatile_lines = asked->volatile_lines;
+      std::get<WithModel>(asked->route).run(with_model, asked->body);
+    });
+  });
+}
+
+void RouteRunner::RunWithEmbedder(const std::shared_ptr<const Asked>& asked,
+                                  const ServedModel& model, std::optional<double> stay_seconds) {
+  asked->context.host.AcquireEmbedder(
+      model, stay_seconds, [this, asked, model](Result<EmbeddingLease> lease) {
+        if (!lease.ok()) return asked->context.Refuse(lease.status(), "model");
+        const double load_ms = MillisecondsSince(asked->began);
+        worker_.Continue(asked->bytes, [asked, model, load_ms, lease = std::move(*lease)] {
+          EmbeddingContext with_model(asked->context, model, lease);
+          with_model.load_ms = load_ms;
+          std::get<WithEmbedder>(asked->route).run(with_model, asked->body);
+        });
+      });
 }
 
 }  // namespace kvcache::server

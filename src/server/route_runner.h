@@ -3,6 +3,7 @@
 //   I/O thread ─► AtOnce
 //              ─► worker ─► OnWorker
 //                        ─► JSON, pictures, volatile lines ─► model's lease ─► worker ─► WithModel
+//                        ─► JSON ─► model's lease ─► worker ─► WithEmbedder
 //              ─► manager ─► JSON ─► ChangesModels
 //
 // Thread safety: any thread.
@@ -10,7 +11,9 @@
 
 #include <cstddef>
 #include <memory>
+#include <optional>
 #include <string>
+#include <vector>
 
 #include "server/http/worker.h"
 #include "server/request/volatile_lines.h"
@@ -41,13 +44,20 @@ class RouteRunner {
  private:
   struct Asked;
 
+  Worker& FreePuller();
   void RunBody(const ServerContext& context, const Route& route, const std::string& text);
-  void RunWithModel(const std::shared_ptr<const Asked>& asked);
+  template <typename Kind>
+  void FindAndRun(const std::shared_ptr<const Asked>& asked, const Kind& route,
+                  FilePurpose purpose);
+  void RunWithModel(const std::shared_ptr<const Asked>& asked, const ServedModel& model,
+                    std::optional<double> stay_seconds);
+  void RunWithEmbedder(const std::shared_ptr<const Asked>& asked, const ServedModel& model,
+                       std::optional<double> stay_seconds);
 
   RouteRunnerOptions options_;
-  Worker worker_;   // a large prompt takes long to encode
-  Worker manager_;  // weights take long to copy
-  Worker puller_;   // fetches models
+  Worker worker_;                                 // a large prompt takes long to encode
+  Worker manager_;                                // weights take long to copy
+  std::vector<std::unique_ptr<Worker>> pullers_;  // fetch models
 };
 
 }  // namespace kvcache::server

@@ -46,11 +46,16 @@ class ServerImpl final : public Server, private HttpHandler {
     std::mutex mutex;
     std::condition_variable done;
     std::optional<Status> status;
-    host_->Acquire(models.front(), std::nullopt, [&](Result<ModelLease> lease) {
+    const auto ready = [&](auto lease) {
       const std::lock_guard lock(mutex);
       status = lease.ok() ? Status::Ok() : std::move(lease).TakeStatus();
       done.notify_one();
-    });
+    };
+    if (models.front().purpose == FilePurpose::kGeneration) {
+      host_->Acquire(models.front(), std::nullopt, ready);
+    } else {
+      host_->AcquireEmbedder(models.front(), std::nullopt, ready);
+    }
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return status.has_value(); });
     return std::move(*status);

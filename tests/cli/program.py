@@ -10,7 +10,7 @@ import tempfile
 import time
 import unittest
 
-COMMANDS = ("run", "serve", "eval", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "pull", "bench", "store")
+COMMANDS = ("run", "serve", "eval", "embed", "rerank", "tokenize", "inspect", "list", "create", "show", "cp", "rm", "pull", "bench", "store")
 KVCACHE = ""
 MAKE_MODEL = ""
 

@@ -144,3 +144,14 @@ test('calls a tool and answers with its result', async () => {
   messages.push(message, {role: 'tool', tool_name: weather.name, content: 'sun'});
   assert.equal((await toolClient.chat(ask)).message.content, scripted.answer);
 });
+
+test('embeddings', async () => {
+  const {embeddings, prompt_eval_count, total_duration} =
+      await client.embed({model: 'story', input: ['A dog.', 'Once upon a time']});
+  assert.equal(embeddings.length, 2);
+  assert.ok(prompt_eval_count > 4 && total_duration > 0);
+  const one = await client.embed({model: 'story', input: 'A dog.'});
+  assert.deepEqual(one.embeddings, [embeddings[0]]);
+  const {embedding} = await client.embeddings({model: 'story', prompt: 'A dog.'});
+  assert.equal(embedding.length, embeddings[0].length);
+});

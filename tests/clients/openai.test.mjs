@@ -193,3 +193,19 @@ test('responses are the same streamed and not, and go on from another', async ()
   await toolClient.responses.delete(next.id);
   await assert.rejects(toolClient.responses.retrieve(next.id), OpenAI.NotFoundError);
 });
+
+// The client asks for base64 by itself, and decodes it.
+test('embeddings are the same as floats and as base64', async () => {
+  const request = {model: 'story', input: ['A dog.', 'Once upon a time']};
+  const decoded = await client.embeddings.create(request);
+  const plain = await client.embeddings.create({...request, encoding_format: 'float'});
+  assert.deepEqual(decoded.data.map((row) => row.index), [0, 1]);
+  for (const [i, row] of decoded.data.entries()) {
+    assert.deepEqual([...row.embedding], plain.data[i].embedding.map(Math.fround));
+  }
+  assert.ok(decoded.usage.total_tokens > 4);
+  const cut = await client.embeddings.create({...request, dimensions: 8});
+  assert.equal(cut.data[1].embedding.length, 8);
+  await assert.rejects(client.embeddings.create({...request, input: []}),
+                       (error) => error.status === 400 && error.param === 'input');
+});

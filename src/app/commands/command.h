@@ -21,6 +21,8 @@ struct Command {
 // Each adds its command to `line`.
 Command AddRun(CommandLine& line);
 Command AddEval(CommandLine& line);
+Command AddEmbed(CommandLine& line);
+Command AddRerank(CommandLine& line);
 Command AddTokenize(CommandLine& line);
 Command AddInspect(CommandLine& line);
 Command AddList(CommandLine& line);

@@ -45,6 +45,8 @@ class EngineFlags {
 
   // Returns the tokens of --ctx; 0: it is not given.
   int context() const { return context_; }
+  // Returns the threads of --threads; 0: one per core.
+  int threads() const { return threads_; }
   // Sets the context for a command line without --ctx.
   void SetDefaultContext(int tokens) { context_ = tokens; }
 

@@ -1,7 +1,6 @@
 #include "app/serve/model_catalog.h"
 
 #include <algorithm>
-#include <atomic>
 #include <chrono>
 #include <filesystem>
 #include <map>
@@ -166,6 +165,11 @@ class Catalog final : public server::ModelSource {
     return options_.open(model, context);
   }
 
+  Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& model) override {
+    KVCACHE_ASSIGN_OR_RETURN(const int context, StoredContext(model));
+    return options_.open_embedder(model, context);
+  }
+
   Status Create(const server::NewModel& wanted) override {
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(wanted.name));
     KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
@@ -195,20 +199,20 @@ class Catalog final : public server::ModelSource {
     return Make(name, std::move(file));
   }
 
-  Status Pull(const std::string& given, const server::PullReport& report) override {
+  Status Pull(const std::string& given, const server::PullWatch& watch) override {
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(given));
     KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
     if (options_.is_offline) {
       return Unsupported("models are not fetched: the server runs with --offline");
     }
     KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
-    std::atomic<bool> gone{false};
     const auto tell = [&](const pull::PullState& state) {
-      if (!report({state.status, state.digest, state.total, state.completed})) gone.store(true);
+      watch.report({state.status, state.digest, state.total, state.completed});
     };
     const auto cancelled = [&] {
-      return gone.load() || (options_.stopping && options_.stopping());
+      return watch.has_left() || (options_.stopping && options_.stopping());
     };
+    if (cancelled()) return {StatusCode::kCancelled, "stopped"};  // while it waited for its turn
     KVCACHE_RETURN_IF_ERROR(pull::PullModel(store, name, {.report = tell, .cancelled = cancelled}));
     AddMade(name);
     return Status::Ok();
@@ -263,6 +267,7 @@ class Catalog final : public server::ModelSource {
   struct FileFacts {
     std::int64_t changed = 0;
     GgufSummary summary{};
+    FilePurpose purpose = FilePurpose::kGeneration;
     bool is_model = false;
   };
   // Reads a file once. REQUIRES: mutex_ is held.
@@ -272,13 +277,18 @@ class Catalog final : public server::ModelSource {
     facts = {.changed = model.created};
     auto summary = ReadSummary(model.path);
     facts.is_model = summary.ok();
-    if (summary.ok()) facts.summary = std::move(*summary);
+    if (!summary.ok()) return facts;
+    facts.summary = std::move(*summary);
+    const auto purpose = PurposeOf(model.path);
+    if (purpose.ok()) facts.purpose = *purpose;
     return facts;
   }
 
   // Adds what the file says. REQUIRES: mutex_ is held.
   void AddFacts(ServedModel& model) {
-    const GgufSummary& summary = FactsOf(model).summary;
+    const FileFacts& facts = FactsOf(model);
+    const GgufSummary& summary = facts.summary;
+    model.purpose = facts.purpose;
     model.family = summary.family;
     model.parameter_count = summary.parameters;
     model.quantization = summary.quantization;
@@ -302,7 +312,8 @@ class Catalog final : public server::ModelSource {
     }
     for (ServedModel& model : models_) {
       AddFacts(model);
-      model.context = options_.context != 0 ? options_.context : OwnContext(model);
+      const bool is_long = model.purpose == FilePurpose::kGeneration && options_.context != 0;
+      model.context = is_long ? options_.context : OwnContext(model);
     }
     listed_ = now;
   }

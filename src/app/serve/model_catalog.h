@@ -25,6 +25,9 @@ struct CatalogOptions {
   // Opens weights for a context of `context` tokens (0: the default).
   std::function<Result<std::shared_ptr<Engine>>(const server::ServedModel& model, int context)>
       open;
+  // Opens weights to embed or to rank.
+  std::function<Result<std::shared_ptr<Embedder>>(const server::ServedModel& model, int context)>
+      open_embedder;
 };
 
 // Errors: those of finding the given models.

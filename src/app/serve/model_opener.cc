@@ -27,6 +27,14 @@ Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& mod
   return without;
 }
 
+Result<std::shared_ptr<Embedder>> ModelOpener::OpenEmbedder(const server::ServedModel& model,
+                                                            int context) const {
+  KVCACHE_ASSIGN_OR_RETURN(
+      auto embedder,
+      Embedder::Open(model.path, {.threads = flags_.engine.threads(), .context = context}));
+  return std::shared_ptr<Embedder>(std::move(embedder));
+}
+
 Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel& model, int context,
                                                       const std::string& draft,
                                                       const char* source) const {

@@ -12,6 +12,7 @@
 
 #include "app/flags/serve_flags.h"
 #include "kvcache/store.h"
+#include "kvcache_engine/embedder.h"
 #include "kvcache_engine/engine.h"
 #include "server/models/model_source.h"
 
@@ -29,6 +30,10 @@ class ModelOpener {
   // Opens a model for a context of so many tokens; 0: the default. Errors name the flag or the file. A DRAFT that
   // cannot be used is an event of the log.
   Result<std::shared_ptr<Engine>> Open(const server::ServedModel& model, int context) const;
+
+  // The same for a model that embeds or ranks; 0: as many tokens as the model was made for.
+  Result<std::shared_ptr<Embedder>> OpenEmbedder(const server::ServedModel& model,
+                                                 int context) const;
 
  private:
   // `source`: what names the draft, for errors.

@@ -115,13 +115,16 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
   std::atomic<bool> stopping{false};
   ModelOpener opener(flags, StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(
-      auto models, MakeCatalog({.models = flags.models,
-                                .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
-                                .context = flags.engine.context(),
-                                .is_offline = flags.fetch.offline(),
-                                .stopping = [&] { return stopping.load(); },
-                                .open = [&](const auto& model,
-                                            int context) { return opener.Open(model, context); }}));
+      auto models,
+      MakeCatalog(
+          {.models = flags.models,
+           .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
+           .context = flags.engine.context(),
+           .is_offline = flags.fetch.offline(),
+           .stopping = [&] { return stopping.load(); },
+           .open = [&](const auto& model, int context) { return opener.Open(model, context); },
+           .open_embedder = [&](const auto& model,
+                                int context) { return opener.OpenEmbedder(model, context); }}));
   const server::ServedModel first = models->List().front();
   opener.SetFirst(first.path);
   KVCACHE_ASSIGN_OR_RETURN(const server::ServerOptions options, OptionsOf(flags, stores));
@@ -142,6 +145,7 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
 Status Serve(const ServeFlags& flags) {
   AllowAllDescriptors();
   for (const std::string& model : flags.models) KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(model));
+  KVCACHE_RETURN_IF_ERROR(flags.fetch.FetchDraft(flags.draft));
   const Signals signals(!flags.tls_key.empty());  // before any thread starts
   Status status = ServeUntilSignal(flags, signals);
   server::EndLog();

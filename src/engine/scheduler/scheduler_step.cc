@@ -25,8 +25,32 @@ void Prefetch(std::span<const JobPtr> live) {
 
 }  // namespace
 
+namespace {
+
+// Holds a turn while a step runs.
+class Turn {
+ public:
+  explicit Turn(StepTurns* turns) : turns_(turns) {
+    if (turns_ != nullptr) turns_->BeginStep();
+  }
+  ~Turn() {
+    if (turns_ != nullptr) turns_->EndStep();
+  }
+  Turn(const Turn&) = delete;
+  Turn& operator=(const Turn&) = delete;
+
+ private:
+  StepTurns* const turns_;
+};
+
+}  // namespace
+
 Result<bool> SchedulerImpl::Step() {
-  RunStep();
+  {
+    // Without requests, a step computes nothing.
+    const Turn turn(live_.empty() && waiting() == 0 ? nullptr : options_.turns);
+    RunStep();
+  }
   Publish();
   return !live_.empty() || waiting() > 0;
 }

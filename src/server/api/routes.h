@@ -8,7 +8,7 @@
 namespace kvcache::server {
 
 namespace openai {
-std::vector<Route> Routes();  // chat completions, completions and models
+std::vector<Route> Routes();  // chat completions, completions, embeddings and models
 }
 namespace responses {
 std::vector<Route> Routes();  // OpenAI's responses: made, stored and made short
@@ -17,10 +17,13 @@ namespace anthropic {
 std::vector<Route> Routes();  // messages
 }
 namespace ollama {
-std::vector<Route> Routes();  // generate, chat, and models
+std::vector<Route> Routes();  // generate, chat, embed, and models
 }
 namespace llamacpp {
 std::vector<Route> Routes();  // llama.cpp's own: completions, infill and properties
+}
+namespace rerank {
+std::vector<Route> Routes();  // ranks of documents, as Jina's and Cohere's
 }
 namespace operate {
 std::vector<Route> Routes();  // for operators: health, metrics, tokens, templates, reuse, sequences

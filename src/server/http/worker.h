@@ -58,9 +58,11 @@ class Worker {
     more_.notify_one();
   }
 
-  bool idle() const {
+  bool idle() const { return size() == 0; }
+  // Returns how many functions run or wait.
+  std::size_t size() const {
     const std::lock_guard lock(mutex_);
-    return work_.empty() && !working_;
+    return work_.size() + (working_ ? 1 : 0);
   }
 
  private:

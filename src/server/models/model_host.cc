@@ -53,8 +53,8 @@ class Host final : public ModelHost {
 
   ModelSource& source() override { return *source_; }
 
-  void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
-               std::function<void(Result<ModelLease>)> ready) override {
+  void AcquireService(const ServedModel& model, std::optional<double> stay_seconds,
+                      std::function<void(Result<ServiceLease>)> ready) override {
     PreparedLease prepared(*this, model);
     std::unique_lock lock(mutex_);
     if (stopping_) {
@@ -62,7 +62,7 @@ class Host final : public ModelHost {
       return ready(Status(StatusCode::kCancelled, "the server is stopping"));
     }
     if (Entry* const entry = Find(model); entry != nullptr && !entry->leaving) {
-      ModelLease lease = MakeLease(*entry, std::move(prepared), stay_seconds);
+      ServiceLease lease = MakeLease(*entry, std::move(prepared), stay_seconds);
       lock.unlock();
       return ready(std::move(lease));
     }
@@ -98,11 +98,13 @@ class Host final : public ModelHost {
     for (Entry* const entry : entries) {
       const double unused =
           entry->users > 0 ? 0.0 : std::chrono::duration<double>(now - entry->used).count();
-      loaded.push_back({entry->model, nullptr, entry->stay_seconds - unused});
+      loaded.push_back({entry->model, nullptr, nullptr, entry->stay_seconds - unused});
       auto back = std::make_shared<Returned>(*this);
       ++entry->leases;
       back->entry = entry;
-      loaded.back().lease = ModelLease(std::move(back), entry->service.get());
+      loaded.back().service = ServiceLease(std::move(back), entry->service.get());
+      if (entry->model.embeds) continue;
+      loaded.back().lease = std::static_pointer_cast<TextService>(loaded.back().service);
     }
     return loaded;
   }
@@ -150,9 +152,9 @@ class Host final : public ModelHost {
  private:
   // A loaded model. Its place in memory stays until nobody holds a lease.
   struct Entry {
-    ServedModel model;                       // as it was asked for last
-    std::shared_ptr<Engine> engine{};        // outlives the service
-    std::unique_ptr<TextService> service{};  // null: is being ended
+    ServedModel model;                        // as it was asked for last
+    std::shared_ptr<Engine> engine{};         // outlives the service; null: the model embeds
+    std::unique_ptr<ModelService> service{};  // null: is being ended
     double stay_seconds = kForever;
     std::int64_t min_budget = 0;
     int leases = 0;            // all
@@ -188,9 +190,10 @@ class Host final : public ModelHost {
   struct Waiting {
     PreparedLease prepared;
     std::optional<double> stay_seconds;
-    std::function<void(Result<ModelLease>)> ready;
-    std::shared_ptr<Engine>
-        engine{};  // the model, if it is open and waits for its part of the budget
+    std::function<void(Result<ServiceLease>)> ready;
+    // The model, if it is open and waits for its part of the budget: to generate, or to embed.
+    std::shared_ptr<Engine> engine{};
+    std::shared_ptr<Embedder> embedder{};
     std::int64_t min_budget = 0;
     double seconds = 0.0;  // that opening it took
   };
@@ -203,7 +206,7 @@ class Host final : public ModelHost {
     return nullptr;
   }
 
-  ModelLease MakeLease(Entry& entry, PreparedLease prepared, std::optional<double> stay_seconds) {
+  ServiceLease MakeLease(Entry& entry, PreparedLease prepared, std::optional<double> stay_seconds) {
     entry.model = std::move(prepared.model);
     if (stay_seconds) entry.stay_seconds = *stay_seconds;
     entry.asked = ++asked_;
@@ -211,7 +214,7 @@ class Host final : public ModelHost {
     ++entry.users;
     prepared.back->entry = &entry;
     prepared.back->is_use = true;
-    return ModelLease(std::move(prepared.back), entry.service.get());
+    return ServiceLease(std::move(prepared.back), entry.service.get());
   }
 
   // May be called on any thread, also on the service's own.
@@ -255,7 +258,7 @@ class Host final : public ModelHost {
       if (is_over) entry->leaving = true;
       if (!entry->leaving || entry->leases > 0) continue;
       gone_ += entry->service->counters().WithoutNow();
-      std::unique_ptr<TextService> service = std::move(entry->service);
+      std::unique_ptr<ModelService> service = std::move(entry->service);
       lock.unlock();
       LogEvent(LogLevel::kInfo, "model let go", {{"model", entry->model.name}});
       service.reset();
@@ -281,7 +284,7 @@ class Host final : public ModelHost {
     if (Entry* const entry = Find(waiting_.front().prepared.model); entry != nullptr) {
       if (entry->leaving) return false;  // it comes back after it has left
       Waiting waiting = TakeFirst();
-      ModelLease lease = MakeLease(*entry, std::move(waiting.prepared), waiting.stay_seconds);
+      ServiceLease lease = MakeLease(*entry, std::move(waiting.prepared), waiting.stay_seconds);
       lock.unlock();
       Give(waiting, std::move(lease));
       lock.lock();
@@ -296,7 +299,7 @@ class Host final : public ModelHost {
     std::list<Entry> loaded(1);
     loaded.front().model = waiting.prepared.model;
     loaded.front().stay_seconds = options_.stay_seconds;
-    const bool was_open = waiting.engine != nullptr;
+    const bool was_open = waiting.engine != nullptr || waiting.embedder != nullptr;
     Status status = Open(waiting);
     lock.lock();
     if (stopping_) status = {StatusCode::kCancelled, "the server is stopping"};
@@ -312,19 +315,19 @@ class Host final : public ModelHost {
       for (const std::future<void>& done : shared) done.wait();
       loaded.front().engine = std::move(waiting.engine);
       loaded.front().min_budget = waiting.min_budget;
-      status = Load(loaded.front(), part, waiting.seconds);
+      status = Load(loaded.front(), std::move(waiting.embedder), part, waiting.seconds);
       lock.lock();
       if (!status.ok() && !entries_.empty()) Share(entries_.size());
     }
     loading_ = false;
-    ModelLease lease;
+    ServiceLease lease;
     if (status.ok()) {
       if (stopping_) loaded.front().service->StopAccepting();
       entries_.splice(entries_.end(), loaded);
       lease = MakeLease(entries_.back(), std::move(waiting.prepared), waiting.stay_seconds);
     }
     lock.unlock();
-    Give(waiting, status.ok() ? Result<ModelLease>(std::move(lease)) : status);
+    Give(waiting, status.ok() ? Result<ServiceLease>(std::move(lease)) : status);
     lock.lock();
     return true;
   }
@@ -335,7 +338,7 @@ class Host final : public ModelHost {
     return waiting;
   }
 
-  static void Give(const Waiting& waiting, Result<ModelLease> result) {
+  static void Give(const Waiting& waiting, Result<ServiceLease> result) {
     try {
       waiting.ready(std::move(result));
     } catch (const std::exception&) {
@@ -387,10 +390,15 @@ class Host final : public ModelHost {
 
   // Opens the request's model, if it is not open.
   Status Open(Waiting& waiting) {
-    if (waiting.engine != nullptr) return Status::Ok();
+    if (waiting.engine != nullptr || waiting.embedder != nullptr) return Status::Ok();
     const ServedModel& model = waiting.prepared.model;
     const auto start = Clock::now();
     const Status status = Guard(model, [&]() -> Status {
+      if (model.embeds) {
+        KVCACHE_ASSIGN_OR_RETURN(waiting.embedder, source_->OpenEmbedder(model));
+        if (budget() > 0) waiting.min_budget = waiting.embedder->MemoryBytes();
+        return Status::Ok();
+      }
       KVCACHE_ASSIGN_OR_RETURN(auto engine, source_->Open(model));
       KVCACHE_RETURN_IF_ERROR(Scheduler::CheckBudget(*engine, budget()));  // before others go
       if (engine->options().releases_memory && budget() > 0) {
@@ -405,11 +413,19 @@ class Host final : public ModelHost {
   }
 
   // Makes the service of an open model, with its part of the budget. `seconds`: that opening it took.
-  Status Load(Entry& entry, std::int64_t part, double seconds) {
+  Status Load(Entry& entry, std::shared_ptr<Embedder> embedder, std::int64_t part, double seconds) {
     const auto start = Clock::now();
     const Status status = Guard(entry.model, [&]() -> Status {
+      if (embedder != nullptr) {
+        entry.service =
+            EmbeddingService::Make(std::move(embedder), {.max_running = options_.max_running,
+                                                         .step_ms = options_.scheduler.step_ms,
+                                                         .turns = &turns_});
+        return Status::Ok();
+      }
       SchedulerOptions options = options_.scheduler;
       options.budget_bytes = part;
+      options.turns = &turns_;
       KVCACHE_ASSIGN_OR_RETURN(entry.service,
                                TextService::Make(*entry.engine, options_.max_running, options,
                                                  entry.model.chat_template, options_.dialect));
@@ -445,6 +461,7 @@ class Host final : public ModelHost {
 
   const std::unique_ptr<ModelSource> source_;
   const ModelHostOptions options_;
+  ComputeTurns turns_;  // of all models
   mutable std::mutex mutex_;
   std::condition_variable changed_;
   // All guarded by mutex_.
@@ -458,6 +475,30 @@ class Host final : public ModelHost {
 };
 
 }  // namespace
+
+void ModelHost::Acquire(const ServedModel& model, std::optional<double> stay_seconds,
+                        std::function<void(Result<ModelLease>)> ready) {
+  AcquireService(model, stay_seconds, [ready = std::move(ready)](Result<ServiceLease> lease) {
+    if (!lease.ok()) return ready(std::move(lease).TakeStatus());
+    ready(std::static_pointer_cast<TextService>(std::move(*lease)));
+  });
+}
+
+void ModelHost::AcquireEmbedder(const ServedModel& model, std::optional<double> stay_seconds,
+                                std::function<void(Result<EmbeddingLease>)> ready) {
+  ServedModel asked = model;
+  asked.embeds = true;
+  AcquireService(asked, stay_seconds, [ready = std::move(ready)](Result<ServiceLease> lease) {
+    if (!lease.ok()) return ready(std::move(lease).TakeStatus());
+    ready(std::static_pointer_cast<EmbeddingService>(std::move(*lease)));
+  });
+}
+
+std::vector<LoadedModel> ModelHost::LoadedToGenerate() {
+  std::vector<LoadedModel> models = Loaded();
+  std::erase_if(models, [](const LoadedModel& loaded) { return loaded.lease == nullptr; });
+  return models;
+}
 
 std::unique_ptr<ModelHost> ModelHost::Make(std::unique_ptr<ModelSource> source,
                                            ModelHostOptions options) {

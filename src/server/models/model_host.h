@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "server/models/embedding_service.h"
 #include "server/models/model_source.h"
 #include "server/models/text_service.h"
 
@@ -42,12 +43,15 @@ struct ModelHostOptions {
   SchedulerOptions scheduler{};    // of each model, with a part of the budget
 };
 
-// Keeps a model loaded.
+// Keeps a model loaded: one that generates, one that embeds, and any.
 using ModelLease = std::shared_ptr<TextService>;
+using EmbeddingLease = std::shared_ptr<EmbeddingService>;
+using ServiceLease = std::shared_ptr<ModelService>;
 
 struct LoadedModel {
   ServedModel model;
-  ModelLease lease;
+  ServiceLease service;
+  ModelLease lease;                // the same if the model generates; else null
   double seconds_left = kForever;  // before it is unloaded, if nobody asks for it
 };
 
@@ -62,12 +66,17 @@ class ModelHost {
   // Calls `ready` with the model, at once if it is loaded. `stay_seconds`: how long the model stays after
   // its last use from now on. Errors: those of opening it; kCacheFull: too many requests wait;
   // kCancelled after StopAccepting.
-  virtual void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
-                       std::function<void(Result<ModelLease>)> ready) = 0;
-  // Unloads the model when it is not in use any more, if it is loaded.
+  void Acquire(const ServedModel& model, std::optional<double> stay_seconds,
+               std::function<void(Result<ModelLease>)> ready);
+  // The same for a model that embeds or ranks. A model may be loaded for both uses at a time.
+  void AcquireEmbedder(const ServedModel& model, std::optional<double> stay_seconds,
+                       std::function<void(Result<EmbeddingLease>)> ready);
+  // Unloads the model when it is not in use any more, if it is loaded for the use that `model` says.
   virtual void Unload(const ServedModel& model) = 0;
   // Returns the loaded models, the one that was asked for last first. A lease from here is no use of the model.
   virtual std::vector<LoadedModel> Loaded() = 0;
+  // Returns those of them that generate.
+  std::vector<LoadedModel> LoadedToGenerate();
 
   // The sums over all models that were ever loaded.
   virtual ServiceCounters counters() const = 0;
@@ -76,6 +85,11 @@ class ModelHost {
   virtual void StopAccepting() = 0;
   // Ends all requests with kCancelled.
   virtual void EndAll() = 0;
+
+ protected:
+  // Acquires the model for the use that it says.
+  virtual void AcquireService(const ServedModel& model, std::optional<double> stay_seconds,
+                              std::function<void(Result<ServiceLease>)> ready) = 0;
 };
 
 }  // namespace kvcache::server

@@ -35,6 +35,10 @@ class OneModelSource final : public ModelSource {
 
 }  // namespace
 
+Result<std::shared_ptr<Embedder>> ModelSource::OpenEmbedder(const ServedModel& model) {
+  return Unsupported(StrCat(Quoted(model.name), " is not served for embeddings"));
+}
+
 Status ModelSource::Create(const NewModel& /*model*/) {
   return Fixed();
 }
@@ -45,7 +49,7 @@ Status ModelSource::Remove(const std::string& /*name*/) {
   return Fixed();
 }
 
-Status ModelSource::Pull(const std::string& /*name*/, const PullReport& /*report*/) {
+Status ModelSource::Pull(const std::string& /*name*/, const PullWatch& /*watch*/) {
   return Fixed();
 }
 

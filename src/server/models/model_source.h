@@ -12,6 +12,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "kvcache_engine/embedder.h"
 #include "kvcache_engine/engine.h"
 #include "server/request/fields.h"
 
@@ -32,6 +33,8 @@ struct ServedModel {
   std::string path{};                // of the weights
   std::string draft{};               // the file of its DRAFT; empty: it has none
   std::string chat_template{};       // instead of the one in the weights; empty: that one
+  FilePurpose purpose = FilePurpose::kGeneration;  // of the weights
+  bool embeds = false;  // it is loaded to embed or to rank, not to generate
   // What prompts begin with if they have no system message, and the messages after it.
   std::string system{};
   Json messages = Json::array();
@@ -41,7 +44,7 @@ struct ServedModel {
   // Models with equal keys are loaded once.
   std::string key() const {
     return path + '\n' + draft + '\n' + parameters.value("num_ctx", Json()).dump() + '\n' +
-           chat_template;
+           chat_template + (embeds ? "\nembeds" : "");
   }
 };
 
@@ -63,8 +66,11 @@ struct PullStep {
   std::uint64_t total = 0;
   std::uint64_t completed = 0;
 };
-// Returns whether the pull goes on.
-using PullReport = std::function<bool(const PullStep& step)>;
+// Who waits for a pull. Both are called on the pull's thread.
+struct PullWatch {
+  std::function<void(const PullStep& step)> report;  // often, while bytes come
+  std::function<bool()> has_left;  // asked about once a second, also while no byte comes
+};
 
 class ModelSource {
  public:
@@ -73,8 +79,10 @@ class ModelSource {
   virtual std::vector<ServedModel> List() = 0;
   // Finds a model by its name, with or without ":latest". Errors: kNotFound.
   virtual Result<ServedModel> Find(const std::string& name) = 0;
-  // Opens the weights, which may take long.
+  // Opens the weights to generate, which may take long.
   virtual Result<std::shared_ptr<Engine>> Open(const ServedModel& model) = 0;
+  // Opens the weights to embed or to rank.
+  virtual Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& model);
 
   // Errors: kInvalidArgument for names and values; kNotFound for the old model; kUnsupported if the
   // list cannot be changed.
@@ -82,7 +90,7 @@ class ModelSource {
   virtual Status Copy(const std::string& from, const std::string& to);
   virtual Status Remove(const std::string& name);
   // Fetches a model, which may take hours. Errors: also those of the network, and kCancelled.
-  virtual Status Pull(const std::string& name, const PullReport& report);
+  virtual Status Pull(const std::string& name, const PullWatch& watch);
 };
 
 // Returns a source with one model, whose engine must outlive it.

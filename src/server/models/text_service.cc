@@ -77,6 +77,9 @@ class Service final : public TextService {
     return std::move(own.written.text);
   }
 
+  const std::string& architecture() const override { return engine_.info().architecture; }
+  std::int64_t context() const override { return engine_.context(); }
+
   const SharedDialect& dialect() const override { return dialect_.dialect(); }
   bool reasons() const override { return dialect_.reasons(); }
 
@@ -137,6 +140,7 @@ class Service final : public TextService {
     });
   }
 
+  // Pins go if nothing else can. `done` is called on the engine's thread.
   void SetBudget(std::int64_t bytes, std::function<void()> done) override {
     AddTask([this, bytes, done = std::move(done)] {
       const bool releases = engine_.options().releases_memory;

@@ -17,8 +17,8 @@
 #include "dialect/answer_part.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/scheduler.h"
+#include "server/models/model_service.h"
 #include "server/models/prompt_line.h"
-#include "server/models/service_counters.h"
 #include "server/output/answer_constraint.h"
 
 namespace kvcache::server {
@@ -79,7 +79,7 @@ struct TextRequest {
   std::function<void(const TextResult&)> on_done{};  // once
 };
 
-class TextService {
+class TextService : public ModelService {
  public:
   // `engine` must outlive the service. `max_running`: requests at a time, waiting ones included.
   // The engine's draft head or draft model is used if it has one. `chat_template`: instead of the model's own;
@@ -88,9 +88,6 @@ class TextService {
                                                    SchedulerOptions options = {},
                                                    const std::string& chat_template = "",
                                                    const std::string& dialect = "");
-  // Ends all requests without calling their functions.
-  virtual ~TextService() = default;
-
   // Renders a conversation by the model's template. Errors: those of the template.
   virtual Result<Prompt> Render(ChatInput input) const = 0;
   virtual Result<std::string> RenderText(ChatInput input) const = 0;
@@ -106,25 +103,15 @@ class TextService {
   // cancelled, and their functions are still called.
   virtual Result<std::vector<RequestId>> Submit(std::vector<TextRequest> requests) = 0;
   virtual void Cancel(RequestId request) = 0;
-  // Refuses further requests with kCancelled.
-  virtual void StopAccepting() = 0;
-  // Ends all requests with kCancelled.
-  virtual void EndAll() = 0;
   // Calls `done` on the engine's thread with what the prompt would reuse now.
   virtual void Probe(std::vector<std::int32_t> prompt, std::uint64_t salt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
   // Calls `view` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
   virtual void View(std::function<void(const Scheduler&, std::int64_t free_cells)> view) = 0;
-  // Changes the bytes that keys, values and states may take (Scheduler::SetBudget); pins go if nothing
-  // else can. Then calls `done` on the engine's thread. If the service ends before, `done` is dropped.
-  virtual void SetBudget(std::int64_t bytes, std::function<void()> done) = 0;
   // Returns the text of one token.
   virtual std::string Piece(std::int32_t token) const = 0;
   // Returns the tokens that pins keep at most; more than that are not pinned.
   virtual std::int64_t max_pinned() const = 0;
-  virtual ServiceCounters counters() const = 0;
-  // Returns whether all requests have ended and their functions have returned.
-  virtual bool idle() const = 0;
   virtual const Engine& engine() const = 0;
 };
 

@@ -289,15 +289,18 @@ void Infill(const RouteContext& context, const Json& body) {
 
 // Shows the model that was asked for last, or loads the first.
 void Props(const ServerContext& context) {
-  if (const auto loaded = context.host.Loaded(); !loaded.empty()) {
+  if (const auto loaded = context.host.LoadedToGenerate(); !loaded.empty()) {
     return SendProps(context, loaded.front().model, *loaded.front().lease);
   }
   const std::vector<ServedModel> models = context.host.source().List();
-  if (models.empty()) {
-    return context.Refuse({.status = 404, .message = "the server has no model"});
+  const auto first = std::find_if(models.begin(), models.end(), [](const ServedModel& model) {
+    return model.purpose == FilePurpose::kGeneration;
+  });
+  if (first == models.end()) {
+    return context.Refuse({.status = 404, .message = "the server has no model that generates"});
   }
-  context.host.Acquire(models.front(), std::nullopt,
-                       [context, model = models.front()](const Result<ModelLease>& lease) {
+  context.host.Acquire(*first, std::nullopt,
+                       [context, model = *first](const Result<ModelLease>& lease) {
                          if (!lease.ok()) return context.Refuse(lease.status());
                          SendProps(context, model, **lease);
                        });

@@ -165,14 +165,11 @@ void ShowVersion(const ServerContext& context) {
   context.Send({{"version", kOllamaVersion}, {"kvcache", KVCACHE_VERSION}});
 }
 
-void ShowModel(const RouteContext& context, const Json& /*body*/) {
-  const std::string& family = context.service.engine().info().architecture;
-  Json capabilities = Json::array({"completion"});
-  if (context.service.dialect()->has_calls()) capabilities.push_back("tools");
-  if (context.service.reasons()) capabilities.push_back("thinking");
-  if (CanInfill(context.service.engine())) capabilities.push_back("insert");
-  ServedModel model = context.model;
-  model.family = family;
+namespace {
+
+// Returns what /api/show says of any model. `context`: tokens.
+Json Shown(const ServedModel& model, std::int64_t context, Json capabilities) {
+  const std::string& family = model.family;
   std::string parameters;
   for (const auto& [name, value] : model.parameters.items()) {
     for (const Json& one : value.is_array() ? value : Json::array({value})) {
@@ -185,9 +182,8 @@ void ShowModel(const RouteContext& context, const Json& /*body*/) {
                 {"model_info",
                  {{"general.architecture", family},
                   {"general.basename", WithoutTag(model.name)},  // Copilot shows it
-                  {family + ".context_length", context.service.engine().context()}}},
+                  {family + ".context_length", context}}},
                 {"capabilities", std::move(capabilities)},
-                {"dialect", context.service.dialect()->name},
                 {"modified_at", UtcTime(model.created)}};
   if (model.parameter_count > 0) {
     shown["model_info"]["general.parameter_count"] = model.parameter_count;
@@ -196,7 +192,26 @@ void ShowModel(const RouteContext& context, const Json& /*body*/) {
   if (!model.system.empty()) shown["system"] = model.system;
   if (!model.chat_template.empty()) shown["template"] = model.chat_template;
   if (!model.messages.empty()) shown["messages"] = model.messages;
+  return shown;
+}
+
+}  // namespace
+
+void ShowModel(const RouteContext& context, const Json& /*body*/) {
+  Json capabilities = Json::array({"completion"});
+  if (context.service.dialect()->has_calls()) capabilities.push_back("tools");
+  if (context.service.reasons()) capabilities.push_back("thinking");
+  if (CanInfill(context.service.engine())) capabilities.push_back("insert");
+  ServedModel model = context.model;
+  model.family = context.service.engine().info().architecture;
+  Json shown = Shown(model, context.service.engine().context(), std::move(capabilities));
+  shown["dialect"] = context.service.dialect()->name;
   context.Send(shown);
+}
+
+void ShowEmbedder(const ServerContext& context, const ServedModel& model) {
+  const char* const use = model.purpose == FilePurpose::kReranking ? "rerank" : "embedding";
+  context.Send(Shown(model, model.trained_context, Json::array({use})));
 }
 
 void ListModels(const ServerContext& context) {
@@ -209,14 +224,14 @@ void ListLoaded(const ServerContext& context) {
   Json list = Json::array();
   for (const LoadedModel& loaded : context.host.Loaded()) {
     ServedModel model = loaded.model;
-    model.family = loaded.lease->engine().info().architecture;
+    model.family = loaded.service->architecture();
     Json entry = Entry(model);
     // A model that stays forever has a date that every client can read.
     const bool has_end = loaded.seconds_left < 1e9;
     const auto left = static_cast<std::int64_t>(has_end ? std::max(loaded.seconds_left, 0.0) : 0.0);
     entry["expires_at"] = has_end ? UtcTime(UnixSeconds() + left) : "2999-01-01T00:00:00Z";
     entry["size_vram"] = 0;
-    entry["context_length"] = loaded.lease->engine().context();
+    entry["context_length"] = loaded.service->context();
     list.push_back(std::move(entry));
   }
   context.Send({{"models", std::move(list)}});
@@ -265,9 +280,13 @@ void DeleteModel(const ServerContext& context, const Json& body) {
   Fields fields(body);
   const std::string name = Needed(fields, "model", "name");
   if (!fields.ok()) return context.Refuse(fields.error());
-  const auto model = context.host.source().Find(name);
+  auto model = context.host.source().Find(name);
   const Status removed = model.ok() ? context.host.source().Remove(name) : model.status();
-  if (removed.ok()) context.host.Unload(*model);
+  for (const bool embeds : {false, true}) {
+    if (!removed.ok()) break;
+    model->embeds = embeds;
+    context.host.Unload(*model);
+  }
   SendDone(context, removed);
 }
 

@@ -12,6 +12,8 @@ void ShowVersion(const ServerContext& context);
 void ListModels(const ServerContext& context);
 void ListLoaded(const ServerContext& context);
 void ShowModel(const RouteContext& context, const Json& body);
+// As WithModel::without_text.
+void ShowEmbedder(const ServerContext& context, const ServedModel& model);
 
 void CreateModel(const ServerContext& context, const Json& body);
 void CopyModel(const ServerContext& context, const Json& body);

@@ -26,20 +26,16 @@ Json LineOf(const PullStep& step) {
 class PullStream {
  public:
   explicit PullStream(Reply reply) : reply_(std::move(reply)) {
-    reply_->OnGone([gone = gone_] { gone->store(true); });
     reply_->Begin("application/x-ndjson");
   }
 
-  // Returns whether the client is there.
-  bool Tell(const PullStep& step) {
+  void Tell(const PullStep& step) {
     const auto now = std::chrono::steady_clock::now();
     const bool is_whole = step.total > 0 && step.completed == step.total;
-    if (step.status != status_ || is_whole || now - told_ >= kPause) {
-      status_ = step.status;
-      told_ = now;
-      reply_->Write(Dump(LineOf(step)) + "\n");
-    }
-    return !gone_->load();
+    if (step.status == status_ && !is_whole && now - told_ < kPause) return;
+    status_ = step.status;
+    told_ = now;
+    reply_->Write(Dump(LineOf(step)) + "\n");
   }
 
   void End(const Status& status) {
@@ -49,7 +45,6 @@ class PullStream {
 
  private:
   const Reply reply_;
-  const std::shared_ptr<std::atomic<bool>> gone_ = std::make_shared<std::atomic<bool>>(false);
   std::string status_;
   std::chrono::steady_clock::time_point told_{};
 };
@@ -66,14 +61,17 @@ void PullModel(const ServerContext& context, const Json& body) {
   for (const char* other : {"username", "password"}) fields.Refuse(other, "");
   if (!fields.ok()) return context.Refuse(fields.error());
   ModelSource& source = context.host.source();
+  const auto gone = std::make_shared<std::atomic<bool>>(false);
+  context.reply->OnGone([gone] { gone->store(true); });
+  const auto has_left = [gone] { return gone->load(); };
   if (!stream) {
-    const auto gone = std::make_shared<std::atomic<bool>>(false);
-    context.reply->OnGone([gone] { gone->store(true); });
-    const Status status = source.Pull(name, [&](const PullStep&) { return !gone->load(); });
+    const Status status =
+        source.Pull(name, {.report = [](const PullStep&) {}, .has_left = has_left});
     return status.ok() ? context.Send({{"status", "success"}}) : context.Refuse(status);
   }
   PullStream lines(context.reply);
-  lines.End(source.Pull(name, [&](const PullStep& step) { return lines.Tell(step); }));
+  lines.End(source.Pull(
+      name, {.report = [&](const PullStep& step) { lines.Tell(step); }, .has_left = has_left}));
 }
 
 }  // namespace kvcache::server::ollama

@@ -3,6 +3,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "server/api/ollama/embed.h"
 #include "server/api/ollama/models.h"
 #include "server/output/delivery.h"
 #include "server/output/stamps.h"
@@ -165,7 +166,12 @@ std::vector<Route> Routes() {
                  .prompt_use = UseOfPrompt,
                  .stay_seconds = ReadKeepAlive,
                  .only_loads = OnlyLoads<Kind::kText>}},
-      {"POST", "/api/show", WithModel{.run = ShowModel, .stay_seconds = ReadKeepAlive}},
+      {"POST", "/api/embed",
+       WithEmbedder{.run = Embed, .stay_seconds = ReadKeepAlive, .only_loads = LetsEmbedderGo}},
+      {"POST", "/api/embeddings",
+       WithEmbedder{.run = EmbedOne, .stay_seconds = ReadKeepAlive, .only_loads = LetsEmbedderGo}},
+      {"POST", "/api/show",
+       WithModel{.run = ShowModel, .stay_seconds = ReadKeepAlive, .without_text = ShowEmbedder}},
       {"GET", "/api/tags", AtOnce{ListModels}},
       {"GET", "/api/ps", AtOnce{ListLoaded}},
       {"GET", "/api/version", AtOnce{ShowVersion}},

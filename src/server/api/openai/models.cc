@@ -9,16 +9,26 @@
 namespace kvcache::server::openai {
 namespace {
 
+// Returns what a model is for, in Ollama's words.
+Json CapabilitiesOf(const ServedModel& model) {
+  switch (model.purpose) {
+    case FilePurpose::kEmbedding: return Json::array({"embedding"});
+    case FilePurpose::kReranking: return Json::array({"rerank"});
+    case FilePurpose::kGeneration: break;
+  }
+  return Json::array({"completion"});
+}
+
 // Returns a model as clients of OpenAI and Anthropic read it, with its context by the names that llama.cpp, vLLM and
 // others give it.
 Json ModelJson(const ServerContext& context, const ServedModel& model) {
   Json json = {{"id", model.name},         {"object", "model"},
                {"type", "model"},          {"display_name", model.name},
                {"created", model.created}, {"created_at", UtcTime(model.created)},
-               {"owned_by", "kvcache"}};
+               {"owned_by", "kvcache"},    {"capabilities", CapabilitiesOf(model)}};
   std::int64_t tokens = model.context;
   for (const LoadedModel& loaded : context.host.Loaded()) {
-    if (loaded.model.key() == model.key()) tokens = loaded.lease->engine().context();
+    if (loaded.model.key() == model.key()) tokens = loaded.service->context();
   }
   if (tokens == 0) return json;
   for (const char* const name : {"context_length", "context_window", "max_model_len"}) {

@@ -7,6 +7,7 @@
 
 #include "base/parse_number.h"
 #include "base/strings.h"
+#include "server/api/openai/embeddings.h"
 #include "server/api/openai/models.h"
 #include "server/api/openai/shape.h"
 #include "server/output/delivery.h"
@@ -208,6 +209,7 @@ std::vector<Route> Routes() {
       {"POST", "/v1/chat/completions", WithModel{Chat}},
       {"POST", "/chat/completions", WithModel{Chat}},
       {"POST", "/v1/completions", WithModel{Completion}},
+      {"POST", "/v1/embeddings", WithEmbedder{CreateEmbeddings}},
   };
 }
 

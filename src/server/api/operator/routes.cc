@@ -133,7 +133,7 @@ void Probe(const RouteContext& context, const Json& body) {
 
 // Shows the sequences of the model that was asked for last.
 void Slots(const ServerContext& context) {
-  const std::vector<LoadedModel> loaded = context.host.Loaded();
+  const std::vector<LoadedModel> loaded = context.host.LoadedToGenerate();
   if (loaded.empty()) return context.Send({{"model", nullptr}, {"sequences", Json::array()}});
   const LoadedModel& last = loaded.front();
   last.lease->View([context, name = last.model.name, lease = last.lease](const Scheduler& scheduler,

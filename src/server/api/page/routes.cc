@@ -124,7 +124,7 @@ void AddTotals(const ServerContext& context, const std::vector<LoadedModel>& mod
                      {"held_bytes", counters.held_bytes}};
   Json& memory = state["memory"] = Json::array();
   for (const LoadedModel& loaded : models) {
-    const ServiceCounters of_model = loaded.lease->counters();
+    const ServiceCounters of_model = loaded.service->counters();
     memory.push_back({{"tier", "live"},
                       {"model", loaded.model.name},
                       {"held_bytes", of_model.held_bytes},
@@ -145,7 +145,9 @@ void AddTotals(const ServerContext& context, const std::vector<LoadedModel>& mod
 Json StateJson(const ServerContext& context, const std::vector<LoadedModel>& models,
                const LoadedModel* shown) {
   Json names = Json::array();
-  for (const LoadedModel& loaded : models) names.push_back(loaded.model.name);
+  for (const LoadedModel& loaded : models) {
+    if (loaded.lease != nullptr) names.push_back(loaded.model.name);  // others have no prefixes
+  }
   Json state = {{"model", shown == nullptr ? Json() : Json(shown->model.name)},
                 {"models", std::move(names)},
                 {"time_ms", UnixSeconds() * 1000},
@@ -180,7 +182,7 @@ void AddCache(const ServerContext& context, const TextService& service, const Sc
 const LoadedModel* Shown(const std::vector<LoadedModel>& models,
                          const std::optional<std::string>& name) {
   const auto found = std::find_if(models.begin(), models.end(), [&](const LoadedModel& loaded) {
-    return !name || loaded.model.name == *name;
+    return loaded.lease != nullptr && (!name || loaded.model.name == *name);
   });
   return found == models.end() ? nullptr : &*found;
 }

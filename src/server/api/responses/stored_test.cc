@@ -139,7 +139,7 @@ TEST_F(ServerTest, RoutesOfResponsesHaveTheirMethods) {
   }
   for (const std::string& path :
        {Path(response, "/other"), Path(response, "/input_items/x"), Path(response, "/"),
-        std::string("/v1/responses/"), std::string("/v1/embeddings"), std::string("/v1/other")}) {
+        std::string("/v1/responses/"), std::string("/v1/audio"), std::string("/v1/other")}) {
     for (const char* const method : {"GET", "POST", "DELETE"}) {
       EXPECT_EQ(Get(path, method).status, 404) << method << path;
     }

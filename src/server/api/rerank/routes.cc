@@ -1,0 +1,113 @@
+// Ranks of documents for a query, in the form of Jina's and Cohere's APIs.
+#include <algorithm>
+#include <limits>
+#include <numeric>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "json/float_text.h"
+#include "server/api/routes.h"
+#include "server/output/embedding_delivery.h"
+#include "server/output/stamps.h"
+#include "server/request/embedding_inputs.h"
+
+namespace kvcache::server::rerank {
+namespace {
+
+struct Asked {
+  std::string query;
+  std::vector<std::string> documents;
+  std::size_t top = 0;  // results at most
+  bool returns_documents = false;
+};
+
+// Reads texts, and objects with a text.
+std::vector<std::string> ReadDocuments(Fields& fields) {
+  std::vector<std::string> documents;
+  const Json* const given = fields.Find("documents");
+  if (given == nullptr || !given->is_array() || given->empty() ||
+      given->size() > kMaxEmbeddingInputs) {
+    fields.Fail("documents", StrCat("must be an array of 1 to ", kMaxEmbeddingInputs,
+                                    " strings or objects with a 'text'"));
+    return documents;
+  }
+  for (std::size_t i = 0; i < given->size(); ++i) {
+    const Json& one = (*given)[i];
+    const Json text = one.is_object() ? one.value("text", Json()) : one;
+    if (!text.is_string()) {
+      fields.Fail(StrCat("documents[", i, "]"), "must be a string or an object with a 'text'");
+      return documents;
+    }
+    documents.push_back(text.get<std::string>());
+  }
+  return documents;
+}
+
+Asked ReadAsked(Fields& fields) {
+  Asked asked;
+  if (!fields.Has("query")) fields.Fail("query", "is missing");
+  asked.query = fields.Text("query");
+  if (fields.ok() && asked.query.empty()) fields.Fail("query", "is empty");
+  asked.documents = ReadDocuments(fields);
+  const auto all = static_cast<std::int64_t>(asked.documents.size());
+  asked.top = static_cast<std::size_t>(
+      std::min(all, fields.Integer("top_n", all, 1, std::numeric_limits<std::int64_t>::max())));
+  asked.returns_documents = fields.Bool("return_documents", false);
+  return asked;
+}
+
+// Returns the results, the most relevant first; of equal ones the first document.
+std::string AnswerText(const std::string& model, const Asked& asked,
+                       const EmbeddingResult& result) {
+  const std::vector<float>& scores = result.values;
+  std::vector<std::size_t> order(scores.size());
+  std::iota(order.begin(), order.end(), std::size_t{0});
+  std::stable_sort(order.begin(), order.end(),
+                   [&](std::size_t a, std::size_t b) { return scores[a] > scores[b]; });
+  order.resize(std::min(order.size(), asked.top));
+  std::string text = StrCat(R"({"id":)", Dump(NewId("rerank-")), R"(,"object":"list","model":)",
+                            Dump(model), R"(,"results":[)");
+  for (std::size_t i = 0; i < order.size(); ++i) {
+    const std::size_t index = order[i];
+    text += StrCat(i > 0 ? "," : "", R"({"index":)", index, R"(,"relevance_score":)",
+                   NumberText(scores[index]));
+    if (asked.returns_documents) {
+      text += StrCat(R"(,"document":)", Dump({{"text", asked.documents[index]}}));
+    }
+    text += '}';
+  }
+  const Json usage = {{"prompt_tokens", result.tokens}, {"total_tokens", result.tokens}};
+  return text + StrCat(R"(],"usage":)", Dump(usage), "}");
+}
+
+void Rerank(const EmbeddingContext& context, const Json& body) {
+  Fields fields(body);
+  const Embedder& embedder = context.service.embedder();
+  if (!embedder.info().is_reranker) {
+    return context.Refuse(
+        InvalidArgument(StrCat(Quoted(context.model.name), " is not made for ranks")), "model");
+  }
+  Asked asked = ReadAsked(fields);
+  const bool truncates = fields.Bool("truncate", fields.Bool("truncation", true));
+  EmbeddingInputs pairs;
+  if (fields.ok()) {
+    pairs = EncodePairs(embedder, fields, asked.query, asked.documents,
+                        truncates ? LongInput::kTruncate : LongInput::kRefuse);
+  }
+  if (!fields.ok()) return RefuseInputs(context, fields, pairs.too_long);
+  DeliverEmbeddings(context, {.inputs = std::move(pairs.tokens), .ranks = true},
+                    [name = context.model.name, asked = std::move(asked)](
+                        const EmbeddingResult& result) { return AnswerText(name, asked, result); });
+}
+
+}  // namespace
+
+std::vector<Route> Routes() {
+  const WithEmbedder kind{.run = Rerank, .purpose = FilePurpose::kReranking};
+  return {{"POST", "/v1/rerank", kind}, {"POST", "/rerank", kind}};
+}
+
+}  // namespace kvcache::server::rerank

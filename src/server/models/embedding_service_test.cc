@@ -1,0 +1,184 @@
+// Tests the queue of embeddings: turns, cancelled requests, counters.
+#include "server/models/embedding_service.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <condition_variable>
+#include <mutex>
+#include <optional>
+#include <thread>
+#include <vector>
+
+#include "server/embedder_testing.h"
+
+namespace kvcache::server::embedding_service_test {
+namespace {
+
+using ::testing::ElementsAre;
+
+// What a request came to.
+class Ended {
+ public:
+  std::function<void(const EmbeddingResult&)> Function() {
+    return [this](const EmbeddingResult& result) {
+      const std::lock_guard lock(mutex_);
+      result_ = result;
+      done_.notify_all();
+    };
+  }
+  EmbeddingResult Wait() {
+    std::unique_lock lock(mutex_);
+    done_.wait(lock, [&] { return result_.has_value(); });
+    return *result_;
+  }
+  bool is_done() {
+    const std::lock_guard lock(mutex_);
+    return result_.has_value();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::condition_variable done_;
+  std::optional<EmbeddingResult> result_;
+};
+
+class EmbeddingServiceTest : public ::testing::Test {
+ protected:
+  void Start(EmbeddingServiceOptions options = {}) {
+    service_ = EmbeddingService::Make(embedder_, options);
+  }
+  EmbeddingId Submit(std::vector<std::vector<std::int32_t>> inputs, Ended& ended,
+                     bool ranks = false) {
+    auto id = service_->Submit({.inputs = std::move(inputs),
+                                .ranks = ranks,
+                                .normalize = false,
+                                .on_done = ended.Function()});
+    EXPECT_TRUE(id.ok()) << id.status().message();
+    return *id;
+  }
+
+  std::shared_ptr<SimpleEmbedder> embedder_ = std::make_shared<SimpleEmbedder>();
+  std::unique_ptr<EmbeddingService> service_;
+};
+
+TEST_F(EmbeddingServiceTest, VectorsComeInOrder) {
+  Start();
+  Ended ended;
+  Submit({{1, 2}, {3}, {4, 5, 6}}, ended);
+  const EmbeddingResult result = ended.Wait();
+  EXPECT_TRUE(result.status.ok()) << result.status.message();
+  EXPECT_EQ(result.dimensions, 4);
+  EXPECT_EQ(result.tokens, 6);
+  EXPECT_THAT(result.values, ElementsAre(2, 1, 2, 3, 1, 3, 3, 3, 3, 4, 6, 15));
+  EXPECT_EQ(service_->counters().evaluated_tokens, 6);
+  EXPECT_EQ(service_->counters().held_bytes, 1000);
+  EXPECT_EQ(service_->context(), SimpleEmbedder::kMaxTokens);
+}
+
+TEST_F(EmbeddingServiceTest, AnErrorEndsItsRequestAlone) {
+  Start();
+  Ended wrong;
+  Ended right;
+  Submit({{1}, {}}, wrong);
+  Submit({{1}}, right);
+  EXPECT_EQ(wrong.Wait().status.code(), StatusCode::kInvalidArgument);
+  EXPECT_TRUE(right.Wait().status.ok());
+  Ended ranks;
+  Submit({{1}}, ranks, true);
+  EXPECT_THAT(ranks.Wait().values, ElementsAre(1));
+}
+
+TEST_F(EmbeddingServiceTest, ACancelledRequestEndsAtOnce) {
+  embedder_->waits = true;
+  Start();
+  Ended running;
+  Ended waiting;
+  Ended other;
+  const EmbeddingId first = Submit({{1}}, running);
+  const EmbeddingId second = Submit({{2}}, waiting);
+  Submit({{3}}, other);
+  service_->Cancel(second);
+  service_->Cancel(first);
+  EXPECT_EQ(running.Wait().status.code(), StatusCode::kCancelled);
+  EXPECT_EQ(waiting.Wait().status.code(), StatusCode::kCancelled);
+  EXPECT_FALSE(other.is_done());
+  EXPECT_FALSE(service_->idle());
+  embedder_->waits = false;
+  EXPECT_TRUE(other.Wait().status.ok());
+  service_->Cancel(first);  // has ended
+}
+
+TEST_F(EmbeddingServiceTest, RequestsAreBoundedAndEnd) {
+  embedder_->waits = true;
+  Start({.max_running = 2});
+  Ended first;
+  Ended second;
+  Submit({{1}}, first);
+  Submit({{2}}, second);
+  EXPECT_EQ(service_->Submit({.inputs = {{3}}}).status().code(), StatusCode::kCacheFull);
+  EXPECT_EQ(service_->counters().running, 2);
+  service_->EndAll();
+  EXPECT_THAT(first.Wait().status.message(), ::testing::HasSubstr("stopping"));
+  EXPECT_THAT(second.Wait().status.message(), ::testing::HasSubstr("stopping"));
+  EXPECT_EQ(service_->Submit({.inputs = {{3}}}).status().code(), StatusCode::kCancelled);
+}
+
+// A request of many inputs is computed in parts beside others, so that a short one does not wait for all of it.
+TEST_F(EmbeddingServiceTest, RequestsTakeTurns) {
+  ComputeTurns turns;
+  turns.BeginStep();  // somebody generates
+  turns.EndStep();
+  embedder_->waits = true;
+  embedder_->microseconds = 20;
+  Start({.step_ms = 1, .turns = &turns});
+  Ended first;
+  Ended large;
+  Ended small;
+  const EmbeddingId begins = Submit({{0}}, first);  // the others wait until both are there
+  Submit(std::vector<std::vector<std::int32_t>>(2000, std::vector<std::int32_t>(16, 1)), large);
+  Submit({{7}}, small);
+  service_->Cancel(begins);
+  EXPECT_EQ(first.Wait().status.code(), StatusCode::kCancelled);
+  embedder_->waits = false;
+  EXPECT_TRUE(small.Wait().status.ok());
+  const EmbeddingResult result = large.Wait();
+  EXPECT_EQ(result.tokens, 32000);
+  EXPECT_EQ(result.values.size(), 8000u);
+  EXPECT_GT(embedder_->calls, 5) << "the large request was computed in parts";
+}
+
+TEST(ComputeTurnsTest, StepsAndBatchesTakeTurns) {
+  ComputeTurns turns;
+  EXPECT_FALSE(turns.HasSteps());
+  std::atomic<int> steps{0};
+  std::atomic<int> batches{0};
+  std::atomic<bool> inside{false};
+  std::atomic<bool> wrong{false};
+  std::atomic<bool> end{false};
+  std::thread generation([&] {
+    while (!end) {
+      turns.BeginStep();
+      if (inside) wrong = true;
+      ++steps;
+      turns.EndStep();
+    }
+  });
+  while (steps == 0) std::this_thread::yield();
+  EXPECT_TRUE(turns.HasSteps());
+  // Both go on while the other wants its turn all the time.
+  while (batches < 200 || steps < 200) {
+    turns.BeginBatch();
+    inside = true;
+    ++batches;
+    std::this_thread::yield();
+    inside = false;
+    turns.EndBatch();
+  }
+  end = true;
+  generation.join();
+  EXPECT_FALSE(wrong);
+}
+
+}  // namespace
+}  // namespace kvcache::server::embedding_service_test
