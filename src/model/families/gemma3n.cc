@@ -21,7 +21,6 @@
 // Source: Hugging Face's modeling_gemma3n.py; keys and tensors as llama.cpp reads them. As in llama.cpp, σ is
 // that of a sample (n - 1).
 #include <algorithm>
-#include <array>
 #include <cmath>
 #include <memory>
 #include <optional>
@@ -31,6 +30,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
+#include "model/families/gemma3n_states.h"
 #include "model/graph/attention/shared_kv.h"
 #include "model/graph/attention/window_layers.h"
 #include "model/graph/decoder.h"
@@ -41,11 +41,9 @@
 namespace kvcache {
 namespace {
 
-constexpr int kStates = 4;
 constexpr int kLaurelRank = 64;
 constexpr int kSparseLayers = 10;           // without the key
 constexpr float kSparsity = 1.6448533535f;  // m: 95% of normal values are below mean + m σ
-constexpr float kTinyEpsilon = 1e-30f;      // a length of zero gives zeros
 constexpr int kOwnKvLayers = 20;            // without the key
 
 struct Gemma3nParams {
@@ -56,49 +54,6 @@ struct Gemma3nParams {
   int input_size = 0;
 };
 
-// Returns state i of [hidden_size, batch, states].
-TensorView StateOf(const TensorView& states, int i) {
-  TensorView view = WithOffset(states, i * states.stride_bytes[2]);
-  view.dims[2] = 1;
-  return view;
-}
-
-// Splits vectors of one size into a direction and a length.
-class Lengths {
- public:
-  static Result<Lengths> Make(Backend& backend, std::int64_t size) {
-    Lengths lengths;
-    const auto count = static_cast<std::size_t>(size);
-    lengths.ones_.assign(count, 1.0f);
-    lengths.shares_.assign(count, 1.0f / static_cast<float>(size));
-    lengths.norm_ = {TensorView::Dense(lengths.ones_.data(), DType::kF32, size), kTinyEpsilon};
-    KVCACHE_ASSIGN_OR_RETURN(
-        lengths.mean_.weight,
-        backend.MakeLinear(TensorView::Dense(lengths.shares_.data(), DType::kF32, size, 1)));
-    return lengths;
-  }
-
-  // direction = x / rms(x); may be x.
-  void Direct(Pass& pass, const TensorView& x, const TensorView& direction) const {
-    pass.RmsNorm(x, norm_, direction);
-  }
-  // The same, and length [1, batch] = rms(x): the mean of x · direction. `direction` must not be x.
-  void Split(Pass& pass, const TensorView& x, const TensorView& direction,
-             const TensorView& length) const {
-    const Pass::Scope scope(pass);
-    const TensorView product = pass.TakeHidden(x.dims[0]);
-    Direct(pass, x, direction);
-    pass.Copy(direction, product);
-    pass.Multiply(product, x);
-    pass.Linear(product, {{mean_, length}});
-  }
-
- private:
-  std::vector<float> ones_, shares_;  // [size]; moving a Lengths keeps their addresses
-  Norm norm_;
-  Projection mean_;  // size → 1
-};
-
 class Gemma3n final : public Decoder {
  public:
   Gemma3n(Backend& backend, std::string_view name, LayerParams params, Gemma3nParams gemma)
@@ -106,9 +61,7 @@ class Gemma3n final : public Decoder {
         gemma_(std::move(gemma)),
         head_ones_(static_cast<std::size_t>(this->params().v_dim), 1.0f),
         head_norm_{TensorView::Dense(head_ones_.data(), DType::kF32, this->params().v_dim),
-                   this->params().norm_epsilon} {
-    state_ones_.fill(1.0f);
-  }
+                   this->params().norm_epsilon} {}
 
  protected:
   Status LoadModelTensors(WeightReader& reader) override;
@@ -126,35 +79,20 @@ class Gemma3n final : public Decoder {
 
  private:
   struct Layer {
-    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm, laurel_norm, router_norm;
+    Norm attn_norm, attn_post_norm, ffn_norm, ffn_post_norm, laurel_norm;
     Norm q_norm, k_norm;  // [head]
     Projection q, o;
     std::optional<Projection> k, v;        // none if the layer shares another's
     Projection laurel_left, laurel_right;  // hidden_size → rank → hidden_size
-    Projection router, predict, correct;  // hidden_size → 4, 4 → 16, 4 → 4, the last plus one
-    Norm input_scale;                     // only its weight counts
+    AltUp::Layer altup;
+    TensorView input_scale;  // [hidden_size]
     GatedFeedForward ffn;
     std::vector<float> cutoff;  // [ffn] -m √(n / (n - 1)); empty if the layer is not sparse
     InputGate input;
   };
 
   Status LoadAttention(WeightReader& reader, int index, Layer* layer) const;
-  Status LoadStates(WeightReader& reader, int index, Layer* layer) const;
 
-  // Makes the other three states from the first one.
-  void Spread(Pass& pass, const TensorView& x, const TensorView& states) const;
-  // x = the mean of the states, the others multiplied by their matrices.
-  void Merge(Pass& pass, const TensorView& states, const TensorView& x) const;
-  // values [4, batch] = r(y)
-  void RunRouter(Pass& pass, const Layer& layer, const TensorView& y,
-                 const TensorView& values) const;
-  // planes [batch, outputs] = by · r(y), transposed.
-  void Coefficients(Pass& pass, const Layer& layer, const Projection& by, const TensorView& y,
-                    const TensorView& planes) const;
-  void Predict(Pass& pass, const Layer& layer, const TensorView& states,
-               const TensorView& predictions) const;
-  void Correct(Pass& pass, const Layer& layer, const TensorView& predictions, const TensorView& y,
-               const TensorView& states) const;
   void RunLaurel(Pass& pass, const Layer& layer, const TensorView& n, const TensorView& out) const;
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
@@ -168,10 +106,9 @@ class Gemma3n final : public Decoder {
   Gemma3nParams gemma_;
   std::vector<float> head_ones_;
   Norm head_norm_;  // of values
-  std::array<float, kStates> state_ones_{};
-  std::unique_ptr<LinearWeight> spread_, merge_;  // three matrices each, hidden_size → hidden_size
+  AltUp altup_;
   LayerInputs inputs_;
-  Lengths state_lengths_, gate_lengths_;
+  VectorLengths gate_lengths_;
   std::vector<Layer> layers_;
 };
 
@@ -187,12 +124,8 @@ std::vector<LayerMemory> Gemma3n::Memory() const {
 
 Status Gemma3n::LoadModelTensors(WeightReader& reader) {
   KVCACHE_ASSIGN_OR_RETURN(inputs_, LayerInputs::Load(reader, params(), gemma_.input_size));
-  KVCACHE_ASSIGN_OR_RETURN(spread_,
-                           reader.Stack("altup_proj.weight", hidden(), hidden(), kStates - 1));
-  KVCACHE_ASSIGN_OR_RETURN(
-      merge_, reader.Stack("altup_unembd_proj.weight", hidden(), hidden(), kStates - 1));
-  KVCACHE_ASSIGN_OR_RETURN(state_lengths_, Lengths::Make(backend(), hidden()));
-  KVCACHE_ASSIGN_OR_RETURN(gate_lengths_, Lengths::Make(backend(), params().ffn[0]));
+  KVCACHE_ASSIGN_OR_RETURN(altup_, AltUp::Load(reader, backend(), hidden()));
+  KVCACHE_ASSIGN_OR_RETURN(gate_lengths_, VectorLengths::Make(backend(), params().ffn[0]));
   return Status::Ok();
 }
 
@@ -217,25 +150,6 @@ Status Gemma3n::LoadAttention(WeightReader& reader, int index, Layer* layer) con
   return Status::Ok();
 }
 
-Status Gemma3n::LoadStates(WeightReader& reader, int index, Layer* layer) const {
-  const std::string prefix = LayerPrefix(index);
-  KVCACHE_ASSIGN_OR_RETURN(layer->laurel_left,
-                           reader.Linear(prefix + "laurel_l", hidden(), kLaurelRank));
-  KVCACHE_ASSIGN_OR_RETURN(layer->laurel_right,
-                           reader.Linear(prefix + "laurel_r", kLaurelRank, hidden()));
-  KVCACHE_ASSIGN_OR_RETURN(layer->router,
-                           reader.Linear(prefix + "altup_router", hidden(), kStates));
-  KVCACHE_ASSIGN_OR_RETURN(
-      layer->predict, reader.Linear(prefix + "altup_predict_coef", kStates, kStates * kStates));
-  KVCACHE_ASSIGN_OR_RETURN(layer->correct,
-                           reader.Linear(prefix + "altup_correct_coef", kStates, kStates));
-  layer->correct.bias = TensorView::Dense(state_ones_.data(), DType::kF32, kStates);
-  layer->input_scale.epsilon = kTinyEpsilon;
-  KVCACHE_ASSIGN_OR_RETURN(layer->input_scale.weight,
-                           reader.Vector(prefix + "altup_correct_scale.weight", hidden()));
-  return Status::Ok();
-}
-
 Status Gemma3n::LoadLayer(WeightReader& reader, int index) {
   const std::string prefix = LayerPrefix(index);
   const LayerParams& p = params();
@@ -244,13 +158,18 @@ Status Gemma3n::LoadLayer(WeightReader& reader, int index) {
                                                  {&layer.attn_post_norm, "post_attention_norm"},
                                                  {&layer.ffn_norm, "ffn_norm"},
                                                  {&layer.ffn_post_norm, "post_ffw_norm"},
-                                                 {&layer.laurel_norm, "laurel_post_norm"},
-                                                 {&layer.router_norm, "altup_router_norm"}};
+                                                 {&layer.laurel_norm, "laurel_post_norm"}};
   for (const auto& [norm, name] : norms) {
     KVCACHE_ASSIGN_OR_RETURN(*norm, reader.RmsNorm(prefix + name, hidden(), p.norm_epsilon));
   }
   KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
-  KVCACHE_RETURN_IF_ERROR(LoadStates(reader, index, &layer));
+  KVCACHE_ASSIGN_OR_RETURN(layer.laurel_left,
+                           reader.Linear(prefix + "laurel_l", hidden(), kLaurelRank));
+  KVCACHE_ASSIGN_OR_RETURN(layer.laurel_right,
+                           reader.Linear(prefix + "laurel_r", kLaurelRank, hidden()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.altup, altup_.LoadLayer(reader, p, index));
+  KVCACHE_ASSIGN_OR_RETURN(layer.input_scale,
+                           reader.Vector(prefix + "altup_correct_scale.weight", hidden()));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, prefix, hidden(), p.ffn[0]));
   const float deviations = gemma_.sparsity[static_cast<std::size_t>(index)];
   if (std::isfinite(deviations)) {
@@ -265,108 +184,13 @@ Status Gemma3n::LoadLayer(WeightReader& reader, int index) {
 
 // ---- The graph
 
-void Gemma3n::Spread(Pass& pass, const TensorView& x, const TensorView& states) const {
-  const Pass::Scope scope(pass);
-  const TensorView direction = pass.TakeHidden(hidden());
-  const TensorView length = pass.TakeHidden(1);
-  state_lengths_.Split(pass, x, direction, length);
-  pass.Copy(x, StateOf(states, 0));
-  std::array<LinearOutput, kStates - 1> outputs;
-  for (int i = 1; i < kStates; ++i) {
-    outputs[static_cast<std::size_t>(i - 1)] = {spread_.get(), StateOf(states, i), i - 1};
-  }
-  if (pass.runs()) pass.Check(pass.backend().Linear(x, outputs));
-  for (int i = 1; i < kStates; ++i) {
-    state_lengths_.Direct(pass, StateOf(states, i), StateOf(states, i));
-    pass.Multiply(StateOf(states, i), length);
-  }
-}
-
-void Gemma3n::Merge(Pass& pass, const TensorView& states, const TensorView& x) const {
-  const Pass::Scope scope(pass);
-  const TensorView part = pass.TakeHidden(hidden());
-  const TensorView length = pass.TakeHidden(1);
-  state_lengths_.Split(pass, StateOf(states, 0), part, length);
-  pass.Copy(StateOf(states, 0), x);
-  for (int i = 1; i < kStates; ++i) {
-    const LinearOutput output[] = {{merge_.get(), part, i - 1}};
-    if (pass.runs()) pass.Check(pass.backend().Linear(StateOf(states, i), output));
-    state_lengths_.Direct(pass, part, part);
-    pass.Multiply(part, length);
-    pass.Add(x, part);
-  }
-  pass.Scale(x, 1.0f / kStates);
-}
-
 void Gemma3n::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
   inputs_.Compute(pass, tokens, x);
-  const TensorView states = pass.Take(hidden(), pass.batch(), kStates);
-  Spread(pass, x, states);
+  const TensorView states = altup_.Take(pass);
+  altup_.Spread(pass, x, states);
   for (int i = 0; i < params().layers; ++i) RunLayer(pass, i, states);
-  Merge(pass, states, x);
-}
-
-void Gemma3n::RunRouter(Pass& pass, const Layer& layer, const TensorView& y,
-                        const TensorView& values) const {
-  const Pass::Scope scope(pass);
-  const TensorView normed = pass.TakeHidden(hidden());
-  pass.RmsNorm(y, layer.router_norm, normed);
-  pass.Scale(normed, 1.0f / static_cast<float>(hidden()));
-  pass.Linear(normed, {{layer.router, values}});
-  pass.SoftCap(values, 1.0f);  // tanh
-}
-
-void Gemma3n::Coefficients(Pass& pass, const Layer& layer, const Projection& by,
-                           const TensorView& y, const TensorView& planes) const {
-  const Pass::Scope scope(pass);
-  const std::int64_t outputs = planes.dims[1];
-  const TensorView values = pass.TakeHidden(kStates);
-  const TensorView products = pass.TakeHidden(outputs);
-  RunRouter(pass, layer, y, values);
-  pass.Linear(values, {{by, products}});
-  // Rows of one value each: [1, batch, outputs], with a token's outputs side by side.
-  TensorView from = TensorView::Dense(products.data, DType::kF32, 1, pass.batch(), outputs);
-  from.stride_bytes[1] = products.stride_bytes[1];
-  from.stride_bytes[2] = products.stride_bytes[0];
-  pass.Copy(from, TensorView::Dense(planes.data, DType::kF32, 1, pass.batch(), outputs));
-}
-
-void Gemma3n::Predict(Pass& pass, const Layer& layer, const TensorView& states,
-                      const TensorView& predictions) const {
-  const Pass::Scope scope(pass);
-  const std::int64_t columns = pass.batch() * kStates;
-  const TensorView planes = pass.Take(pass.batch(), kStates * kStates);
-  const TensorView products = pass.Take(hidden(), pass.batch(), kStates);
-  Coefficients(pass, layer, layer.predict, StateOf(states, 0), planes);
-  for (int b = 0; b < kStates; ++b) {
-    // The coefficients of prediction b, first those of state 0 for all tokens.
-    const TensorView of_b = WithOffset(planes, b * kStates * planes.stride_bytes[1]);
-    pass.Copy(states, products);
-    pass.Multiply(TensorView::Dense(products.data, DType::kF32, hidden(), columns),
-                  TensorView::Dense(of_b.data, DType::kF32, 1, columns));
-    pass.Copy(StateOf(states, b), StateOf(predictions, b));
-    for (int a = 0; a < kStates; ++a) pass.Add(StateOf(predictions, b), StateOf(products, a));
-  }
-}
-
-void Gemma3n::Correct(Pass& pass, const Layer& layer, const TensorView& predictions,
-                      const TensorView& y, const TensorView& states) const {
-  const Pass::Scope scope(pass);
-  const TensorView planes = pass.Take(pass.batch(), kStates);
-  const TensorView found = pass.TakeHidden(hidden());  // y - p_0
-  const TensorView product = pass.TakeHidden(hidden());
-  Coefficients(pass, layer, layer.correct, y, planes);
-  pass.Copy(StateOf(predictions, 0), found);
-  pass.Scale(found, -1.0f);
-  pass.Add(found, y);
-  for (int b = 0; b < kStates; ++b) {
-    const TensorView factors = WithOffset(planes, b * planes.stride_bytes[1]);
-    pass.Copy(found, product);
-    pass.Multiply(product, TensorView::Dense(factors.data, DType::kF32, 1, pass.batch()));
-    pass.Copy(StateOf(predictions, b), StateOf(states, b));
-    pass.Add(StateOf(states, b), product);
-  }
+  altup_.Merge(pass, states, x);
 }
 
 void Gemma3n::RunLaurel(Pass& pass, const Layer& layer, const TensorView& n,
@@ -439,34 +263,31 @@ void Gemma3n::AddInput(Pass& pass, int index, const TensorView& states) const {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView scaled = pass.TakeHidden(hidden());
-  const TensorView length = pass.TakeHidden(1);
-  // x × weight is the normed x × weight, times the length of x.
-  state_lengths_.Split(pass, StateOf(states, 0), scaled, length);
-  pass.RmsNorm(StateOf(states, 0), layer.input_scale, scaled);
-  pass.Multiply(scaled, length);
+  altup_.lengths().Scale(pass, AltUp::StateOf(states, 0), layer.input_scale, scaled);
   layer.input.Run(pass, inputs_, index, scaled, scaled);
-  for (int b = 1; b < kStates; ++b) pass.Add(StateOf(states, b), scaled);
+  for (int b = 1; b < AltUp::kStates; ++b) pass.Add(AltUp::StateOf(states, b), scaled);
 }
 
 void Gemma3n::RunLayer(Pass& pass, int index, const TensorView& states) {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
-  const TensorView predictions = pass.Take(hidden(), pass.batch(), kStates);
+  const TensorView predictions = altup_.Take(pass);
   const TensorView h = pass.TakeHidden(hidden());
   const TensorView y = pass.TakeHidden(hidden());
-  Predict(pass, layer, states, predictions);
-  pass.RmsNorm(StateOf(predictions, 0), layer.attn_norm, h);
+  const TensorView first = AltUp::StateOf(predictions, 0);
+  altup_.Predict(pass, layer.altup, states, predictions);
+  pass.RmsNorm(first, layer.attn_norm, h);
   RunLaurel(pass, layer, h, y);
   Attend(pass, index, h);
   pass.RmsNorm(h, layer.attn_post_norm, h);
-  pass.Add(y, StateOf(predictions, 0));
+  pass.Add(y, first);
   pass.Add(y, h);
   pass.Scale(y, 1.0f / std::sqrt(2.0f));
   pass.RmsNorm(y, layer.ffn_norm, h);
   RunFeedForward(pass, index, h);
   pass.RmsNorm(h, layer.ffn_post_norm, h);
   pass.Add(y, h);
-  Correct(pass, layer, predictions, y, states);
+  altup_.Correct(pass, layer.altup, predictions, y, states);
   AddInput(pass, index, states);
 }
 
@@ -499,10 +320,11 @@ Result<std::vector<float>> ReadSparsity(KeyReader& keys, int layers) {
 
 // Checks the settings that published models share.
 Status CheckStates(KeyReader& keys) {
-  KVCACHE_ASSIGN_OR_RETURN(const int states, keys.IntOr("altup.num_inputs", 1 << 10, kStates));
+  KVCACHE_ASSIGN_OR_RETURN(const int states,
+                           keys.IntOr("altup.num_inputs", 1 << 10, AltUp::kStates));
   KVCACHE_ASSIGN_OR_RETURN(const int active, keys.IntOrZero("altup.active_idx", 1 << 10));
   KVCACHE_ASSIGN_OR_RETURN(const bool scaled, keys.BoolOr("altup.correct_scale", true));
-  if (states != kStates) return keys.Unsupported("altup.num_inputs");
+  if (states != AltUp::kStates) return keys.Unsupported("altup.num_inputs");
   if (active != 0) return keys.Unsupported("altup.active_idx");
   if (!scaled) return keys.Unsupported("altup.correct_scale");
   keys.Ignore("altup.lr_multiplier");  // of the training
