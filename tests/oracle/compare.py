@@ -294,7 +294,7 @@ def each_shape(args, variant):
     turn = VARIANTS.index(variant)
     cases = []
     for place, shape in enumerate(ALL_SHAPES):
-        types = [name for name in types_of(shape) if name in args.types]
+        types = [name for name in types_of(shape, variant.architecture) if name in args.types]
         if shape.name in args.shapes and types:
             cases.append((shape, types[(turn + TYPE_STRIDE * place) % len(types)]))
     return cases

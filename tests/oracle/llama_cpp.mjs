@@ -48,7 +48,9 @@ async function evaluate(sequence, tokens, vocab, file) {
 }
 
 async function run(llama, job) {
-    const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0});
+    const model = await llama.loadModel({modelPath: job.model, gpuLayers: 0}).catch((error) => {
+        throw new Error(`llama.cpp does not load ${job.model}`, {cause: error});
+    });
     const context = await model.createContext({
         contextSize: job.tokens.length + job.greedy + 1,
         batchSize: kRowsAtOnce,

@@ -81,10 +81,10 @@ def convert(path, name, seed):
     writer = _Writer()
     for tensor, info in file.tensors.items():
         values = file.tensor(tensor)
+        # A factor of the embedding would apply to rows as well; no file has one.
         is_table = tensor in ("token_embd.weight", "per_layer_token_embd.weight")
-        kept = (len(info.dims) < 2 or info.dims[0] % size or any(part in tensor for part in KEPT)
-                or (is_table and name == "nvfp4"))
-        if kept:
+        if (len(info.dims) < 2 or info.dims[0] % size or any(part in tensor for part in KEPT)
+                or (is_table and name == "nvfp4")):
             writer.add(tensor, info.dims, 0, values.astype("<f4").tobytes())
             continue
         data, factor = random_blocks(name, values.size // size, float(np.std(values)), random)

@@ -58,10 +58,14 @@ CASES = ([(shape, name) for shape in SHAPES for name in PLAIN_TYPES]
 WIDE_TYPES = SUPER_TYPES + CODED_TYPES + READ_TYPES
 
 
-def types_of(shape):
-    """Returns the types that models of a shape may have."""
-    if shape.name in [wide.name for wide in WIDE_SHAPES]:
-        return WIDE_TYPES
+# llama.cpp applies the factors of NVFP4's matrices in some architectures only.
+FACTORED = ("llama", "qwen3", "qwen3moe")
+
+
+def types_of(shape, architecture):
+    """Returns the types that models of a shape and an architecture may have."""
+    if shape in WIDE_SHAPES:
+        return [name for name in WIDE_TYPES if name != "nvfp4" or architecture in FACTORED]
     return PLAIN_TYPES + (SMALL_TYPES if shape != SHAPES[-1] else [])
 
 
@@ -171,13 +175,13 @@ VARIANTS = [
     Variant("bailingmoe2", "bailingmoe2", ("--dense-layers", 1, "--expert-groups", 4,
                                            "--expert-groups-used", 2),
             experts=(16, 3), even_split=True),
-    Variant("cohere2", "cohere2", ("--window", 100), layers=4),
+    Variant("cohere2", "cohere2", ("--window", 100), layers=4, even_split=True),
     Variant("dots1", "dots1", ("--dense-layers", 1), experts=(16, 4)),
     Variant("ernie4_5", "ernie4_5", ("--rope-base", 500000)),
     Variant("ernie4_5-moe", "ernie4_5-moe", ("--dense-layers", 1), experts=(16, 4)),
-    Variant("exaone4", "exaone4", ("--window", 100), layers=4),
+    Variant("exaone4", "exaone4", ("--window", 100), layers=4, even_split=True),
     # A window needs 64 layers.
-    Variant("exaone4-64", "exaone4", ("--window", 100), layers=64, apart=True),
+    Variant("exaone4-64", "exaone4", ("--window", 100), layers=64, apart=True, even_split=True),
     Variant("glm4", "glm4"),
     Variant("glm4moe", "glm4moe", ("--dense-layers", 1, "--nextn-layers", 1), experts=(16, 4)),
     Variant("granite", "granite"),

@@ -23,7 +23,7 @@ asan-libraries 2400 address  tests of the libraries with the address and undefin
 asan-programs  2400 programs the same for the server, the command line and the import
 tsan         1200  threads  tests with the thread sanitizer
 fuzz         1200  threads  all fuzzers, for some seconds each
-oracle       2700  oracle   all shapes and types of random models against llama.cpp and float64
+oracle       2700  oracle   all shapes of random models, types in turns, against llama.cpp and float64
 slow         2700  slow     agents from npm, long contract checks of the server, load: tests that take minutes
 '
 
