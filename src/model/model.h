@@ -18,10 +18,12 @@
 #include "kvcache/cache.h"
 #include "kvcache/status.h"
 #include "kvcache/transaction.h"
+#include "kvcache_engine/adapter.h"
 #include "model/layer_memory.h"
 
 namespace kvcache {
 
+class AdapterFile;
 class GgufFile;
 
 // The description of a model.
@@ -124,6 +126,15 @@ class Model {
 
   // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;
+
+  // ---- Adapters (model/adapter/adapter_bank.h)
+
+  // Takes an adapter, which gets the next number, from 0 on. `file` must outlive the model. Call it before Reserve.
+  // Errors: AdapterBank::Add's; kUnsupported for a model with an encoder.
+  virtual Status AddAdapter(const AdapterFile& file) = 0;
+  // Says which adapters each token of the next Forward has [batch]; without this call none has any. The spans live until
+  // that Forward. Draft heads have none.
+  virtual void SetAdapters(std::span<const AdapterUses> of_token) = 0;
 
   // ---- Draft heads (model/graph/draft_head.h)
 

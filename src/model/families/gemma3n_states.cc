@@ -52,6 +52,9 @@ Result<AltUp> AltUp::Load(WeightReader& reader, Backend& backend, std::int64_t h
       altup.spread_, reader.Stack("altup_proj.weight", hidden_size, hidden_size, kStates - 1));
   KVCACHE_ASSIGN_OR_RETURN(altup.merge_, reader.Stack("altup_unembd_proj.weight", hidden_size,
                                                       hidden_size, kStates - 1));
+  for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
+    reader.ForgetSite(name);  // Spread and Merge multiply by them
+  }
   KVCACHE_ASSIGN_OR_RETURN(altup.lengths_, VectorLengths::Make(backend, hidden_size));
   return altup;
 }

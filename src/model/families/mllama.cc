@@ -88,6 +88,9 @@ Status Mllama::LoadMixer(WeightReader& reader, int index, SelfAttention* attenti
                            AttentionWeights::Load(reader, p, index,
                                                   {prefix + "q_proj", prefix + "k_proj",
                                                    prefix + "v_proj", prefix + "o_proj"}));
+  for (const char* name : {"k_proj.weight", "v_proj.weight"}) {
+    reader.ForgetSite(prefix + name);  // an image's keys and values are the same for all requests
+  }
   KVCACHE_ASSIGN_OR_RETURN(attention->q_norm,
                            reader.RmsNorm(prefix + "q_norm", p.k_dim, p.norm_epsilon));
   KVCACHE_ASSIGN_OR_RETURN(attention->k_norm,

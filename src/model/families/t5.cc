@@ -75,6 +75,7 @@ class T5 final : public Decoder {
   Status LoadLayer(WeightReader& reader, int index) override;
   void RunLayer(Pass& pass, int index, const TensorView& x) override;
   RopeParams rope(int) const override { return {}; }
+  bool can_have_adapters() const override { return false; }
   std::vector<LayerMemory> Memory() const override;
 
  private:

@@ -1,6 +1,7 @@
 #include "model/graph/decoder.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "base/errors.h"
 #include "base/fnv.h"
@@ -34,6 +35,7 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   owned_weight_bytes_ = reader.owned_bytes();
+  adapters_.SetSites(reader.TakeSites());
   digest_ = ModelDigest(file);
   FillInfo(file);
   return Status::Ok();
@@ -101,6 +103,18 @@ std::unique_ptr<Cache> Decoder::MakeCache() {
   return WithHeadCache(MakeLayerCaches(spans, ShiftKeys(), KeysIdentity()));
 }
 
+Status Decoder::AddAdapter(const AdapterFile& file) {
+  if (!can_have_adapters()) {
+    return Unsupported(
+        StrCat("architecture ", architecture_, " takes no adapters: it has an encoder's output"));
+  }
+  return adapters_.Add(file,
+                       {.architecture = architecture_,
+                        .hidden_size = params_.hidden_size,
+                        .embedding_rows = std::max(params_.embedding_rows, params_.vocabulary)},
+                       backend_);
+}
+
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
   for (int i = 0; i < params_.layers; ++i) RunLayer(pass, i, x);
 }
@@ -132,6 +146,7 @@ Status Decoder::Reserve(int max_batch) {
   max_batch_ = 0;
   batch_ = 0;
   KVCACHE_RETURN_IF_ERROR(activations_.Reserve(backend_, measure.peak_values()));
+  KVCACHE_RETURN_IF_ERROR(adapters_.Reserve(backend_, max_batch));
   max_batch_ = max_batch;
   return Status::Ok();
 }
@@ -152,7 +167,11 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
     pass.TakeHidden(params_.hidden_size);
     finals = pass.TakeHidden(params_.hidden_size);
   }
-  EmbedTokens(pass, embedding_, tokens, x);
+  adapters_.Begin(std::exchange(of_token_, {}));
+  if (adapters_.is_used()) pass.UseAdapters(&adapters_);
+  pass.Embed(embedding_, tokens, x);
+  pass.AdaptEmbedding(tokens, x);
+  ScaleEmbedding(pass, x);
   RunLayers(pass, tokens, x);
   if (has_head()) pass.Normalize(x, output_norm_, finals);
   if (head_) {
@@ -204,8 +223,12 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   }
   const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
   const LinearOutput out[] = {{output_.weight.get(), y}};
-  KVCACHE_RETURN_IF_ERROR(backend_.Linear(activations_.At(normed, hidden_size, count), out));
+  const TensorView x = activations_.At(normed, hidden_size, count);
+  KVCACHE_RETURN_IF_ERROR(backend_.Linear(x, out));
   if (output_.scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, output_.scale));
+  if (adapters_.is_used()) {
+    KVCACHE_RETURN_IF_ERROR(adapters_.ApplyRows(backend_, x, rows, {.output = out[0]}));
+  }
   return FinishLogits(y);
 }
 
@@ -220,6 +243,10 @@ Status Decoder::FinishLogits(const TensorView& logits) const {
 void Decoder::EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
                           const TensorView& x) const {
   pass.Embed(table, tokens, x);
+  ScaleEmbedding(pass, x);
+}
+
+void Decoder::ScaleEmbedding(Pass& pass, const TensorView& x) const {
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
 }
 

@@ -20,6 +20,7 @@
 #include <utility>
 #include <vector>
 
+#include "model/adapter/adapter_bank.h"
 #include "model/graph/activation_buffer.h"
 #include "model/graph/decoder_texts.h"
 #include "model/graph/draft_head.h"
@@ -47,12 +48,17 @@ class Decoder : public Model {
   std::unique_ptr<Cache> MakeCache() override;
   Status Reserve(int max_batch) override;
   std::int64_t ActivationBytes() const override {
-    return activations_.bytes() + draft_activations_.bytes() + texts_.bytes();
+    return activations_.bytes() + draft_activations_.bytes() + texts_.bytes() +
+           adapters_.scratch_bytes();
   }
   Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                  Cache& cache) override;
   Status Logits(std::span<const std::int32_t> rows, float* logits) override;
-  std::size_t OwnedWeightBytes() const override { return owned_weight_bytes_; }
+  std::size_t OwnedWeightBytes() const override {
+    return owned_weight_bytes_ + adapters_.owned_bytes();
+  }
+  Status AddAdapter(const AdapterFile& file) override;
+  void SetAdapters(std::span<const AdapterUses> of_token) override { of_token_ = of_token; }
   Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
   Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) override;
 
@@ -98,6 +104,8 @@ class Decoder : public Model {
   // Returns the memory of each layer: keys and values within its attention span. A family with
   // another kind of cache overrides this.
   virtual std::vector<LayerMemory> Memory() const;
+  // Returns whether all products of a token's layers are those of a pass. An encoder has others.
+  virtual bool can_have_adapters() const { return true; }
   // Returns whether rotating a cached key gives the key of another position.
   virtual bool can_shift_keys() const { return true; }
   // Returns the function that rotates a layer's cached keys to other positions; none if that gives other keys.
@@ -117,6 +125,7 @@ class Decoder : public Model {
   Status CheckHeadFile(const GgufFile& file) const;
   void EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
                    const TensorView& x) const;
+  void ScaleEmbedding(Pass& pass, const TensorView& x) const;
   // Gives the cache the head's keys and values of the pass's tokens.
   void PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals);
   void CopyPrevious(Pass& pass, const TensorView& finals, const TensorView& previous) const;
@@ -134,6 +143,9 @@ class Decoder : public Model {
   Projection output_;  // hidden_size → vocabulary
   std::size_t owned_weight_bytes_ = 0;
   std::uint64_t digest_ = 0;  // of the file
+
+  AdapterBank adapters_;
+  std::span<const AdapterUses> of_token_;  // of the next Forward
 
   std::optional<DraftHead> head_;
   std::uint64_t head_digest_ = 0;

@@ -5,6 +5,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "model/adapter/adapter_bank.h"
 
 namespace kvcache {
 namespace {
@@ -30,6 +31,15 @@ void ScaleSlots(Pass& pass, ExpertPlan& plan, std::span<const float> factors,
                 const TensorView& columns) {
   if (factors.empty() || !pass.runs()) return;
   pass.Check(pass.backend().ScaleColumns(columns, plan.SlotFactors(factors)));
+}
+
+// Adds to the products of all slots what the adapters of their tokens say.
+void Adapt(Pass& pass, const ExpertPlan& plan, const TensorView& x,
+           std::span<const AdapterBank::Product> products) {
+  AdapterBank* const adapters = pass.adapters();
+  if (adapters == nullptr || !pass.runs()) return;
+  pass.Check(adapters->ApplySlots(pass.backend(), x, plan.token_of_slot(), plan.expert_of_slot(),
+                                  products));
 }
 
 }  // namespace
@@ -194,6 +204,9 @@ Status Experts::LoadStacks(WeightReader& reader, const std::string& prefix, std:
   KVCACHE_ASSIGN_OR_RETURN(
       down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
   KVCACHE_ASSIGN_OR_RETURN(factors, reader.ScalesOf(prefix + "ffn_down_exps", params.count));
+  if (down->dtype() == DType::kNVFP4 && !factors.empty()) {
+    reader.ForgetSite(prefix + "ffn_down_exps.weight");  // they would multiply an adapter's part too
+  }
   return Status::Ok();
 }
 
@@ -228,6 +241,14 @@ void Experts::Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_
   } else {
     pass.Activate(up_out, params.activation);
   }
+}
+
+void Experts::AdaptGateAndUp(Pass& pass, const ExpertPlan& plan, const TensorView& x,
+                             const TensorView& gate_out, const TensorView& up_out) const {
+  const std::int64_t step = is_fused ? 2 : 1;
+  const AdapterBank::Product products[] = {{{up.get(), up_out, step - 1}, step},
+                                           {{is_fused ? up.get() : gate.get(), gate_out, 0}, step}};
+  Adapt(pass, plan, x, std::span(products).first(params.gated ? 2 : 1));
 }
 
 void Experts::Run(Pass& pass, ExpertPlan& plan, const TensorView& h, const TensorView& out) const {
@@ -268,11 +289,15 @@ void Experts::RunRouted(Pass& pass, ExpertPlan& plan, const TensorView& logits, 
                                                  gathers ? columns : h, gate_out, up_out)));
   ScaleSlots(pass, plan, gate_factors, gate_out);
   ScaleSlots(pass, plan, up_factors, up_out);
+  AdaptGateAndUp(pass, plan, gathers ? columns : h, gate_out, up_out);
   AddBiases(pass, plan, gate_bias, biases, gate_out);
   AddBiases(pass, plan, up_bias, biases, up_out);
   Gate(pass, gate_out, up_out);
   if (!pass.runs()) return;
-  pass.Check(backend.LinearGroups(plan.Down(*down, params.gated ? gate_out : up_out, columns)));
+  const TensorView& inner = params.gated ? gate_out : up_out;
+  pass.Check(backend.LinearGroups(plan.Down(*down, inner, columns)));
+  const AdapterBank::Product product[] = {{{down.get(), columns, 0}, 1}};
+  Adapt(pass, plan, inner, product);
   AddBiases(pass, plan, down_bias, biases, columns);
   if (!pass.runs()) return;
   pass.Check(backend.Combine(columns, plan.slots(), plan.Weights(batch), out));

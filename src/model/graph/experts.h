@@ -118,6 +118,8 @@ struct Experts {
   Status LoadStacks(WeightReader& reader, const std::string& prefix, std::int64_t width);
   RouterOptions router_options() const;
   Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t hidden_size);
+  void AdaptGateAndUp(Pass& pass, const ExpertPlan& plan, const TensorView& x,
+                      const TensorView& gate_out, const TensorView& up_out) const;
   void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;
 };
 

@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "kvcache/recurrent_cache.h"
 #include "kvcache/wrapper_cache.h"
+#include "model/adapter/adapter_bank.h"
 #include "model/graph/draft_replay.h"
 
 namespace kvcache {
@@ -73,6 +74,10 @@ void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) 
     if (!product.by.bias.has_value() || !runs()) continue;
     Check(backend_->AddBias(ColumnsOf(product.to, batch_), *product.by.bias));
   }
+  if (adapters_ == nullptr || !runs()) return;
+  std::array<AdapterBank::Product, kMax> adapted;
+  for (std::size_t i = 0; i < count; ++i) adapted[i].output = outputs[i];
+  Check(adapters_->Apply(*backend_, ColumnsOf(x, batch_), std::span(adapted).first(count)));
 }
 
 void Pass::RmsNorm(const TensorView& x, const Norm& norm, const TensorView& y) {
@@ -95,6 +100,10 @@ void Pass::Normalize(const TensorView& x, const Norm& norm, const TensorView& y)
 void Pass::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
                  const TensorView& y) {
   if (runs()) Check(backend_->Embed(table, tokens, y));
+}
+
+void Pass::AdaptEmbedding(std::span<const std::int32_t> tokens, const TensorView& y) {
+  if (adapters_ != nullptr && runs()) Check(adapters_->ApplyEmbedding(*backend_, tokens, y));
 }
 
 void Pass::Multiply(const TensorView& x, const TensorView& y) {

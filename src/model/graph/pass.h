@@ -30,6 +30,8 @@
 
 namespace kvcache {
 
+class AdapterBank;
+
 // Returns the view moved forward by `bytes`. A measuring pass has no memory: data stays null.
 inline TensorView WithOffset(TensorView view, std::int64_t bytes) {
   if (view.data != nullptr) view.data += bytes;
@@ -98,6 +100,10 @@ class Pass {
   }
   // Has `attention`, which must outlive the pass, do what Attention does with the cache.
   void AttendBy(PassAttention* attention) { attention_ = attention; }
+  // Adds to all products what the tokens have of the bank's adapters; null: nothing. It must outlive the pass.
+  void UseAdapters(AdapterBank* bank) { adapters_ = bank; }
+  AdapterBank* adapters() const { return adapters_; }
+
   // Skips all operations after the next Put: a layer whose output nobody needs still gives the cache its
   // keys and values.
   void EndAfterPut() { ends_after_put_ = true; }
@@ -142,8 +148,8 @@ class Pass {
     const Projection& by;
     TensorView to;  // [outputs, batch], or heads with as many values
   };
-  // to = by · x for each product; x is [inputs, batch] or heads. `to` must not be x. REQUIRES: at
-  // most four products. One call converts x for the matrices once.
+  // to = by · x for each product, and what adapters add; x is [inputs, batch] or heads. `to` must not be x.
+  // REQUIRES: at most four products. One call converts x for the matrices once.
   void Linear(const TensorView& x, std::initializer_list<Product> products);
 
   // y = x / rms(x) × weight over the first dimension: of hidden states, or of each head. y may be
@@ -155,6 +161,8 @@ class Pass {
 
   // y[:, i] = row tokens[i] of `table`.
   void Embed(const TensorView& table, std::span<const std::int32_t> tokens, const TensorView& y);
+  // y[:, i] += what the adapters of token i say of row tokens[i] of the model's embedding.
+  void AdaptEmbedding(std::span<const std::int32_t> tokens, const TensorView& y);
   void Add(const TensorView& x, const TensorView& y);  // x += y
   // to = from. The sizes must be equal; any strides are allowed.
   void Copy(const TensorView& from, const TensorView& to);
@@ -213,6 +221,7 @@ class Pass {
   PassAttention* attention_ = nullptr;
   std::span<const Position> positions_;
   const std::atomic<bool>* interrupt_ = nullptr;
+  AdapterBank* adapters_ = nullptr;
   std::int64_t batch_ = 0;
   std::int64_t top_ = 0;
   std::int64_t peak_ = 0;

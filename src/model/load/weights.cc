@@ -66,7 +66,9 @@ Result<std::unique_ptr<LinearWeight>> WeightReader::Stack(const std::string& nam
                                                           std::int64_t inputs, std::int64_t outputs,
                                                           std::int64_t matrices) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs, matrices));
-  return Make(name, view);
+  KVCACHE_ASSIGN_OR_RETURN(auto weight, Make(name, view));
+  sites_.push_back({.weight = weight.get(), .tensor = name, .tensor_rows = outputs});
+  return weight;
 }
 
 Result<std::unique_ptr<LinearWeight>> WeightReader::StackOfPairs(const std::string& name,
@@ -74,7 +76,11 @@ Result<std::unique_ptr<LinearWeight>> WeightReader::StackOfPairs(const std::stri
                                                                  std::int64_t outputs,
                                                                  std::int64_t pairs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, 2 * outputs, pairs));
-  return Make(name, TensorView::Dense(view.data, view.dtype, inputs, outputs, 2 * pairs));
+  KVCACHE_ASSIGN_OR_RETURN(auto weight, Make(name, TensorView::Dense(view.data, view.dtype, inputs,
+                                                                     outputs, 2 * pairs)));
+  sites_.push_back(
+      {.weight = weight.get(), .tensor = name, .tensor_rows = 2 * outputs, .is_pairs = true});
+  return weight;
 }
 
 Result<std::unique_ptr<LinearWeight>> WeightReader::Make(const std::string& name,
@@ -134,12 +140,17 @@ Result<std::vector<Projection>> WeightReader::LinearParts(const std::string& nam
   KVCACHE_ASSIGN_OR_RETURN(const float scale, ScaleOf(name));
   std::vector<Projection> projections;
   std::size_t owned = 0;
+  std::int64_t first = 0;
   for (const std::int64_t part : parts) {
     rows.dims[1] = part;
     auto weight = backend_.MakeLinear(rows);
     if (!weight.ok()) return std::move(weight).TakeStatus().WithContext("tensor '" + whole + "'");
     owned += (*weight)->owned_bytes();
     projections.push_back({std::move(*weight), scale, std::nullopt});
+    sites_.push_back({.weight = projections.back().weight.get(),
+                      .tensor = whole,
+                      .first_row = std::exchange(first, first + part),
+                      .tensor_rows = outputs});
     rows.data += part * rows.stride_bytes[1];
     if (!biases.has_value()) continue;
     projections.back().bias = TensorView::Dense(biases->data, DType::kF32, part);
@@ -233,6 +244,10 @@ Result<std::vector<std::int64_t>> WeightReader::Integers(const std::string& name
   std::vector<std::int64_t> values(static_cast<std::size_t>(dims[0]));
   std::memcpy(values.data(), tensor->bytes.data(), tensor->bytes.size());
   return values;
+}
+
+void WeightReader::ForgetSite(std::string_view tensor) {
+  std::erase_if(sites_, [&](const LinearSite& site) { return site.tensor == tensor; });
 }
 
 void WeightReader::IgnoreAll(std::string_view prefix) {

@@ -14,6 +14,7 @@
 #include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "gguf/gguf.h"
@@ -44,6 +45,15 @@ struct Norm {
 };
 
 enum class Bias : std::uint8_t { kNone, kRequired, kIfPresent };
+
+// A matrix that a model multiplies by, or a stack of them: what an adapter's pair for a tensor is bound to.
+struct LinearSite {
+  const LinearWeight* weight = nullptr;
+  std::string tensor;            // its name in the file
+  std::int64_t first_row = 0;    // of the tensor, in each matrix of a stack
+  std::int64_t tensor_rows = 0;  // of each matrix in the file
+  bool is_pairs = false;         // each matrix of the tensor is two of `weight`
+};
 
 // The prefix of a layer's tensors: "blk.7.".
 std::string LayerPrefix(int layer);
@@ -131,6 +141,11 @@ class WeightReader {
   // The bytes of matrices that the backend has copied.
   std::size_t owned_bytes() const { return owned_bytes_; }
 
+  // Returns all matrices that were taken, without those that ForgetSite named.
+  std::vector<LinearSite> TakeSites() { return std::move(sites_); }
+  // The family multiplies by the tensor otherwise than with Pass::Linear, so adapters cannot change it.
+  void ForgetSite(std::string_view tensor);
+
  private:
   Result<std::unique_ptr<LinearWeight>> Make(const std::string& name, const TensorView& view);
   // Returns whether the projection has a bias.
@@ -146,6 +161,7 @@ class WeightReader {
   const Spelling* spelling_ = nullptr;  // null: the file has the names here
   std::set<std::string, std::less<>> used_;
   std::size_t owned_bytes_ = 0;
+  std::vector<LinearSite> sites_;
 };
 
 // Marks the keys and tensors of vision and audio encoders as known. Files of multimodal models may

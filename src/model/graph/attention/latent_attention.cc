@@ -49,6 +49,9 @@ Result<LatentAttention> LatentAttention::Load(WeightReader& reader, const std::s
         a.k_up_, reader.Stack(prefix + "attn_k_b.weight", s.nope_dim, s.kv_rank, s.heads));
     KVCACHE_ASSIGN_OR_RETURN(a.v_up_,
                              reader.Stack(prefix + "attn_v_b.weight", s.kv_rank, s.v_dim, s.heads));
+    for (const char* name : {"attn_k_b.weight", "attn_v_b.weight"}) {
+      reader.ForgetSite(prefix + name);  // EachHead multiplies by them
+    }
   } else {
     KVCACHE_ASSIGN_OR_RETURN(
         a.kv_up_, reader.Linear(prefix + "attn_kv_b", s.kv_rank, s.heads * (s.nope_dim + s.v_dim)));
