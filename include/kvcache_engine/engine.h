@@ -20,6 +20,7 @@
 #include "kvcache/recurrent_cache.h"
 #include "kvcache/status.h"
 #include "kvcache/store.h"
+#include "kvcache_engine/adapter.h"
 
 namespace kvcache {
 
@@ -55,6 +56,8 @@ struct EngineOptions {
   // A GGUF file whose draft head is used too, the model's own file or another one; empty: none. The head's
   // keys and values are part of the cache (head_drafter.h).
   std::string draft_head{};
+  // Adapters that sequences may have (Engine::SetAdapters). A sequence has none at first.
+  std::vector<EngineAdapter> adapters{};
 };
 
 // The largest context that is chosen by default: a cache takes memory for all of it.
@@ -117,6 +120,19 @@ class Engine {
 
   // Returns whether `token` ends an answer.
   bool IsEndOfGeneration(std::int32_t token) const;
+
+  // Returns the adapters of the options, with what their files say.
+  std::span<const AdapterInfo> adapters() const;
+  // Returns the uses in the form of AdapterUses: sorted, without scales of 0. Errors: kInvalidArgument for a number that
+  // no adapter has or that comes twice, and for a scale that is no finite number.
+  Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const;
+  // Says which adapters the tokens of an empty sequence have from now on: Forward adds them to the sequence's rows. A
+  // Scheduler and a Session set them. Errors: those of NormalAdapters; kOutOfMemory.
+  Status SetAdapters(SequenceId sequence, AdapterUses uses);
+  AdapterUses adapters_of(SequenceId sequence) const;
+  // Returns the salt of texts with these adapters, for users with `salt`: `salt` itself without adapters. REQUIRES: the
+  // uses are normal. Throws std::bad_alloc.
+  std::uint64_t SaltOf(std::uint64_t salt, AdapterUses uses) const;
 
   // Runs one forward pass of at most max_batch() tokens. In a model with recurrent layers the tokens
   // of a sequence are side by side and ascending, unless they are drafts. Any other batch is refused

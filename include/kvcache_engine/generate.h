@@ -29,7 +29,8 @@ struct GenerateRequest {
   // The most tokens to generate. -1: until the context is full; else a full context is shifted.
   std::int32_t max_tokens = -1;
   SamplingParams sampling = {};
-  std::vector<std::string> stop = {};  // the text ends before the first of these
+  std::vector<AdapterUse> adapters = {};  // as in ScheduledRequest
+  std::vector<std::string> stop = {};     // the text ends before the first of these
   // Lengths of the prompt where its messages end, ascending: later prompts may continue from there.
   std::vector<Position> restore_points = {};
   // Is called with whole UTF-8 characters as they are generated. When it returns false, generation

@@ -126,6 +126,8 @@ struct ScheduledRequest {
   // The token that reaches max_tokens is evaluated too, for a text that continues the answer.
   bool evaluates_last = false;
   std::uint64_t salt = 0;  // requests with other salts share nothing
+  // Adapters of the engine, at most one use of each. Requests with other adapters or scales share nothing.
+  std::vector<AdapterUse> adapters{};
   // Lengths of the prompt where its messages end, ascending: later prompts may continue from there.
   std::vector<Position> restore_points{};
   // Proposes tokens, which are verified in the request's passes; null: none does, or one that looks them
@@ -202,7 +204,7 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // Adds a request. Errors: kInvalidArgument for an empty prompt, one that is longer than the context
-  // (with the numbers), tokens outside of the vocabulary, restore points that do not ascend, or
+  // (with the numbers), tokens outside of the vocabulary, adapters that the engine does not have, restore points that do not ascend, or
   // sampling parameters out of range.
   virtual Result<RequestId> Submit(ScheduledRequest request) = 0;
   // Ends a request before the next step; its result says kInterrupted. Does nothing if it has ended.
@@ -220,7 +222,8 @@ class Scheduler {
   // prefixes, or if an empty cache takes more.
   virtual std::int64_t SetBudget(std::int64_t bytes) = 0;
 
-  // Returns what a prompt would reuse now, and changes nothing.
+  // Returns what a prompt would reuse now, and changes nothing. `salt`: as Engine::SaltOf says for a request with
+  // adapters.
   virtual Result<PrefixMatch> Probe(std::span<const std::int32_t> prompt,
                                     std::uint64_t salt) const = 0;
   virtual Engine& engine() = 0;

@@ -31,6 +31,10 @@ class Session {
   Position position() const { return static_cast<Position>(tokens_.size()); }
   SequenceId sequence() const { return sequence_; }
 
+  // Evaluates the session's tokens with these adapters of the engine. Errors: kInvalidArgument if the session is not
+  // empty; those of Engine::NormalAdapters.
+  Status UseAdapters(AdapterUses uses);
+
   // A function that Append calls after each of its passes. `first` is the position of the first
   // token of the pass, `count` the number of its tokens. For Engine::Logits, their batch indices
   // are 0 to count - 1. If the function returns an error, Append fails with it.
@@ -76,11 +80,12 @@ class Session {
   Status Truncate(Position length);
 
   // Replaces the session's tokens by the first `length` tokens of `source`, a session of the same
-  // engine. Keys and values are shared, not copied. As in Truncate, some tokens may be evaluated
+  // engine, and takes its adapters. Keys and values are shared, not copied. As in Truncate, some tokens may be evaluated
   // again. Errors: kInvalidArgument if `source` has fewer tokens; those of Append.
   Status ForkFrom(const Session& source, Position length);
 
-  // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0. Nothing is
+  // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0, of a text with the
+  // session's adapters. Nothing is
   // evaluated. `last` is what LastState() returned at the snapshot's end: with it, a draft head drafts as
   // behind the text itself. It is ignored if `tokens` are fewer than those of the snapshot. Errors:
   // kInvalidArgument for no snapshot; those of CacheSnapshots::Restore, after which the session is as before, or

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "engine/adapters.h"
 #include "engine/drafts/draft_model.h"
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
@@ -31,6 +32,7 @@ struct Engine::Impl {
   std::unique_ptr<HiddenStates> states;      // for a draft head; null without one
   std::unique_ptr<BatchDrafter> head_batch;  // null until a drafter of the head is made
   std::unique_ptr<DraftModel> draft_model;
+  EngineAdapters adapters;
 
   // Takes the head that the options name.
   Status LoadHead(const std::string& path);
@@ -137,6 +139,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   }
   KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
   KVCACHE_RETURN_IF_ERROR(impl->LoadHead(path));
+  KVCACHE_RETURN_IF_ERROR(impl->adapters.Open(options.adapters, *impl->model));
   KVCACHE_RETURN_IF_ERROR(
       CheckCacheTypes(impl->model->info().memory, options.k_type, options.v_type)
           .WithContext(path));
@@ -170,6 +173,8 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
                                          .releases_memory = chosen.releases_memory}));
   if (chosen.releases_memory) impl->cache->snapshots()->LimitSpareBytes(0);
   KVCACHE_RETURN_IF_ERROR(impl->model->Reserve(chosen.prefill_chunk));
+  KVCACHE_RETURN_IF_ERROR(
+      impl->adapters.Reserve(std::max(chosen.max_sequences, 1), chosen.prefill_chunk));
   if (impl->model->has_head()) {
     KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the states that a draft head reads", [&] {
       impl->states = std::make_unique<HiddenStates>(
@@ -267,6 +272,21 @@ BatchDrafter& Engine::head_batch() {
   if (impl_->head_batch == nullptr) impl_->head_batch = MakeHeadBatch(*this);
   return *impl_->head_batch;
 }
+std::span<const AdapterInfo> Engine::adapters() const {
+  return impl_->adapters.infos();
+}
+Result<std::vector<AdapterUse>> Engine::NormalAdapters(AdapterUses uses) const {
+  return impl_->adapters.Normal(uses);
+}
+Status Engine::SetAdapters(SequenceId sequence, AdapterUses uses) {
+  return impl_->adapters.Set(sequence, uses);
+}
+AdapterUses Engine::adapters_of(SequenceId sequence) const {
+  return impl_->adapters.Of(sequence);
+}
+std::uint64_t Engine::SaltOf(std::uint64_t salt, AdapterUses uses) const {
+  return impl_->adapters.SaltOf(salt, uses);
+}
 bool Engine::has_encoder() const {
   return info().decoder_start >= 0;
 }
@@ -330,6 +350,7 @@ Status Engine::Forward(const EngineBatch& batch) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
+  impl_->model->SetAdapters(impl_->adapters.OfTokens(batch.sequences));
   HiddenStates* const states = impl_->states.get();
   if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));
   // A plan of attention allocates: drafts may need a larger one than texts.

@@ -20,10 +20,20 @@ Session::Session(Engine& engine, SequenceId sequence)
       logits_(static_cast<std::size_t>(engine.vocabulary_size())) {
   tokens_.reserve(static_cast<std::size_t>(engine.context()));
   if (engine.states() != nullptr) engine.states()->Forget(sequence);
+  (void)engine.SetAdapters(sequence, {}).ok();  // never fails without uses
 }
 
 Session::~Session() {
   (void)engine_.cache().Remove(sequence_, 0, kEndOfSequence).ok();
+  (void)engine_.SetAdapters(sequence_, {}).ok();
+}
+
+Status Session::UseAdapters(AdapterUses uses) {
+  if (!tokens_.empty()) {
+    return InvalidArgument(
+        StrCat("the session holds ", position(), " tokens; adapters are for all of a text"));
+  }
+  return engine_.SetAdapters(sequence_, uses);
 }
 
 Status Session::Encode(std::span<const std::int32_t> text, const std::atomic<bool>* interrupt) {
@@ -189,6 +199,7 @@ Status Session::ForkFrom(const Session& source, Position length) {
                                   source.position(), ", the source's tokens"));
   }
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
+  KVCACHE_RETURN_IF_ERROR(engine_.SetAdapters(sequence_, engine_.adapters_of(source.sequence_)));
   if (engine_.states() != nullptr) engine_.states()->Copy(source.sequence_, sequence_);
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
   return RestoreTo(length);

@@ -30,6 +30,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
                                .sampling = request_.sampling,
                                .max_tokens = request_.max_tokens,
                                .evaluates_last = true,
+                               .adapters = request_.adapters,
                                .restore_points = request_.restore_points,
                                .draft_tokens = request_.draft_tokens,
                                .interrupt = request_.interrupt};

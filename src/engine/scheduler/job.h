@@ -63,7 +63,8 @@ struct Job {
   // What its beginning, its samples and its end look at.
   std::chrono::steady_clock::time_point submitted{};
   RequestResult result{};
-  ScheduledRequest request;
+  ScheduledRequest request;  // with normal adapters
+  std::uint64_t salt = 0;    // of its texts: the request's, with its adapters
   Sampler sampler;
 
   // Returns the tokens that are not evaluated.

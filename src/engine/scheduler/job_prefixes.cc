@@ -50,7 +50,7 @@ double JobPrefixes::Now() const {
 Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
   return Guarded(kNoMemoryForKeys, [&] {
     auto plan = prefixes_->Begin({.keys = KeysOf(job.tokens),
-                                  .salt = job.request.salt,
+                                  .salt = job.salt,
                                   .restore_points = job.request.restore_points},
                                  Now());
     if (!plan.ok()) return plan;
@@ -77,7 +77,7 @@ Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
     if (restored.code() != StatusCode::kCacheFull || prefixes_->Evict(plan.resumed) < 0) {
       return restored;
     }
-    const auto match = Probe(job.tokens, job.request.salt);
+    const auto match = Probe(job.tokens, job.salt);
     if (!match.ok() || match->resumed == 0) return restored;
     plan.state = match->state;
     plan.resumed = match->resumed;
@@ -157,7 +157,7 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const
   // In caches whose sequences can be cut: the request that has read most of what both share.
   const Job* reader = nullptr;
   for (const JobPtr& other : live) {
-    if (!other->in_prompt || !other->has_prefix || other->request.salt != job.request.salt) {
+    if (!other->in_prompt || !other->has_prefix || other->salt != job.salt) {
       continue;
     }
     const Position shared = SharedLength(other->tokens, job.tokens);
@@ -174,7 +174,7 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const
   if (max < kWorthWaiting) return false;
   // The rest of a long prompt is not worth waiting for.
   if (reader != nullptr && reader->length >= max) return false;
-  const auto match = Probe(job.tokens, job.request.salt);
+  const auto match = Probe(job.tokens, job.salt);
   return match.ok() && max > match->resumed + kWorthWaiting;
 }
 
@@ -184,7 +184,7 @@ JobPrefixes::Sharer JobPrefixes::FindSharer(std::span<const std::int32_t> tokens
   Sharer max;
   const auto reusable = tokens.first(tokens.size() - 1);
   for (const JobPtr& job : live) {
-    if (!job->has_prefix || !job->can_keep || job->request.salt != salt) continue;
+    if (!job->has_prefix || !job->can_keep || job->salt != salt) continue;
     const auto evaluated = std::span(job->tokens).first(static_cast<std::size_t>(job->length));
     const Position shared = SharedLength(evaluated, reusable);
     const bool restores = divisible_ || shared == job->length;
@@ -196,9 +196,9 @@ JobPrefixes::Sharer JobPrefixes::FindSharer(std::span<const std::int32_t> tokens
 // A state of a live sequence is taken when another request can use it, not with each token: taking one and looking it
 // up cost more than the token.
 void JobPrefixes::ShareLive(const Job& job, std::span<const JobPtr> live) {
-  const Sharer sharer = FindSharer(job.tokens, job.request.salt, live);
+  const Sharer sharer = FindSharer(job.tokens, job.salt, live);
   if (sharer.job == nullptr) return;
-  const auto match = Probe(job.tokens, job.request.salt);
+  const auto match = Probe(job.tokens, job.salt);
   if (!match.ok() || match->resumed >= sharer.tokens || !AppendKeys(*sharer.job)) return;
   auto state = states_.Take(sharer.job->sequence, sharer.job->length);
   if (state.ok()) {

@@ -21,14 +21,13 @@ void SaveState(Engine& engine, Job& job, const Snapshot& state, Position length)
       length, static_cast<Position>(job.request.prompt.size()), job.request.restore_points);
   if (!is_worth_it) return;
   store.SaveState(state, LastState(engine, job.sequence, length),
-                  std::span(job.tokens).first(static_cast<std::size_t>(length)), job.request.salt,
+                  std::span(job.tokens).first(static_cast<std::size_t>(length)), job.salt,
                   job.store.known);
 }
 
 void SaveOutput(Engine& engine, Job& job) {
   if (!engine.has_encoder() || !job.store.saves || job.store.has_output) return;
-  engine.prefix_store()->SaveOutput(job.sequence, job.request.prompt, job.request.salt,
-                                    job.store.known);
+  engine.prefix_store()->SaveOutput(job.sequence, job.request.prompt, job.salt, job.store.known);
 }
 
 }  // namespace kvcache

@@ -35,6 +35,7 @@ Status JobStarter::Start(Job& job, SequenceId sequence) {
     StartText(job);
     return Status::Ok();
   }
+  KVCACHE_RETURN_IF_ERROR(engine_.SetAdapters(sequence, job.request.adapters));
   KVCACHE_ASSIGN_OR_RETURN(PrefixPlan plan, prefixes_.Begin(job));
   if (engine_.states() != nullptr) engine_.states()->Forget(sequence);
   proposals_.GiveDrafter(job);

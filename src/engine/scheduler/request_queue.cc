@@ -11,10 +11,13 @@
 namespace kvcache {
 namespace {
 
-JobPtr MakeJob(const Engine& engine, ScheduledRequest request) {
+Result<JobPtr> MakeJob(const Engine& engine, ScheduledRequest request) {
   Sampler sampler(request.sampling);
+  KVCACHE_ASSIGN_OR_RETURN(request.adapters, engine.NormalAdapters(request.adapters));
+  const std::uint64_t salt = engine.SaltOf(request.salt, request.adapters);
   JobPtr job(new Job{.submitted = std::chrono::steady_clock::now(),
                      .request = std::move(request),
+                     .salt = salt,
                      .sampler = std::move(sampler)});
   if (job->request.drafter != nullptr) {
     job->drafts.reset(new JobDrafts{.drafter = std::move(job->request.drafter),
@@ -33,7 +36,7 @@ JobPtr MakeJob(const Engine& engine, ScheduledRequest request) {
 
 Result<RequestId> RequestQueue::Submit(ScheduledRequest request) {
   KVCACHE_RETURN_IF_ERROR(CheckRequest(engine_, request));
-  JobPtr job = MakeJob(engine_, std::move(request));
+  KVCACHE_ASSIGN_OR_RETURN(JobPtr job, MakeJob(engine_, std::move(request)));
   const std::lock_guard lock(mutex_);
   job->id = RequestId{next_id_++};
   job->result.id = job->id;

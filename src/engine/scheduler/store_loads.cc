@@ -51,7 +51,7 @@ void StoreLoads::BeginText(Job& job) {
   job.store = {.began = Clock::now(), .is_first = !job.started};
   if (loader_ == nullptr) return;
   job.store.load = loader_->Begin({.tokens = job.request.prompt,
-                                   .salt = job.request.salt,
+                                   .salt = job.salt,
                                    .max = job.result.reuse.prompt,
                                    .computes_per_s = computes_per_s_});
 }
@@ -73,11 +73,11 @@ bool StoreLoads::HoldsTwice(const Job& job) const {
 }
 
 void StoreLoads::Start(Job& job, Position max) {
-  if (auto nothing = engine_.prefix_store()->keys().Nothing(job.request.salt); nothing.ok()) {
+  if (auto nothing = engine_.prefix_store()->keys().Nothing(job.salt); nothing.ok()) {
     job.store.known.last = *nothing;
   }
   job.store.load = loader_->Begin({.tokens = job.tokens,
-                                   .salt = job.request.salt,
+                                   .salt = job.salt,
                                    .from = job.length,
                                    .max = max,
                                    .computes_per_s = computes_per_s_});

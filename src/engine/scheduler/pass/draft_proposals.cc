@@ -41,10 +41,10 @@ void DraftProposals::GiveDrafter(Job& job) {
     auto drafts =
         std::make_unique<JobDrafts>(JobDrafts{.fixed = job.request.draft_tokens, .rates = &rates_});
     if (head || model != nullptr) {
-      drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter(job.request.salt);
+      drafts->drafter = head ? *MakeHeadDrafter(engine_) : model->MakeDrafter(job.salt);
       drafts->drafter->rates() = rates_;
     } else {
-      drafts->drafter = MakePrefixDrafter(prefixes_.cache(), job.request.salt, rates_);
+      drafts->drafter = MakePrefixDrafter(prefixes_.cache(), job.salt, rates_);
     }
     job.drafts = std::move(drafts);
   } catch (const std::bad_alloc&) {
