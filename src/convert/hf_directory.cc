@@ -23,6 +23,21 @@ bool IsInside(const fs::path& path, const std::string& folder) {
 }  // namespace
 
 Result<HfDirectory> HfDirectory::Open(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(HfDirectory directory, OpenFolder(path));
+  if (directory.Has("config.json")) return directory;
+  return NotFound(StrCat(path,
+                         ": there is no config.json; give a directory with a model in Hugging "
+                         "Face's layout"));
+}
+
+Result<HfDirectory> HfDirectory::OpenAdapter(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(HfDirectory directory, OpenFolder(path));
+  if (directory.Has("adapter_config.json")) return directory;
+  return NotFound(
+      StrCat(path, ": there is no adapter_config.json; give the directory of an adapter"));
+}
+
+Result<HfDirectory> HfDirectory::OpenFolder(const std::string& path) {
   HfDirectory directory;
   directory.path_ = path;
   std::error_code error;
@@ -34,10 +49,7 @@ Result<HfDirectory> HfDirectory::Open(const std::string& path) {
   if (root.parent_path().filename() == "snapshots") {
     directory.blobs_ = (root.parent_path().parent_path() / "blobs").string();
   }
-  if (directory.Has("config.json")) return directory;
-  return NotFound(StrCat(path,
-                         ": there is no config.json; give a directory with a model in Hugging "
-                         "Face's layout"));
+  return directory;
 }
 
 bool HfDirectory::Has(std::string_view name) const {

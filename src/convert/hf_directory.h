@@ -21,6 +21,8 @@ class HfDirectory {
  public:
   // Errors: kNotFound: there is no such directory, or it has no config.json.
   static Result<HfDirectory> Open(const std::string& path);
+  // The same for an adapter: a directory with adapter_config.json.
+  static Result<HfDirectory> OpenAdapter(const std::string& path);
 
   const std::string& path() const { return path_; }
 
@@ -45,6 +47,7 @@ class HfDirectory {
 
  private:
   HfDirectory() = default;
+  static Result<HfDirectory> OpenFolder(const std::string& path);
 
   std::string path_;   // as given
   std::string root_;   // after its links

@@ -8,6 +8,7 @@
 #include "base/errors.h"
 #include "convert/hf_import.h"
 #include "convert/hf_windows.h"
+#include "convert/row_orders.h"
 
 namespace kvcache {
 namespace {
@@ -23,12 +24,6 @@ Traits TraitsOf(std::string_view architecture) {
   if (architecture == "qwen2") return {.biases = true};
   if (architecture == "qwen3" || architecture == "qwen3moe") return {.head_norms = true};
   return {.interleaved = true};
-}
-
-// Returns the row of the two halves for a row of neighbours, in each head.
-std::int64_t HalvesRow(std::int64_t row, std::int64_t head_dim) {
-  const std::int64_t at = row % head_dim;
-  return row - at + at % 2 * (head_dim / 2) + at / 2;
 }
 
 class Llama {

@@ -1,41 +1,18 @@
 // Qwen3-Next: three gated delta nets to one attention layer; a mixture of experts in each layer.
 //
-// The published norms lack a 1, except that of the delta nets. in_proj_qkvz has the rows of q, k, v
-// and z for one key head after another; the file has all of q, k and v in one matrix and z in
-// another.
+// The published norms lack a 1, except that of the delta nets.
 #include <vector>
 
 #include "base/errors.h"
 #include "convert/hf_import.h"
 #include "convert/hf_windows.h"
+#include "convert/row_orders.h"
 
 namespace kvcache {
 namespace {
 
-struct DeltaSizes {
+struct DeltaSizes : DeltaRows {
   std::int64_t taps = 0;
-  std::int64_t k_dim = 0, v_dim = 0;
-  std::int64_t groups = 0;  // key heads
-  std::int64_t heads = 0;   // value heads
-
-  std::int64_t values() const { return heads / groups * v_dim; }  // of a group
-  std::int64_t block() const { return 2 * k_dim + 2 * values(); }
-  std::int64_t channels() const { return 2 * groups * k_dim + heads * v_dim; }
-  std::int64_t inner() const { return heads * v_dim; }
-
-  // Returns the row of in_proj_qkvz for a row of q, k and v.
-  std::int64_t QkvRow(std::int64_t row) const {
-    const std::int64_t keys = groups * k_dim;
-    if (row < keys) return row / k_dim * block() + row % k_dim;
-    row -= keys;
-    if (row < keys) return row / k_dim * block() + k_dim + row % k_dim;
-    row -= keys;
-    return row / values() * block() + 2 * k_dim + row % values();
-  }
-  // The same for a row of z.
-  std::int64_t ZRow(std::int64_t row) const {
-    return row / values() * block() + 2 * k_dim + values() + row % values();
-  }
 };
 
 struct ExpertSizes {
