@@ -169,8 +169,8 @@ class Parser {
     if (std::find(kOthers.begin(), kOthers.end(), name) == kOthers.end()) {
       return InvalidArgument(
           StrCat(Quoted(word),
-                 " is no instruction; there are FROM, DRAFT, PARAMETER, TEMPLATE, "
-                 "SYSTEM, MESSAGE, LICENSE and REQUIRES"));
+                 " is no instruction; there are FROM, DRAFT, ADAPTER, PARAMETER, "
+                 "TEMPLATE, SYSTEM, MESSAGE, LICENSE and REQUIRES"));
     }
     if (text.empty()) return InvalidArgument(StrCat(word, " has no value"));
     KVCACHE_ASSIGN_OR_RETURN(std::string value, ReadValue(text));
@@ -218,7 +218,9 @@ class Parser {
       return SetOnce("REQUIRES", std::move(value), &file_.requires_version);
     }
     if (name == "adapter") {
-      return Unsupported("ADAPTER is not supported; merge the adapter into the weights of FROM");
+      if (value.empty()) return InvalidArgument("ADAPTER is empty");
+      file_.adapters.push_back(std::move(value));
+      return Status::Ok();
     }
     if (name == "renderer" || name == "parser") {
       return Unsupported(
@@ -288,6 +290,7 @@ std::string ModelfileText(const Modelfile& file) {
   std::string text;
   AddInstruction("FROM", file.from, &text);
   if (!file.draft.empty()) AddInstruction("DRAFT", file.draft, &text);
+  for (const std::string& adapter : file.adapters) AddInstruction("ADAPTER", adapter, &text);
   for (const auto& [name, value] : file.parameters) {
     AddInstruction(StrCat("PARAMETER ", name), value, &text);
   }

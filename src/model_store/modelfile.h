@@ -23,8 +23,9 @@
 namespace kvcache {
 
 struct Modelfile {
-  std::string from;   // a file, a directory or a name
-  std::string draft;  // the same; empty: none
+  std::string from;                   // a file, a directory or a name
+  std::string draft;                  // the same; empty: none
+  std::vector<std::string> adapters;  // files or directories
   std::vector<StoredParameter> parameters;
   std::optional<std::string> chat_template;
   std::optional<std::string> system;
@@ -39,7 +40,7 @@ inline constexpr std::size_t kMaxModelfileBytes = std::size_t{16} << 20;
 
 // Errors, all with the number of the line: kInvalidArgument: the text breaks the syntax, or names an
 // unknown instruction or parameter; kUnsupported: an instruction that this program does not offer
-// (ADAPTER).
+// (RENDERER, PARSER).
 Result<Modelfile> ParseModelfile(std::string_view text);
 
 // Checks a PARAMETER. Errors: kInvalidArgument: an unknown name, or a value of another kind.

@@ -70,7 +70,8 @@ TEST(ModelfileTest, ErrorsNameTheLine) {
   EXPECT_THAT(message("FROM a\nPARAMETER top_k 1.5"), HasSubstr("must be a whole number"));
   EXPECT_THAT(message("FROM a\nPARAMETER top_p nan"), HasSubstr("must be a number"));
   EXPECT_THAT(message("FROM a\nMESSAGE tool x"), HasSubstr("line 2: the role"));
-  EXPECT_THAT(message("FROM a\n\nADAPTER x"), HasSubstr("line 3: ADAPTER is not supported"));
+  EXPECT_THAT(message("FROM a\n\nADAPTER"), HasSubstr("line 3: ADAPTER has no value"));
+  EXPECT_THAT(message("FROM a\n\nADAPTER \"\""), HasSubstr("line 3: ADAPTER is empty"));
   EXPECT_THAT(message("FROM a\nREQUIRES new"), HasSubstr("must be a version"));
 }
 

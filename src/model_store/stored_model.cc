@@ -78,11 +78,7 @@ class Reader {
 
  private:
   Status ReadWeights() {
-    for (const ManifestLayer& layer : manifest_.layers) {
-      if (layer.media_type == media_type::kAdapter) {
-        return Unsupported("it has an adapter, which is not supported; merge it into the weights");
-      }
-    }
+    KVCACHE_ASSIGN_OR_RETURN(model_->adapters, PathsOf(media_type::kAdapter));
     KVCACHE_ASSIGN_OR_RETURN(const auto files, PathsOf(media_type::kModel));
     if (files.empty()) return Unsupported("it has no weights in the form of a GGUF file");
     model_->path = JoinedPath(files);
@@ -91,7 +87,7 @@ class Reader {
     return Status::Ok();
   }
 
-  // Returns the paths of a type's blobs, in order: several are the parts of a split file.
+  // Returns the paths of a type's blobs, in order: several of weights are the parts of a split file.
   Result<std::vector<std::string>> PathsOf(std::string_view type) const {
     std::vector<std::string> paths;
     for (const ManifestLayer& layer : manifest_.layers) {

@@ -25,10 +25,11 @@ struct StoredMessage {
 using StoredParameter = std::pair<std::string, std::string>;
 
 struct StoredModel {
-  std::string name;    // ModelName::Short
-  std::string path;    // of the weights, a GGUF file or the parts of one (PartPaths)
-  std::string draft;   // of the draft model's weights, likewise; empty: none
-  std::string config;  // JSON: family, size and types of the model; for display
+  std::string name;                   // ModelName::Short
+  std::string path;                   // of the weights, a GGUF file or the parts of one (PartPaths)
+  std::string draft;                  // of the draft model's weights, likewise; empty: none
+  std::vector<std::string> adapters;  // their files, in order
+  std::string config;                 // JSON: family, size and types of the model; for display
   std::optional<std::string> chat_template;
   std::optional<std::string> system;
   std::vector<StoredParameter> parameters;
@@ -36,7 +37,7 @@ struct StoredModel {
   std::vector<std::string> licenses;
 };
 
-// Reads the model of a name. Errors: those of ModelStore::Read; kUnsupported: it has an adapter, or
+// Reads the model of a name. Errors: those of ModelStore::Read; kUnsupported: it has
 // weights in another form than GGUF; kCorrupt: a blob that is not what its type says.
 Result<StoredModel> ReadStoredModel(const ModelStore& store, const ModelName& name);
 

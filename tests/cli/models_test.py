@@ -341,7 +341,7 @@ class Modelfiles(StoreTest):
             self.assertFalse((self.root / "manifests").exists())
         fails("FROM missing\n", "no model 'missing'")
         fails("FROM ./missing.gguf\n", "missing.gguf")
-        fails(f"FROM {self.model}\nADAPTER x\n", "line 2", "ADAPTER is not supported")
+        fails(f"FROM {self.model}\nADAPTER x\n", "ADAPTER x")
         fails(f"FROM {self.model}\nTEMPLATE {{{{ .Prompt }}}}\n", "Go's template language")
         fails(f"FROM {self.model}\nTEMPLATE {{% for %}}\n", "TEMPLATE")
         fails(f"FROM {self.model}\nPARAMETER colour red\n", "line 2", "colour")

@@ -12,9 +12,11 @@
 #include "base/strings.h"
 #include "chat_template/chat_template.h"
 #include "convert/import_model.h"
+#include "convert/peft_adapter.h"
 #include "gguf/gguf.h"
 #include "gguf/split_file.h"
 #include "inspect/describe_model.h"
+#include "model/adapter/adapter_file.h"
 #include "model/model.h"
 
 namespace kvcache::app {
@@ -78,6 +80,9 @@ class Creator {
     if (!file.draft.empty()) {
       KVCACHE_RETURN_IF_ERROR(AddDraft(file.draft).WithContext(StrCat("DRAFT ", file.draft)));
     }
+    for (const std::string& adapter : file.adapters) {
+      KVCACHE_RETURN_IF_ERROR(AddAdapter(adapter).WithContext(StrCat("ADAPTER ", adapter)));
+    }
     if (file.chat_template) {
       KVCACHE_RETURN_IF_ERROR(Add(media_type::kTemplate, *file.chat_template));
     }
@@ -130,6 +135,8 @@ class Creator {
     }
     for (const std::string& one : files) {
       KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer, store_.AddFile(lock_, type, one));
+      KVCACHE_ASSIGN_OR_RETURN(std::string blob, store_.BlobPath(layer));
+      if (type == media_type::kModel) blobs_.push_back(std::move(blob));
       manifest_.layers.push_back(std::move(layer));
     }
     return architecture;
@@ -145,6 +152,7 @@ class Creator {
     if (found.stored) Inherit(std::move(*found.stored), file);
     KVCACHE_ASSIGN_OR_RETURN(const std::string family,
                              AddModel(media_type::kModel, found.path, options_.scheme));
+    base_ = JoinedPath(blobs_);
     config_["model_format"] = "gguf";
     config_["model_family"] = family;
     config_["model_families"] = {family};
@@ -154,6 +162,7 @@ class Creator {
   // Takes over what the Modelfile does not say from the model that it starts from.
   static void Inherit(StoredModel base, Modelfile* file) {
     if (file->draft.empty()) file->draft = base.draft;
+    if (file->adapters.empty()) file->adapters = std::move(base.adapters);
     if (!file->chat_template) file->chat_template = std::move(base.chat_template);
     if (!file->system) file->system = std::move(base.system);
     if (file->messages.empty()) file->messages = std::move(base.messages);
@@ -170,6 +179,25 @@ class Creator {
   Status AddDraft(const std::string& draft) {
     KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, Source(draft, folder_));
     return AddModel(media_type::kDraft, found.path, options_.draft_scheme).status();
+  }
+
+  // Adds a GGUF file, or what becomes of a directory in PEFT's form. The file fits the weights.
+  Status AddAdapter(const std::string& adapter) {
+    fs::path path = adapter;
+    if (path.is_relative()) path = folder_ / path;
+    KVCACHE_ASSIGN_OR_RETURN(const auto base, GgufFile::Open(base_));
+    if (!IsPeftAdapter(path.string())) {
+      KVCACHE_ASSIGN_OR_RETURN(const auto file, AdapterFile::Open(path.string()));
+      KVCACHE_RETURN_IF_ERROR(file->CheckFits(*base).WithContext(path.string()));
+      KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer,
+                               store_.AddFile(lock_, media_type::kAdapter, path.string()));
+      manifest_.layers.push_back(std::move(layer));
+      return Status::Ok();
+    }
+    KVCACHE_ASSIGN_OR_RETURN(const auto image, ImportPeftAdapter(path.string(), *base));
+    KVCACHE_ASSIGN_OR_RETURN(const auto file, AdapterFile::Parse(image, path.string()));
+    KVCACHE_RETURN_IF_ERROR(file->CheckFits(*base).WithContext(path.string()));
+    return Add(media_type::kAdapter, {reinterpret_cast<const char*>(image.data()), image.size()});
   }
 
   Status AddConfig(const Modelfile& file) {
@@ -190,6 +218,8 @@ class Creator {
   const fs::path folder_;
   const CreateOptions& options_;
   nlohmann::ordered_json config_;
+  std::vector<std::string> blobs_;  // of the weights, in the store
+  std::string base_;                // the same as one path
   Manifest manifest_;
 };
 

@@ -16,6 +16,7 @@
 #include "app/commands/command.h"
 #include "app/commands/json_report.h"
 #include "app/commands/resume_through.h"
+#include "app/flags/adapter_flags.h"
 #include "app/flags/engine_flags.h"
 #include "app/flags/flag_checks.h"
 #include "app/flags/model_store.h"
@@ -32,6 +33,7 @@ namespace {
 
 struct EvalFlags {
   EngineFlags engine;
+  AdapterFlags adapters;
   std::string tokens;
   std::string tokens_file;
   std::string text_file;
@@ -153,13 +155,17 @@ Status CheckLogitsPath(const EvalFlags& flags, const std::string& model) {
 }
 
 // Without --ctx, the cache is as large as the tokens need.
-Status Eval(const EvalFlags& flags) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string model, FindModel(flags.engine.model()));
+Status Eval(EvalFlags& flags) {
+  KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
+  const std::string& model = found.path;
+  if (found.stored) flags.adapters.SetDefault(found.stored->adapters);
   KVCACHE_RETURN_IF_ERROR(CheckLogitsPath(flags, model));
   KVCACHE_ASSIGN_OR_RETURN(const auto tokens, GivenTokens(flags));
   if (tokens.empty()) return InvalidArgument("there are no tokens to score");
   KVCACHE_ASSIGN_OR_RETURN(const auto encoded, EncodedTokens(flags));
   const std::size_t count = tokens.size() + (encoded.empty() ? 0 : 1);
+  KVCACHE_ASSIGN_OR_RETURN(auto adapters, LoadAdapters(flags.adapters.given(), model));
+  flags.engine.SetAdapters(std::move(adapters));
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,
                            flags.engine.OpenFor(static_cast<int>(std::max(count, encoded.size()))));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
@@ -173,6 +179,7 @@ Status Eval(const EvalFlags& flags) {
   }
   const LogitsSink sink = [&](std::span<const float> rows) { return writer->Write(rows); };
   Session session(*engine, SequenceId{0});
+  KVCACHE_RETURN_IF_ERROR(session.UseAdapters(flags.adapters.Uses()));
   if (!encoded.empty()) KVCACHE_RETURN_IF_ERROR(session.Encode(encoded, &interrupt));
   Resumed resumed;
   const ScoreResume resume{.at = flags.resume_at, .resume = [&]() -> Status {
@@ -199,6 +206,7 @@ Command AddEval(CommandLine& line) {
   FlagSet command = line.AddCommand("eval", "Score given text: perplexity and logits");
   const auto flags = std::make_shared<EvalFlags>();
   flags->engine.Add(command, "what the text needs");
+  flags->adapters.Add(command);
   FlagSet source = command.AddOneOf("Text", "exactly one of");
   source.AddText("--tokens", &flags->tokens, "token ids, such as 1,450,17").ValueName("IDS");
   source.AddText("--tokens-file", &flags->tokens_file, "a file of token ids; - is standard input")

@@ -37,13 +37,17 @@ Result<std::unique_ptr<Store>> OpenTier(ResumeTier tier, const StoreFlags& store
                              : "--via disk needs a directory: give --store DIR");
 }
 
-// The object's key is the text; under the fingerprint of the model and its cache.
-Result<ObjectId> IdOf(Engine& engine, Store& store, std::span<const std::int32_t> tokens) {
+// The object's key is the text and the salt of its adapters; under the fingerprint of the model and its cache.
+Result<ObjectId> IdOf(Engine& engine, Store& store, std::span<const std::int32_t> tokens,
+                      std::uint64_t salt) {
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash model, ModelHash(engine, store));
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, FingerprintText(engine, model));
   ObjectId id;
   KVCACHE_ASSIGN_OR_RETURN(id.fingerprint, store::StoreHashOf(std::as_bytes(std::span(text))));
-  KVCACHE_ASSIGN_OR_RETURN(id.key, store::StoreHashOf(std::as_bytes(tokens)));
+  std::vector<std::byte> key(std::as_bytes(tokens).begin(), std::as_bytes(tokens).end());
+  const auto salted = std::as_bytes(std::span(&salt, 1));
+  if (salt != 0) key.insert(key.end(), salted.begin(), salted.end());
+  KVCACHE_ASSIGN_OR_RETURN(id.key, store::StoreHashOf(key));
   return id;
 }
 
@@ -79,7 +83,8 @@ Result<double> ResumeThrough(ResumeTier tier, const StoreFlags& stores, Engine& 
     return MillisecondsSince(start);
   }
   KVCACHE_ASSIGN_OR_RETURN(auto store, OpenTier(tier, stores));
-  KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, IdOf(engine, *store, tokens));
+  const std::uint64_t salt = engine.SaltOf(0, engine.adapters_of(session.sequence()));
+  KVCACHE_ASSIGN_OR_RETURN(const ObjectId id, IdOf(engine, *store, tokens, salt));
   KVCACHE_RETURN_IF_ERROR(PutState(engine, *state, last, *store, id));
   state.reset();
   KVCACHE_RETURN_IF_ERROR(session.GoBackTo(0));

@@ -177,6 +177,8 @@ Status Run(RunFlags& flags) {
   flags.sampling.seed = flags.seed ? *flags.seed : std::random_device{}();
   KVCACHE_ASSIGN_OR_RETURN(std::string head, flags.draft.HeadFile(flags.engine.model()));
   flags.engine.SetDraftHead(std::move(head));
+  KVCACHE_ASSIGN_OR_RETURN(auto adapters, LoadAdapters(flags.adapters.given(), found.path));
+  flags.engine.SetAdapters(std::move(adapters));
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());

@@ -37,6 +37,7 @@ std::string TextOf(const StoredModel& model) {
   Modelfile file;
   file.from = model.path;
   file.draft = model.draft;
+  file.adapters = model.adapters;
   file.parameters = model.parameters;
   file.chat_template = model.chat_template;
   file.system = model.system;
@@ -53,6 +54,7 @@ void PrintModelJson(const Manifest& manifest, const StoredModel& model) {
   nlohmann::json object = {
       {"name", model.name}, {"path", model.path}, {"layers", layers}, {"modelfile", TextOf(model)}};
   if (!model.draft.empty()) object["draft"] = model.draft;
+  if (!model.adapters.empty()) object["adapters"] = model.adapters;
   PrintJson(object);
 }
 

@@ -72,7 +72,8 @@ EngineOptions EngineFlags::Options() const {
           .context = context_,
           .prefill_chunk = prefill_chunk_,
           .checkpoints = checkpoints_,
-          .draft_head = draft_head_};
+          .draft_head = draft_head_,
+          .adapters = adapters_};
 }
 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenFor(int tokens, int sequences) const {
@@ -90,6 +91,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
   options.releases_memory = true;
   options.pool_bytes = wanted.plan.PoolBytes();
   options.draft_head = wanted.draft_head;
+  options.adapters = wanted.adapters;
   return OpenWith(wanted.path, options);
 }
 

@@ -7,6 +7,7 @@
 #include <optional>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "app/flags/command_line.h"
 #include "engine/memory_plan.h"
@@ -53,6 +54,9 @@ class EngineFlags {
   // Sets EngineOptions::draft_head for the next Open.
   void SetDraftHead(std::string path) { draft_head_ = std::move(path); }
 
+  // Sets EngineOptions::adapters for the next Open.
+  void SetAdapters(std::vector<EngineAdapter> adapters) { adapters_ = std::move(adapters); }
+
   // Opens the model. Errors name the flag or the file.
   Result<std::unique_ptr<Engine>> Open() const { return OpenFor(0); }
 
@@ -67,6 +71,7 @@ class EngineFlags {
     MemoryPlan plan{};
     int context = 0;
     std::string draft_head{};
+    std::vector<EngineAdapter> adapters{};
   };
   Result<std::unique_ptr<Engine>> OpenForRequests(const ForRequests& wanted) const;
 
@@ -77,6 +82,7 @@ class EngineFlags {
 
   std::string model_;
   std::string draft_head_;
+  std::vector<EngineAdapter> adapters_;
   CacheTypeFlags types_;
   int context_ = 0;
   int prefill_chunk_ = 512;

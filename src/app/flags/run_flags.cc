@@ -70,6 +70,7 @@ void RunFlags::Add(FlagSet command) {
   command.AddSwitch("--json", &json, "print one JSON object per answer instead of text");
   chat.Add(command);
   draft.Add(command);
+  adapters.Add(command);
   store.Add(command);
   fetch.Add(command);
   AddSamplingFlags(command, *this);
@@ -81,6 +82,7 @@ GenerateRequest RunFlags::MakeRequest(Progress& progress, std::size_t total) con
   GenerateRequest request;
   request.max_tokens = max_tokens;
   request.sampling = sampling;
+  request.adapters = adapters.Uses();
   request.stop = stop;
   draft.Fill(request);
   request.interrupt = &CatchInterrupt();

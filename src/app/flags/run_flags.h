@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/flags/adapter_flags.h"
 #include "app/flags/chat_flags.h"
 #include "app/flags/command_line.h"
 #include "app/flags/draft_flags.h"
@@ -24,6 +25,7 @@ struct RunFlags {
   EngineFlags engine;
   ChatFlags chat;
   DraftFlags draft;
+  AdapterFlags adapters;
   StoreFlags store;
   FetchFlags fetch;
   std::optional<std::string> prompt;
@@ -38,7 +40,7 @@ struct RunFlags {
   void Add(FlagSet command);
 
   // Takes over what a stored model says and no flag of the parsed command line does: its draft,
-  // context, sampling, stops, template, system message and messages. Errors: kInvalidArgument: a
+  // adapters, context, sampling, stops, template, system message and messages. Errors: kInvalidArgument: a
   // parameter with an impossible value.
   Status Adopt(const StoredModel& model);
 

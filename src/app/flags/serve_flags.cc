@@ -129,6 +129,7 @@ void ServeFlags::Add(FlagSet command) {
   store.Add(command);
   fetch.Add(command);
   AddDraftFlag(command, &draft);
+  adapters.Add(command);
   AddAddress(command, *this);
   AddAccess(command, *this);
   AddLimits(command, *this);

@@ -6,6 +6,7 @@
 #include <string>
 #include <vector>
 
+#include "app/flags/adapter_flags.h"
 #include "app/flags/command_line.h"
 #include "app/flags/engine_flags.h"
 #include "app/flags/fetch_flags.h"
@@ -19,6 +20,7 @@ struct ServeFlags {
   EngineFlags engine;
   StoreFlags store;
   FetchFlags fetch;
+  AdapterFlags adapters;  // of the first model
   std::string dialect;
   std::string draft;  // empty: the DRAFT of a stored model
   int max_models = 8;

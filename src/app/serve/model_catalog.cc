@@ -59,6 +59,17 @@ std::int64_t BytesOf(const std::string& path) {
   return sum;
 }
 
+void AddAdapter(ServedModel& model, server::ServedAdapter adapter) {
+  std::error_code error;
+  for (fs::recursive_directory_iterator at(adapter.path, error), end; !error && at != end;
+       at.increment(error)) {
+    std::error_code ignored;
+    if (at->is_regular_file(ignored)) model.bytes += BytesOf(at->path().string());
+  }
+  if (error) model.bytes += BytesOf(adapter.path);  // a file
+  model.adapters.push_back(std::move(adapter));
+}
+
 ServedModel Describe(std::string name, const std::string& path,
                      const std::optional<StoredModel>& stored, bool uses_drafts) {
   std::error_code error;
@@ -71,6 +82,9 @@ ServedModel Describe(std::string name, const std::string& path,
   if (!stored) return model;
   if (uses_drafts) model.draft = stored->draft;
   if (model.draft != path) model.bytes += BytesOf(model.draft);
+  for (const std::string& adapter : stored->adapters) {
+    AddAdapter(model, {.name = AdapterName(adapter), .path = adapter, .is_offered = false});
+  }
   const std::string blob = fs::path(first).filename().string();
   if (blob.starts_with("sha256-")) {
     model.is_stored = true;
@@ -131,7 +145,7 @@ class Catalog final : public server::ModelSource {
         return InvalidArgument(StrCat("two models are named ", Quoted(found.name)));
       given_.push_back(std::move(found));
     }
-    return Status::Ok();
+    return AddAdapters();
   }
 
   std::vector<ServedModel> List() override {
@@ -233,6 +247,26 @@ class Catalog final : public server::ModelSource {
   }
 
  private:
+  // Those of the command line take the place of those that are stored with the model.
+  Status AddAdapters() {
+    if (options_.adapters.empty()) return Status::Ok();
+    ServedModel& first = given_.front();
+    first.adapters.clear();
+    for (const GivenAdapter& adapter : options_.adapters) {
+      const std::string name = AdapterName(adapter.path);
+      for (const ServedModel& known : given_) {
+        for (const ServedModel& one : server::WithAdapters(known)) {
+          if (!server::MeansModel(name, one.name)) continue;
+          return InvalidArgument(StrCat("--adapter ", adapter.path,
+                                        ": a model or an adapter is named ", Quoted(name),
+                                        " already"));
+        }
+      }
+      AddAdapter(first, {.name = name, .path = adapter.path, .scale = adapter.scale});
+    }
+    return Status::Ok();
+  }
+
   // Models of the command line keep their names.
   Status CheckIsFree(const ModelName& name) const {
     if (!IsGiven(name.Short())) return Status::Ok();
@@ -240,13 +274,18 @@ class Catalog final : public server::ModelSource {
         StrCat(Quoted(name.Short()), " is the name of a model of the command line"));
   }
 
-  bool IsGiven(const std::string& name) const { return IsIn(given_, name); }
+  bool IsGiven(const std::string& name) const {
+    return std::any_of(given_.begin(), given_.end(), [&](const ServedModel& model) {
+      return IsIn(server::WithAdapters(model), name);
+    });
+  }
 
   // Returns what FROM says for a model: its name in the store, or its file.
   Result<std::string> SourceOf(const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(name));
     std::error_code ignored;
-    return model.is_stored ? model.name : fs::absolute(model.path, ignored).string();
+    if (!model.is_stored) return fs::absolute(model.path, ignored).string();
+    return model.parent.empty() ? model.name : model.parent;
   }
 
   // Copies weights, which may take long. Names are never relative paths.
@@ -300,7 +339,10 @@ class Catalog final : public server::ModelSource {
   void Refresh(std::chrono::milliseconds age) {
     const auto now = std::chrono::steady_clock::now();
     if (listed_ && now - *listed_ < age) return;
-    models_ = given_;
+    models_.clear();
+    for (const ServedModel& model : given_) {
+      for (ServedModel& one : server::WithAdapters(model)) models_.push_back(std::move(one));
+    }
     for (const ListedModel& listed : ListModels()) {
       const bool offered = options_.models.empty() || WasMade(listed.name);
       if (!offered || !listed.error.empty()) continue;

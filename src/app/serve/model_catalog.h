@@ -8,6 +8,7 @@
 #include <string>
 #include <vector>
 
+#include "app/flags/adapter_flags.h"
 #include "kvcache/status.h"
 #include "server/models/model_source.h"
 
@@ -17,9 +18,10 @@ struct CatalogOptions {
   // Files, or names that the machine has, the first of which is the default; empty: all that the machine
   // has, and the model that ships first.
   std::vector<std::string> models{};
-  bool uses_drafts = true;  // false: models have no DRAFT
-  int context = 0;          // tokens that all models get; 0: each its own
-  bool is_offline = false;  // clients cannot pull
+  std::vector<GivenAdapter> adapters{};  // of the first model
+  bool uses_drafts = true;               // false: models have no DRAFT
+  int context = 0;                       // tokens that all models get; 0: each its own
+  bool is_offline = false;               // clients cannot pull
   // Whether the server stops: pulls end then. Is asked from any thread.
   std::function<bool()> stopping{};
   // Opens weights for a context of `context` tokens (0: the default).

@@ -2,6 +2,7 @@
 
 #include <algorithm>
 
+#include "app/flags/adapter_flags.h"
 #include "app/flags/draft_flags.h"
 #include "app/flags/model_store.h"
 #include "kvcache_engine/scheduler.h"
@@ -45,6 +46,11 @@ Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel&
   auto head = FindDraftHead(draft, model.path);
   if (!head.ok()) return std::move(head).TakeStatus().WithContext(source);
   wanted.draft_head = std::move(*head);
+  std::vector<GivenAdapter> adapters;
+  for (const server::ServedAdapter& adapter : model.adapters) {
+    adapters.push_back({adapter.path, adapter.scale});
+  }
+  KVCACHE_ASSIGN_OR_RETURN(wanted.adapters, LoadAdapters(adapters, model.path));
   KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
   if (NamesDraftFile(draft) && wanted.draft_head.empty()) {
     KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(source));

@@ -118,6 +118,7 @@ Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
       auto models,
       MakeCatalog(
           {.models = flags.models,
+           .adapters = flags.adapters.given(),
            .uses_drafts = flags.draft != "none" && flags.draft != "ngram",
            .context = flags.engine.context(),
            .is_offline = flags.fetch.offline(),
