@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 #include <variant>
+#include <vector>
 
 #include "server/api/errors.h"
 #include "server/api/responses/store.h"
@@ -56,7 +57,11 @@ struct RouteContext : ServerContext {
   ServedModel model;
   ModelLease lease;
   TextService& service;
-  VolatileCounts volatile_lines{};  // that were taken out of the request
+  VolatileCounts volatile_lines{};     // that were taken out of the request
+  std::vector<AdapterUse> adapters{};  // of the request
+
+  // Returns the salt of the request's texts.
+  std::uint64_t salt() const { return service.engine().SaltOf(user.salt, adapters); }
 };
 
 // The same with a model that embeds or ranks.
@@ -86,6 +91,7 @@ struct OnWorker {
 struct ChangesModels {
   void (*run)(const ServerContext& context, const Json& body) = nullptr;
   bool takes_long = false;  // hours, maybe: has another thread, so that other changes need not wait
+  bool takes_array = false;  // `body` is an array instead
 };
 
 // Asks the model that the body names, once it is loaded. `body` is an object.

@@ -10,6 +10,7 @@
 #include "base/seconds_since.h"
 #include "base/strings.h"
 #include "json/json_text.h"
+#include "server/request/adapters.h"
 #include "server/request/pictures.h"
 
 namespace kvcache::server {
@@ -86,10 +87,13 @@ void RouteRunner::RunBody(const ServerContext& context, const Route& route,
                           const std::string& text) {
   auto body = ParseJson(text);
   if (!body.ok()) return context.Refuse(body.status());
-  if (!body->is_object()) return context.Refuse({.message = "the request is not a JSON object"});
-  if (const auto* const change = std::get_if<ChangesModels>(&route.kind)) {
-    return change->run(context, *body);
+  const auto* const change = std::get_if<ChangesModels>(&route.kind);
+  const bool takes_array = change != nullptr && change->takes_array;
+  if (takes_array ? !body->is_array() : !body->is_object()) {
+    return context.Refuse(
+        {.message = StrCat("the request is not a JSON ", takes_array ? "array" : "object")});
   }
+  if (change != nullptr) return change->run(context, *body);
   const auto asked = std::make_shared<Asked>(
       Asked{.context = context, .body = std::move(*body), .bytes = text.size()});
   if (const auto* const embeds = std::get_if<WithEmbedder>(&route.kind)) {
@@ -132,6 +136,12 @@ void RouteRunner::FindAndRun(const std::shared_ptr<const Asked>& asked, const Ki
           "model");
     }
   } else {
+    if (model->adapter >= 0) {
+      return context.Refuse(
+          InvalidArgument(StrCat(Quoted(model->name), " is an adapter, which does not embed; ",
+                                 Quoted(model->parent), " does")),
+          "model");
+    }
     model->embeds = true;
   }
   if (route.only_loads != nullptr && route.only_loads(context, *model, asked->body)) return;
@@ -149,6 +159,9 @@ void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked, const 
     worker_.Continue(asked->bytes, [asked, model, lease = std::move(*lease)] {
       RouteContext with_model(asked->context, model, lease);
       with_model.volatile_lines = asked->volatile_lines;
+      auto adapters = AdaptersOf(*lease, model, asked->body);
+      if (!adapters.ok()) return with_model.Refuse(adapters.status(), "lora");
+      with_model.adapters = std::move(*adapters);
       std::get<WithModel>(asked->route).run(with_model, asked->body);
     });
   });

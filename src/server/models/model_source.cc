@@ -18,9 +18,11 @@ class OneModelSource final : public ModelSource {
     model_.trained_context = engine.info().context_length;
   }
 
-  std::vector<ServedModel> List() override { return {model_}; }
+  std::vector<ServedModel> List() override { return WithAdapters(model_); }
   Result<ServedModel> Find(const std::string& name) override {
-    if (MeansModel(name, model_.name)) return model_;
+    for (ServedModel& model : WithAdapters(model_)) {
+      if (MeansModel(name, model.name)) return std::move(model);
+    }
     return Status(StatusCode::kNotFound, StrCat("there is no model ", Quoted(name),
                                                 "; this server has '", model_.name, "'"));
   }
@@ -37,6 +39,18 @@ class OneModelSource final : public ModelSource {
 
 Result<std::shared_ptr<Embedder>> ModelSource::OpenEmbedder(const ServedModel& model) {
   return Unsupported(StrCat(Quoted(model.name), " is not served for embeddings"));
+}
+
+std::vector<ServedModel> WithAdapters(const ServedModel& model) {
+  std::vector<ServedModel> models{model};
+  for (std::size_t i = 0; i < model.adapters.size(); ++i) {
+    if (!model.adapters[i].is_offered) continue;
+    ServedModel& one = models.emplace_back(model);
+    one.name = model.adapters[i].name;
+    one.adapter = static_cast<int>(i);
+    one.parent = model.name;
+  }
+  return models;
 }
 
 Status ModelSource::Create(const NewModel& /*model*/) {

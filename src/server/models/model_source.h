@@ -18,6 +18,14 @@
 
 namespace kvcache::server {
 
+// An adapter of a model.
+struct ServedAdapter {
+  std::string name;  // that clients use
+  std::string path;
+  float scale = 1.0f;      // for requests that choose none
+  bool is_offered = true;  // also as a model of its own
+};
+
 // A model as clients see it: weights, and what its prompts and its sampling begin with.
 struct ServedModel {
   std::string name;
@@ -32,6 +40,9 @@ struct ServedModel {
   std::string quantization{};        // the type of the weights, such as "Q4_K_M"; empty: unknown
   std::string path{};                // of the weights
   std::string draft{};               // the file of its DRAFT; empty: it has none
+  std::vector<ServedAdapter> adapters{};  // that are opened with it
+  int adapter = -1;      // the only one of requests that name this model; -1: as the scales say
+  std::string parent{};  // the model's name without the adapter; empty: this is one without
   std::string chat_template{};       // instead of the one in the weights; empty: that one
   FilePurpose purpose = FilePurpose::kGeneration;  // of the weights
   bool embeds = false;  // it is loaded to embed or to rank, not to generate
@@ -43,10 +54,15 @@ struct ServedModel {
 
   // Models with equal keys are loaded once.
   std::string key() const {
-    return path + '\n' + draft + '\n' + parameters.value("num_ctx", Json()).dump() + '\n' +
-           chat_template + (embeds ? "\nembeds" : "");
+    std::string files = path + '\n' + draft + '\n';
+    for (const ServedAdapter& each : adapters) files += each.path + '\n';
+    return files + parameters.value("num_ctx", Json()).dump() + '\n' + chat_template +
+           (embeds ? "\nembeds" : "");
   }
 };
+
+// Returns what clients see of a model: itself, and a model for each adapter that is offered.
+std::vector<ServedModel> WithAdapters(const ServedModel& model);
 
 // A model that a client describes. It starts from one that the server has.
 struct NewModel {

@@ -11,6 +11,7 @@
 
 #include "base/strings.h"
 #include "dialect/model_dialect.h"
+#include "server/models/adapter_scales.h"
 #include "server/models/pin_book.h"
 #include "server/output/text_writer.h"
 
@@ -36,6 +37,7 @@ class Service final : public TextService {
         scheduler_(std::move(scheduler)),
         dialect_(std::move(dialect)),
         max_running_(max_running),
+        scales_(engine),
         started_(LocalTime()),
         pins_(scheduler_->prefixes(), max_pinned()),
         thread_([this] { Run(); }) {}
@@ -185,6 +187,8 @@ class Service final : public TextService {
 
   bool idle() const override { return unfinished_ == 0; }
   const Engine& engine() const override { return engine_; }
+  std::vector<float> adapter_scales() const override { return scales_.Get(); }
+  void SetAdapterScales(std::vector<float> scales) override { scales_.Set(std::move(scales)); }
 
  private:
   // Gives places back at its end.
@@ -227,6 +231,8 @@ class Service final : public TextService {
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
         .salt = request.salt,
         .restore_points = request.prompt.restore_points};
+    KVCACHE_ASSIGN_OR_RETURN(scheduled.adapters, engine_.NormalAdapters(request.adapters));
+    const std::uint64_t salt = engine_.SaltOf(request.salt, scheduled.adapters);
     KVCACHE_ASSIGN_OR_RETURN(const std::shared_ptr<FormConstraint> constraint,
                              Constrain(request, is_new));
     scheduled.constraint = constraint;
@@ -244,8 +250,8 @@ class Service final : public TextService {
       last = now;
       return writer->Push(token);
     };
-    scheduled.on_done = [this, writer, constraint](const RequestResult& result) {
-      Keep(writer->request(), result);
+    scheduled.on_done = [this, writer, constraint, salt](const RequestResult& result) {
+      Keep(writer->request(), salt, result);
       Count(result);
       --running_;
       writer->Finish(Explained(result, constraint.get()),
@@ -292,15 +298,14 @@ class Service final : public TextService {
   }
 
   // Pins what the request asks for. If the cache has no room for a request, nothing is pinned any more.
-  void Keep(const TextRequest& request, const RequestResult& result) {
+  void Keep(const TextRequest& request, std::uint64_t salt, const RequestResult& result) {
     try {
       const double now = scheduler_->Now();
       if (result.status.code() == StatusCode::kCacheFull) pins_.Clear(now);
       for (const PromptPin& pin : request.pins) {
         const auto length = static_cast<std::size_t>(pin.length);
         if (result.status.ok()) {
-          pins_.Pin(std::span(request.prompt.tokens).first(length), now + pin.seconds, now,
-                    request.salt);
+          pins_.Pin(std::span(request.prompt.tokens).first(length), now + pin.seconds, now, salt);
         }
       }
     } catch (const std::exception&) {
@@ -364,6 +369,7 @@ class Service final : public TextService {
   std::unique_ptr<Scheduler> scheduler_;
   const ModelDialect dialect_;
   const std::int64_t max_running_;
+  AdapterScales scales_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread; guarded by mutex_

@@ -64,6 +64,7 @@ struct TextRequest {
   Prompt prompt{};
   std::vector<PromptPin> pins{};
   std::uint64_t salt = 0;  // of the user; others share nothing
+  std::vector<AdapterUse> adapters{};
   SamplingParams sampling{};
   AnswerForm form{};                                     // null: any text
   std::int32_t max_tokens = -1;                          // at most; the context bounds it too
@@ -103,7 +104,7 @@ class TextService : public ModelService {
   // cancelled, and their functions are still called.
   virtual Result<std::vector<RequestId>> Submit(std::vector<TextRequest> requests) = 0;
   virtual void Cancel(RequestId request) = 0;
-  // Calls `done` on the engine's thread with what the prompt would reuse now.
+  // Calls `done` on the engine's thread with what the prompt would reuse now. `salt`: as Engine::SaltOf says.
   virtual void Probe(std::vector<std::int32_t> prompt, std::uint64_t salt,
                      std::function<void(Result<PrefixMatch>)> done) = 0;
   // Calls `view` on the engine's thread, between two passes. A pointer to the scheduler must not be kept.
@@ -113,6 +114,9 @@ class TextService : public ModelService {
   // Returns the tokens that pins keep at most; more than that are not pinned.
   virtual std::int64_t max_pinned() const = 0;
   virtual const Engine& engine() const = 0;
+  // The scales of the model's adapters, for requests that choose none.
+  virtual std::vector<float> adapter_scales() const = 0;
+  virtual void SetAdapterScales(std::vector<float> scales) = 0;
 };
 
 }  // namespace kvcache::server

@@ -242,6 +242,7 @@ void DeliverChoices(const RouteContext& context, std::vector<AnswerChoice> choic
     delivery->log = LogBegin(context);
     delivery->parser = AnswerParser(choice.request.prompt.answer);
     choice.request.salt = context.user.salt;
+    choice.request.adapters = context.adapters;
     Connect(choice.request, delivery);
     requests.push_back(std::move(choice.request));
   }

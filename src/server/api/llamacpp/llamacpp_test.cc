@@ -193,7 +193,7 @@ TEST_F(ServerTest, PathsWithoutV1Work) {
     text += event["choices"][0]["text"].get<std::string>();
   }
   EXPECT_EQ(text, both["content"]);
-  for (const char* path : {"/embeddings", "/lora-adapters", "/nothing"}) {
+  for (const char* path : {"/embeddings", "/nothing"}) {
     EXPECT_EQ(Post(path, Json::object()).status, 404) << path;
   }
 }

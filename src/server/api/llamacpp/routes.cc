@@ -1,6 +1,7 @@
 #include "server/api/routes.h"
 
 #include <algorithm>
+#include <functional>
 #include <limits>
 #include <optional>
 #include <string>
@@ -13,6 +14,7 @@
 #include "gguf/gguf.h"
 #include "server/api/llamacpp/shape.h"
 #include "server/output/delivery.h"
+#include "server/request/adapters.h"
 #include "server/request/asked_form.h"
 #include "server/request/infill.h"
 #include "server/request/model_defaults.h"
@@ -26,7 +28,6 @@ namespace {
 void RefuseUnsupported(Fields& fields) {
   fields.Refuse("post_sampling_probs", false);
   fields.Refuse("n_indent", 0);
-  fields.Refuse("lora", Json::array());
 }
 
 // Returns the tokens that a key of logit_bias means: a number, or those of a text. None: it is no key.
@@ -306,6 +307,42 @@ void Props(const ServerContext& context) {
                        });
 }
 
+// Calls `run` with the first model, whose adapters the command line names.
+void WithFirstModel(const ServerContext& context,
+                    const std::function<void(const ServedModel&, TextService&)>& run) {
+  const std::vector<ServedModel> models = context.host.source().List();
+  if (models.empty()) {
+    return context.Refuse({.status = 404, .message = "the server has no model"});
+  }
+  context.host.Acquire(models.front(), std::nullopt,
+                       [context, run, model = models.front()](const Result<ModelLease>& lease) {
+                         if (!lease.ok()) return context.Refuse(lease.status());
+                         run(model, **lease);
+                       });
+}
+
+void ShowAdapters(const ServerContext& context) {
+  WithFirstModel(context, [context](const ServedModel& model, const TextService& service) {
+    const std::vector<float> scales = service.adapter_scales();
+    Json list = Json::array();
+    for (std::size_t i = 0; i < scales.size(); ++i) {
+      // As of models, the name is shown and no path of the machine.
+      const std::string name = i < model.adapters.size() ? model.adapters[i].name : "";
+      list.push_back({{"id", i}, {"path", name}, {"scale", scales[i]}});
+    }
+    context.Send(list);
+  });
+}
+
+void ScaleAdapters(const ServerContext& context, const Json& body) {
+  WithFirstModel(context, [context, body](const ServedModel&, TextService& service) {
+    auto scales = ReadAdapterScales(service.engine(), body, "the request");
+    if (!scales.ok()) return context.Refuse(scales.status());
+    service.SetAdapterScales(std::move(*scales));
+    context.Send({{"success", true}});
+  });
+}
+
 }  // namespace
 
 std::vector<Route> Routes() {
@@ -314,6 +351,9 @@ std::vector<Route> Routes() {
       {"POST", "/completions", WithModel{Completion<Choices::kToo>}},
       {"POST", "/infill", WithModel{Infill}},
       {"GET", "/props", AtOnce{Props}},
+      {"GET", "/lora-adapters", AtOnce{ShowAdapters}, Audience::kAdministrators},
+      {"POST", "/lora-adapters", ChangesModels{.run = ScaleAdapters, .takes_array = true},
+       Audience::kAdministrators},
   };
 }
 

@@ -26,6 +26,7 @@ Json ModelJson(const ServerContext& context, const ServedModel& model) {
                {"type", "model"},          {"display_name", model.name},
                {"created", model.created}, {"created_at", UtcTime(model.created)},
                {"owned_by", "kvcache"},    {"capabilities", CapabilitiesOf(model)}};
+  if (!model.parent.empty()) json["parent"] = model.parent;
   std::int64_t tokens = model.context;
   for (const LoadedModel& loaded : context.host.Loaded()) {
     if (loaded.model.key() == model.key()) tokens = loaded.service->context();

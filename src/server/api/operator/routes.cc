@@ -119,7 +119,7 @@ void Probe(const RouteContext& context, const Json& body) {
   if (!fields.ok()) return context.Refuse(fields);
   if (!prompt.ok()) return context.Refuse(prompt.status());
   if (prompt->tokens.empty()) return context.Refuse(InvalidArgument("the prompt is empty"));
-  context.service.Probe(prompt->tokens, context.user.salt,
+  context.service.Probe(prompt->tokens, context.salt(),
                         [context, pieces, tokens = prompt->tokens](auto match) {
                           if (!match.ok()) return context.Refuse(match.status());
                           Json json = ProbeJson(context.service.engine(), tokens, *match);
