@@ -1,7 +1,8 @@
 // Computes llama.cpp's logits for given token ids, through node-llama-cpp, for compare.py.
 //
 // Usage: node llama_cpp.mjs < JOBS.json > RESULTS.json
-//   job     {"model": path, "tokens": [id, ...], "greedy": n, "logits": out path}
+//   job     {"model": path, "tokens": [id, ...], "greedy": n, "logits": out path,
+//            "adapters": [{"filePath": path, "scale": s}, ...]}    adapters may be missing
 //   result  {"tokens": [...], "vocab": v}    the job's tokens and the n that followed greedily
 //   out     float32, little-endian, [tokens, vocab]: row i holds the raw logits after token i
 //
@@ -56,6 +57,7 @@ async function run(llama, job) {
         batchSize: kRowsAtOnce,
         threads: 1,
         flashAttention: false,
+        ...(job.adapters ? {lora: {adapters: job.adapters, threads: 1}} : {}),
         experimentalKvCacheKeyType: "F32",
         experimentalKvCacheValueType: "F32"
     });
