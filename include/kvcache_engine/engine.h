@@ -106,7 +106,7 @@ class Engine {
   std::int32_t vocabulary_size() const;
   Cache& cache();
   // Returns the bytes of activations and logits that passes of the model and of its draft head take, at most,
-  // those of states for the head, and those of a draft model.
+  // those of states for the head, those of a draft model, and those of adapters that are held in memory.
   std::int64_t WorkspaceBytes() const;
 
   // Returns the token ids of `text`. Special tokens in the text are plain text. Errors:

@@ -96,6 +96,12 @@ std::uint64_t EngineAdapters::SaltOf(std::uint64_t salt, AdapterUses uses) const
   return salted | 1;  // 0 is the salt of texts without users and adapters
 }
 
+std::int64_t EngineAdapters::HeldBytes() const {
+  std::int64_t bytes = 0;
+  for (const Opened& opened : opened_) bytes += opened.image ? std::ssize(*opened.image) : 0;
+  return bytes;
+}
+
 std::span<const AdapterUses> EngineAdapters::OfTokens(std::span<const SequenceId> sequences) {
   of_token_.clear();
   const auto is_used = [&](SequenceId sequence) { return !Of(sequence).empty(); };

@@ -29,6 +29,7 @@ class EngineAdapters {
   Status Set(SequenceId sequence, AdapterUses uses);
   AdapterUses Of(SequenceId sequence) const;
   std::uint64_t SaltOf(std::uint64_t salt, AdapterUses uses) const;
+  std::int64_t HeldBytes() const;  // of files that are no mapped ones
 
   // Returns what tokens of these sequences have [batch], valid until the next call; empty: none has any.
   std::span<const AdapterUses> OfTokens(std::span<const SequenceId> sequences);

@@ -216,7 +216,7 @@ std::int64_t Engine::WorkspaceBytes() const {
     values += std::min<std::int64_t>(rows, Model::kMaxDraftRows) * (logits + info().hidden_size);
   }
   return model.ActivationBytes() + (impl_->states ? impl_->states->bytes() : 0) +
-         (impl_->draft_model ? impl_->draft_model->bytes() : 0) +
+         (impl_->draft_model ? impl_->draft_model->bytes() : 0) + impl_->adapters.HeldBytes() +
          values * static_cast<std::int64_t>(sizeof(float));
 }
 std::int32_t Engine::vocabulary_size() const {
