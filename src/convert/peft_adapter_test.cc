@@ -194,14 +194,14 @@ TEST_F(PeftAdapterTest, WhatIsNotDoneIsRefusedByName) {
   EXPECT_EQ(with("modules_to_save", json::array()), "");
   EXPECT_EQ(with("init_lora_weights", "gaussian"), "");
   EXPECT_THAT(with("peft_type", "IA3"), HasSubstr("peft_type is"));
-  EXPECT_THAT(with("use_dora", true), HasSubstr("use_dora is true; DoRA is not supported"));
+  EXPECT_THAT(with("use_dora", true), HasSubstr("use_dora is 'true'; DoRA is not supported"));
   EXPECT_THAT(with("bias", "lora_only"), HasSubstr("bias is"));
-  EXPECT_THAT(with("lora_bias", true), HasSubstr("lora_bias is true"));
+  EXPECT_THAT(with("lora_bias", true), HasSubstr("lora_bias is 'true'"));
   EXPECT_THAT(with("modules_to_save", {"lm_head"}), HasSubstr("modules_to_save"));
   EXPECT_THAT(with("alora_invocation_tokens", {1, 2}), HasSubstr("alora_invocation_tokens"));
   EXPECT_THAT(with("target_parameters", {"mlp.experts.down_proj"}), HasSubstr("target_parameters"));
   EXPECT_THAT(with("init_lora_weights", "pissa_niter_4"), HasSubstr("init_lora_weights"));
-  EXPECT_THAT(with("r", 0), HasSubstr("r is 0"));
+  EXPECT_THAT(with("r", 0), HasSubstr("r is '0'"));
   EXPECT_THAT(with("r", 4), HasSubstr("adapter_config.json says rank 4"));
   EXPECT_THAT(with("lora_alpha", 0), HasSubstr("lora_alpha"));
   EXPECT_THAT(with("alpha_pattern", {{".*q_proj", 3}}), HasSubstr("no regular expressions"));
@@ -232,7 +232,7 @@ TEST_F(PeftAdapterTest, WrongTensorsAreNamed) {
   }
   pair[0].type = "I32";
   EXPECT_THAT(Message(Config(), pair), HasSubstr("is I32; must be F32, F16 or BF16"));
-  pair = PairOf(kQ, kHidden, kQueries - 1);
+  pair = PairOf(kQ, kHidden, kQueries - 2);
   EXPECT_THAT(Message(Config(), pair), HasSubstr("no whole heads of the base"));
   pair[0].shape = {2 * kHidden};
   EXPECT_THAT(Message(Config(), pair), HasSubstr("is no matrix"));
