@@ -51,7 +51,7 @@ Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
                                   std::span<const std::int32_t> lengths) {
   KVCACHE_RETURN_IF_ERROR(CheckTexts(tokens, lengths));
   attention_.SetTexts(lengths);
-  decoder_.batch_ = 0;  // a failed pass leaves no states
+  decoder_.batch_ = 0;           // a failed pass leaves no states
   decoder_.adapters_.Begin({});  // texts have none
   Pass pass(decoder_.backend_, decoder_.activations_, nullptr, attention_.positions(),
             decoder_.interrupt());
