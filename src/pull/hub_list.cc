@@ -52,9 +52,8 @@ class ListReader final : public json::json_sax_t {
   }
 
   bool string(std::string& value) override {
-    if (place() == Place::kTop && key_ == "sha") list_.revision = std::move(value);
-    if (place() == Place::kFile && key_ == "rfilename") file_.path = std::move(value);
-    if (place() == Place::kLarge && key_ == "sha256") file_.sha256 = std::move(value);
+    std::string* const kept = KeptText();
+    if (kept != nullptr) *kept = std::move(value);
     return Value();
   }
 
@@ -102,6 +101,14 @@ class ListReader final : public json::json_sax_t {
   enum class Place : std::uint8_t { kTop, kList, kFile, kLarge, kElsewhere };
 
   Place place() const { return places_.empty() ? Place::kElsewhere : places_.back(); }
+
+  // Returns where the text goes that is read now; null: nobody wants it.
+  std::string* KeptText() {
+    if (place() == Place::kTop && key_ == "sha") return &list_.revision;
+    if (place() == Place::kFile && key_ == "rfilename") return &file_.path;
+    if (place() == Place::kLarge && key_ == "sha256") return &file_.sha256;
+    return nullptr;
+  }
 
   bool Enter(Place place) {
     if (places_.size() == kMaxDepth)
