@@ -7,9 +7,12 @@
 #include <condition_variable>
 #include <mutex>
 #include <optional>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "kvcache_engine/engine.h"
+#include "kvcache_engine/scheduler.h"
 #include "server/embedder_testing.h"
 
 namespace kvcache::server::embedding_service_test {
@@ -178,6 +181,34 @@ TEST(ComputeTurnsTest, StepsAndBatchesTakeTurns) {
   end = true;
   generation.join();
   EXPECT_FALSE(wrong);
+}
+
+class CountingTurns final : public StepTurns {
+ public:
+  void BeginStep() override { ++begun; }
+  void EndStep() override { ++ended; }
+  int begun = 0, ended = 0;
+};
+
+TEST(ComputeTurnsTest, AStepOfASchedulerTakesATurn) {
+  const auto engine = Engine::Open(std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf",
+                                   {.threads = 1, .context = 64});
+  ASSERT_TRUE(engine.ok()) << engine.status().message();
+  CountingTurns turns;
+  SchedulerOptions options;
+  options.turns = &turns;
+  const auto scheduler = Scheduler::Make(**engine, options);
+  ASSERT_TRUE(scheduler.ok());
+  EXPECT_FALSE(*(*scheduler)->Step());
+  EXPECT_EQ(turns.begun, 0) << "nothing is computed";
+  ScheduledRequest request;
+  request.prompt = *(*engine)->Tokenize("Once upon a time");
+  request.max_tokens = 4;
+  ASSERT_TRUE((*scheduler)->Submit(std::move(request)).ok());
+  while (*(*scheduler)->Step()) {
+  }
+  EXPECT_GE(turns.begun, 4);
+  EXPECT_EQ(turns.ended, turns.begun);
 }
 
 }  // namespace

@@ -60,7 +60,7 @@ void Embed(const EmbeddingContext& context, const Json& body) {
 
 void EmbedOne(const EmbeddingContext& context, const Json& body) {
   Fields fields(body);
-  const std::string prompt = fields.Text("prompt");
+  (void)fields.Text("prompt");  // one text, and no array
   EmbeddingInputs inputs;
   if (fields.ok()) {
     inputs = ReadEmbeddingInputs(
