@@ -221,10 +221,6 @@ bool IsAnswer(std::span<const float> row) {
   return varies;
 }
 
-}  // namespace
-
-namespace {
-
 int Family(std::string_view name) {
   const auto found =
       std::find_if(std::begin(kFamilies), std::end(kFamilies),

@@ -1,5 +1,6 @@
 #include "model/graph/layer_inputs.h"
 
+#include <algorithm>
 #include <cmath>
 #include <string>
 
@@ -12,8 +13,11 @@ Result<LayerInputs> LayerInputs::Load(WeightReader& reader, const LayerParams& p
   LayerInputs inputs;
   inputs.size_ = size;
   inputs.layers_ = params.layers;
+  // The last tokens may have no row: those of images and sound in gemma3n.
+  const std::string table = "per_layer_token_embd.weight";
+  const std::int64_t rows = std::min<std::int64_t>(reader.Rows(table), params.vocabulary);
   KVCACHE_ASSIGN_OR_RETURN(inputs.table_,
-                           reader.Table("per_layer_token_embd.weight", all, params.vocabulary));
+                           reader.Table(table, all, std::max<std::int64_t>(rows, 1)));
   KVCACHE_ASSIGN_OR_RETURN(inputs.model_,
                            reader.Linear("per_layer_model_proj", params.hidden_size, all));
   KVCACHE_ASSIGN_OR_RETURN(inputs.norm_,
@@ -30,7 +34,11 @@ void LayerInputs::Compute(Pass& pass, std::span<const std::int32_t> tokens, cons
   {
     const Pass::Scope scope(pass);
     const TensorView embedded = pass.TakeHidden(all.dims[0]);
-    pass.Embed(table_, tokens, embedded);
+    // Reserved when measured, so that a pass allocates nothing.
+    if (pass.measuring()) rows_.reserve(static_cast<std::size_t>(pass.batch()));
+    rows_.assign(tokens.begin(), tokens.end());
+    for (std::int32_t& row : rows_) row = row < table_.dims[1] ? row : 0;
+    pass.Embed(table_, rows_, embedded);
     pass.Scale(embedded, std::sqrt(static_cast<float>(size_)));
     pass.Add(all, embedded);
   }

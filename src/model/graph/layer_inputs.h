@@ -1,7 +1,7 @@
 // The inputs of layers: a vector of P values for each token and layer, computed before the first layer from
 // the token and from its embedding. A layer gates its vector and adds the result to its states.
 //
-//   e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight
+//   e = √P · table[token],  p = rms(Wmodel x / √hidden_size) × weight       table[0] for tokens behind its rows
 //   input = (p + e) / √2
 //   result = rms(Wback (gelu(Wgate y) × input)) × weight
 //
@@ -12,6 +12,7 @@
 
 #include <cstdint>
 #include <span>
+#include <vector>
 
 #include "model/graph/pass.h"
 #include "model/load/hyperparameters.h"
@@ -35,10 +36,11 @@ class LayerInputs {
  private:
   int size_ = 0;
   int layers_ = 0;
-  TensorView table_;   // [P · layers, vocabulary]
-  Projection model_;   // hidden_size → P · layers
-  Norm norm_;          // [P]
-  TensorView values_;  // [P, layers, batch] of the current pass
+  TensorView table_;                // [P · layers, rows], at most as many rows as the vocabulary
+  std::vector<std::int32_t> rows_;  // of the current pass's tokens
+  Projection model_;                // hidden_size → P · layers
+  Norm norm_;                       // [P]
+  TensorView values_;               // [P, layers, batch] of the current pass
 };
 
 // What a layer does with its vector.

@@ -6,6 +6,9 @@
 namespace kvcache {
 namespace {
 
+constexpr Renamed kGemma3nKeys[] = {{"attention.key_length", "head_dim"},
+                                    {"attention.value_length", "head_dim"},
+                                    {"rope.freq_base_swa", "rope.freq_base_local"}};
 constexpr Renamed kGptOssTensors[] = {{"attn_output", "attn_out"},
                                       {"attn_sinks.weight", "attn_sinks"},
                                       {"post_attention_norm", "ffn_norm"}};
@@ -20,6 +23,7 @@ constexpr Renamed kNemotronTensors[] = {{"ffn_latent_down", "ffn_latent_in"},
 constexpr Renamed kQwen3NextTensors[] = {{"ssm_dt.bias", "ssm_dt"}};
 
 constexpr Spelling kSpellings[] = {
+    {.written = "gemma3n", .architecture = "gemma3n", .keys = kGemma3nKeys},
     {.written = "gptoss", .architecture = "gpt-oss", .tensors = kGptOssTensors},
     {.written = "lfm2", .architecture = "lfm2", .tensors = kLfm2Tensors},
     {.written = "mistral3", .architecture = "mistral3", .keys = kMistral3Keys},

@@ -2,6 +2,7 @@
 // tensors. Only names differ; files whose values or layouts differ are refused by the checks of keys and
 // tensors.
 //
+//   gemma3n   head_dim and rope.freq_base_local
 //   gptoss    gpt-oss; attn_out, attn_sinks and ffn_norm
 //   olmo3     olmo2
 //   lfm2      output_norm

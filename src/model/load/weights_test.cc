@@ -67,6 +67,37 @@ TEST_F(ScaledWeights, GiveTheLogitsOfWholeOnes) {
   }
 }
 
+// Tokens behind the table of a layer's inputs take its first row.
+TEST_F(ScaledWeights, TablesOfInputsMayBeShort) {
+  constexpr std::size_t kRows = 50;  // two of the tokens are behind them
+  ASSERT_NO_FATAL_FAILURE(Make({.architecture = "gemma3n", .type = DType::kF32}));
+  const auto with_table = [&](const std::function<void(NewTensor&, std::size_t)>& change) {
+    GgufHeader header;
+    for (const GgufEntry& entry : file_->entries()) {
+      if (entry.key != "general.alignment") header.SetEntry(entry);
+    }
+    std::vector<NewTensor> tensors;
+    for (const GgufTensor& tensor : file_->tensors()) {
+      NewTensor& copy = tensors.emplace_back(testing::CopyOf(tensor));
+      if (tensor.name != "per_layer_token_embd.weight") continue;
+      change(copy, copy.bytes.size() / static_cast<std::size_t>(copy.dims[1]));
+    }
+    return LogitsOf(testing::FileOf(std::move(header), tensors), "gemma3n");
+  };
+  const std::vector<float> short_table = with_table([](NewTensor& table, std::size_t row_bytes) {
+    table.dims[1] = kRows;
+    table.bytes.resize(kRows * row_bytes);
+  });
+  const std::vector<float> first_rows = with_table([](NewTensor& table, std::size_t row_bytes) {
+    for (std::size_t at = kRows * row_bytes; at < table.bytes.size(); at += row_bytes) {
+      std::memcpy(table.bytes.data() + at, table.bytes.data(), row_bytes);
+    }
+  });
+  ASSERT_FALSE(short_table.empty());
+  EXPECT_EQ(short_table, first_rows);
+  EXPECT_NE(short_table, Logits(*file_, "gemma3n"));
+}
+
 TEST_F(ScaledWeights, TheEmbeddingHasNoFactor) {
   ASSERT_NO_FATAL_FAILURE(Make({.architecture = "llama", .type = DType::kF32}));
   const std::string divided =
