@@ -55,6 +55,9 @@ Result<AltUp> AltUp::Load(WeightReader& reader, Backend& backend, std::int64_t h
   for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
     reader.ForgetSite(name);  // Spread and Merge multiply by them
   }
+  for (const char* const name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
+    reader.ForgetSite(name);  // the pass does not multiply by them
+  }
   KVCACHE_ASSIGN_OR_RETURN(altup.lengths_, VectorLengths::Make(backend, hidden_size));
   return altup;
 }
