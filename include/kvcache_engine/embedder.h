@@ -20,6 +20,7 @@
 #include <atomic>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <optional>
 #include <span>
@@ -78,6 +79,9 @@ struct EmbedOptions {
   int dimensions = 0;
   // The call ends early, with kCancelled, once *interrupt is true; null: never.
   const std::atomic<bool>* interrupt = nullptr;
+  // Called between two passes of the call, on its thread: other work may use the processors meanwhile. Must neither call
+  // the embedder nor throw. Empty: nothing. A decoder divides a long input into passes; an encoder does not.
+  std::function<void()> between_passes{};
 };
 
 struct Embeddings {
@@ -135,7 +139,8 @@ class Embedder {
 
   // Computes the vectors of inputs, given as tokens. Errors: kInvalidArgument, naming the input by its index,
   // for one without tokens, one that is too long, a token outside the vocabulary, or `dimensions` above the
-  // model's; kUnsupported if is_reranker; kCancelled; those of the kernels. Any later call may succeed.
+  // model's; kUnsupported if is_reranker; kCancelled; kCorrupt, naming the input by its index, for a value that is not
+  // finite; those of the kernels. Any later call may succeed.
   virtual Result<Embeddings> Embed(std::span<const std::vector<std::int32_t>> inputs,
                                    const EmbedOptions& options = {}) = 0;
 

@@ -95,6 +95,7 @@ Status DecoderEmbedder::TakeStates(std::span<const std::int32_t> rows, PooledSta
 }
 
 Status DecoderEmbedder::RunPass(Call& call, std::vector<Tail>& tails) {
+  if (call.pooled.computed_tokens > 0 && call.options.between_passes) call.options.between_passes();
   tokens_.clear();
   positions_.clear();
   sequence_of_.clear();
@@ -111,7 +112,7 @@ Status DecoderEmbedder::RunPass(Call& call, std::vector<Tail>& tails) {
   KVCACHE_RETURN_IF_ERROR(engine_->Forward({.tokens = tokens_,
                                             .positions = positions_,
                                             .sequences = sequence_of_,
-                                            .interrupt = call.interrupt}));
+                                            .interrupt = call.options.interrupt}));
   call.pooled.computed_tokens += std::ssize(tokens_);
   rows_.resize(tokens_.size());
   std::iota(rows_.begin(), rows_.end(), 0);
@@ -193,11 +194,11 @@ Status DecoderEmbedder::RunNode(Call& call, const SharedBeginning& node, int dep
 }
 
 Result<PooledEmbedder::Pooled> DecoderEmbedder::Compute(InputTokens inputs, Pooling pooling,
-                                                        const std::atomic<bool>* interrupt) {
+                                                        const EmbedOptions& options) {
   Pooled pooled;
   fresh_ = PooledStates(pooling);
   pooled.states.assign(inputs.size(), fresh_);
-  Call call{inputs, interrupt, pooled};
+  Call call{inputs, options, pooled};
   const SharedBeginning root = FindSharedBeginnings(inputs, kLimits);
   Status status;
   try {

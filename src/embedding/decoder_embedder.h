@@ -31,8 +31,7 @@ class DecoderEmbedder final : public PooledEmbedder {
   std::int64_t MemoryBytes() const override;
 
  protected:
-  Result<Pooled> Compute(InputTokens inputs, Pooling pooling,
-                         const std::atomic<bool>* interrupt) override;
+  Result<Pooled> Compute(InputTokens inputs, Pooling pooling, const EmbedOptions& options) override;
 
  private:
   // Tokens of an input that follow those of a node.
@@ -45,7 +44,7 @@ class DecoderEmbedder final : public PooledEmbedder {
   // A call's inputs and what is computed of them.
   struct Call {
     InputTokens inputs;
-    const std::atomic<bool>* interrupt = nullptr;
+    const EmbedOptions& options;
     Pooled& pooled;
   };
 

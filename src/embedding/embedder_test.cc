@@ -7,9 +7,12 @@
 
 #include <cmath>
 #include <filesystem>
+#include <fstream>
+#include <limits>
 #include <memory>
 #include <numeric>
 
+#include "gguf/gguf.h"
 #include "kvcache_engine/engine.h"
 #include "make_model/make_model.h"
 
@@ -218,6 +221,74 @@ TEST(Embed, ReturnsAVectorForEachTokenWithoutPooling) {
       EXPECT_EQ(last->vector(1)[i], all->values[13 * 128 + i]);
     }
   }
+}
+
+// Makes the first value of a tensor in f32 no number.
+void Damage(const std::string& path, const char* tensor) {
+  const auto file = GgufFile::Open(path);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  const GgufTensor* const found = (*file)->FindTensor(tensor);
+  ASSERT_NE(found, nullptr) << tensor;
+  const float value = std::numeric_limits<float>::quiet_NaN();
+  std::fstream bytes(path, std::ios::in | std::ios::out | std::ios::binary);
+  bytes.seekp(static_cast<std::streamoff>(found->offset));
+  bytes.write(reinterpret_cast<const char*>(&value), sizeof value);
+  ASSERT_TRUE(bytes.good());
+}
+
+TEST(Embed, RefusesValuesThatAreNotFinite) {
+  for (const int pooling : {kMean, kRank}) {
+    make_model::Request request = RequestOf("bert", pooling);
+    request.shape.family.labels = pooling == kRank ? 1 : 0;
+    const ModelFile file(request);
+    Damage(file.path(), "token_embd_norm.weight");
+    const auto embedder = file.Open();
+    const Inputs inputs = {SomeTokens(9, 1), SomeTokens(5, 2)};
+    const Status status =
+        pooling == kRank ? embedder->Rank(inputs).status() : embedder->Embed(inputs).status();
+    EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+    EXPECT_NE(status.message().find("input 0: a value of its result is not finite"),
+              std::string_view::npos)
+        << status.message();
+  }
+}
+
+TEST(Embed, CallsAFunctionBetweenPasses) {
+  for (const char* const architecture : {"bert", "qwen3"}) {
+    SCOPED_TRACE(architecture);
+    const ModelFile file(RequestOf(architecture));
+    const auto embedder = file.Open({.threads = 1, .pass_tokens = 16});
+    int calls = 0;
+    const EmbedOptions options{.between_passes = [&] { ++calls; }};
+    const Inputs one = {SomeTokens(130, 1)};
+    const auto divided = embedder->Embed(one, options);
+    ASSERT_TRUE(divided.ok()) << divided.status().message();
+    EXPECT_EQ(calls, embedder->info().is_causal ? 8 : 0) << "an encoder reads an input in one pass";
+    calls = 0;
+    EXPECT_TRUE(
+        embedder->Embed(Inputs{SomeTokens(9, 1), SomeTokens(9, 2), SomeTokens(9, 3)}, options)
+            .ok());
+    EXPECT_EQ(calls, 2);
+    calls = 0;
+    EXPECT_TRUE(embedder->Embed(Inputs{SomeTokens(16, 1)}, options).ok());
+    EXPECT_EQ(calls, 0);
+    EXPECT_EQ(embedder->Embed(one)->values, divided->values);
+  }
+}
+
+// An encoder needs more memory for a longer input, and gives it back.
+TEST(Embed, ALongInputLeavesNoMemory) {
+  const ModelFile file(RequestOf("bert"));
+  const auto embedder = file.Open({.threads = 1, .pass_tokens = 16});
+  const std::int64_t before = embedder->MemoryBytes();
+  std::int64_t meanwhile = 0;
+  const EmbedOptions options{.between_passes = [&] { meanwhile = embedder->MemoryBytes(); }};
+  const Inputs inputs = {SomeTokens(250, 1), SomeTokens(5, 2)};
+  const auto result = embedder->Embed(inputs, options);
+  ASSERT_TRUE(result.ok()) << result.status().message();
+  EXPECT_GT(meanwhile, before);
+  EXPECT_EQ(embedder->MemoryBytes(), before);
+  EXPECT_EQ(embedder->Embed(inputs)->values, result->values);
 }
 
 TEST(Embed, RefusesBadInputs) {

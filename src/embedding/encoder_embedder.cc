@@ -32,8 +32,7 @@ Result<std::unique_ptr<Embedder>> EncoderEmbedder::Open(std::unique_ptr<GgufFile
   embedder->pass_tokens_ = std::min(options.pass_tokens, longest);
   KVCACHE_RETURN_IF_ERROR(embedder->Describe(*embedder->file_, *embedder->encoder_,
                                              *embedder->tokenizer_, options, longest));
-  KVCACHE_RETURN_IF_ERROR(
-      embedder->encoder_->embedding()->ReserveTexts(embedder->pass_tokens_, kTextsOfPass));
+  KVCACHE_RETURN_IF_ERROR(embedder->Reserve(embedder->pass_tokens_));
   return std::unique_ptr<Embedder>(std::move(embedder));
 }
 
@@ -80,8 +79,9 @@ Status EncoderEmbedder::RunPass(InputTokens inputs, std::span<PooledStates> stat
     lengths_.push_back(static_cast<std::int32_t>(input.size()));
   }
   EmbeddingModel& model = *encoder_->embedding();
-  KVCACHE_RETURN_IF_ERROR(
-      model.ReserveTexts(std::max(pass_tokens_, static_cast<int>(tokens_.size())), kTextsOfPass));
+  if (std::ssize(tokens_) > reserved_tokens_) {
+    KVCACHE_RETURN_IF_ERROR(Reserve(static_cast<int>(tokens_.size())));
+  }
   KVCACHE_RETURN_IF_ERROR(model.ForwardTexts(tokens_, lengths_));
   std::int32_t first = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
@@ -91,18 +91,35 @@ Status EncoderEmbedder::RunPass(InputTokens inputs, std::span<PooledStates> stat
   return Status::Ok();
 }
 
-Result<PooledEmbedder::Pooled> EncoderEmbedder::Compute(InputTokens inputs, Pooling pooling,
-                                                        const std::atomic<bool>* interrupt) {
-  encoder_->SetInterrupt(interrupt);
-  Pooled pooled;
-  pooled.states.assign(inputs.size(), PooledStates(pooling));
+Status EncoderEmbedder::Reserve(int tokens) {
+  reserved_tokens_ = 0;
+  values_ = {};
+  KVCACHE_RETURN_IF_ERROR(encoder_->embedding()->ReserveTexts(tokens, kTextsOfPass));
+  reserved_tokens_ = tokens;
+  return Status::Ok();
+}
+
+Status EncoderEmbedder::RunPasses(InputTokens inputs, const EmbedOptions& options, Pooled& pooled) {
   for (std::size_t at = 0; at < inputs.size();) {
+    if (at > 0 && options.between_passes) options.between_passes();
     const std::size_t count = FirstPass(inputs.subspan(at));
     KVCACHE_RETURN_IF_ERROR(
         RunPass(inputs.subspan(at, count), std::span(pooled.states).subspan(at, count)));
     pooled.computed_tokens += std::ssize(tokens_);
     at += count;
   }
+  return Status::Ok();
+}
+
+Result<PooledEmbedder::Pooled> EncoderEmbedder::Compute(InputTokens inputs, Pooling pooling,
+                                                        const EmbedOptions& options) {
+  encoder_->SetInterrupt(options.interrupt);
+  Pooled pooled;
+  pooled.states.assign(inputs.size(), PooledStates(pooling));
+  const Status status = RunPasses(inputs, options, pooled);
+  // A long input leaves no memory behind.
+  if (reserved_tokens_ > pass_tokens_) KVCACHE_RETURN_IF_ERROR(Reserve(pass_tokens_));
+  if (!status.ok()) return status;
   return pooled;
 }
 

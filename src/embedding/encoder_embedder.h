@@ -24,19 +24,22 @@ class EncoderEmbedder final : public PooledEmbedder {
   std::int64_t MemoryBytes() const override;
 
  protected:
-  Result<Pooled> Compute(InputTokens inputs, Pooling pooling,
-                         const std::atomic<bool>* interrupt) override;
+  Result<Pooled> Compute(InputTokens inputs, Pooling pooling, const EmbedOptions& options) override;
 
  private:
   EncoderEmbedder() = default;
 
   // Returns how many of the first inputs make a pass.
   std::size_t FirstPass(InputTokens inputs) const;
+  // Allocates memory for passes of `tokens` and no more.
+  Status Reserve(int tokens);
+  Status RunPasses(InputTokens inputs, const EmbedOptions& options, Pooled& pooled);
   Status RunPass(InputTokens inputs, std::span<PooledStates> states);
   // Adds the states of `length` tokens of the pass from row `first` on.
   Status TakeStates(std::int32_t first, std::int32_t length, PooledStates& states);
 
   int pass_tokens_ = 0;
+  int reserved_tokens_ = 0;  // of a pass; more than pass_tokens_ for a longer input
   std::unique_ptr<GgufFile> file_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;

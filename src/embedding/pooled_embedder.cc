@@ -1,6 +1,7 @@
 #include "embedding/pooled_embedder.h"
 
 #include <algorithm>
+#include <cmath>
 #include <map>
 #include <utility>
 
@@ -16,6 +17,21 @@ struct BeforeInOrder {
     return std::ranges::lexicographical_compare(a, b);
   }
 };
+
+// `values` are those of the inputs one after another, of each `vectors[i]` times `size`.
+Status CheckFinite(std::span<const float> values, std::span<const std::size_t> vectors,
+                   std::size_t size) {
+  for (std::size_t i = 0; i < vectors.size(); ++i) {
+    const std::span<const float> of_input = values.first(vectors[i] * size);
+    values = values.subspan(of_input.size());
+    const auto wrong =
+        std::ranges::find_if_not(of_input, [](float value) { return std::isfinite(value); });
+    if (wrong == of_input.end()) continue;
+    return Corrupt(StrCat(
+        "input ", i, ": a value of its result is not finite: the model's weights are damaged"));
+  }
+  return Status::Ok();
+}
 
 }  // namespace
 
@@ -77,7 +93,7 @@ Status PooledEmbedder::CheckInputs(InputTokens inputs) const {
 }
 
 Result<PooledEmbedder::Pooled> PooledEmbedder::ComputeDistinct(InputTokens inputs,
-                                                               const std::atomic<bool>* interrupt) {
+                                                               const EmbedOptions& options) {
   std::map<std::span<const std::int32_t>, std::size_t, BeforeInOrder> known;
   std::vector<std::size_t> place;  // of each input among the distinct ones
   std::vector<std::vector<std::int32_t>> distinct;
@@ -86,7 +102,7 @@ Result<PooledEmbedder::Pooled> PooledEmbedder::ComputeDistinct(InputTokens input
     if (is_new) distinct.push_back(input);
     place.push_back(at->second);
   }
-  KVCACHE_ASSIGN_OR_RETURN(Pooled pooled, Compute(distinct, StatesPooling(), interrupt));
+  KVCACHE_ASSIGN_OR_RETURN(Pooled pooled, Compute(distinct, StatesPooling(), options));
   if (distinct.size() == inputs.size()) return pooled;
   std::vector<PooledStates> states;
   for (const std::size_t each : place) states.push_back(pooled.states[each]);
@@ -103,7 +119,7 @@ Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vec
 }
 
 Result<Embeddings> PooledEmbedder::EmbedChecked(InputTokens inputs, const EmbedOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(inputs, options.interrupt));
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(inputs, options));
   const auto size = static_cast<std::size_t>(info_.dimensions);
   const auto kept = options.dimensions == 0 ? size : static_cast<std::size_t>(options.dimensions);
   Embeddings result;
@@ -117,6 +133,7 @@ Result<Embeddings> PooledEmbedder::EmbedChecked(InputTokens inputs, const EmbedO
     result.tokens += states.tokens();
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
+  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, result.vectors, size));
   result.values = FinishVectors(values, size, kept, options.normalize);
   result.reused_tokens = result.tokens - pooled.computed_tokens;
   return result;
@@ -135,7 +152,7 @@ Result<Embeddings> PooledEmbedder::Embed(InputTokens inputs, const EmbedOptions&
 }
 
 Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions& options) {
-  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(pairs, options.interrupt));
+  KVCACHE_ASSIGN_OR_RETURN(const Pooled pooled, ComputeDistinct(pairs, options));
   Ranks ranks;
   std::vector<float> vectors;
   for (const PooledStates& states : pooled.states) {
@@ -144,7 +161,10 @@ Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions&
     ranks.tokens += states.tokens();
   }
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
-  for (std::size_t i = 0; i < values.size(); i += static_cast<std::size_t>(info_.dimensions)) {
+  const auto size = static_cast<std::size_t>(info_.dimensions);
+  const std::vector<std::size_t> one_each(pairs.size(), 1);
+  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, one_each, size));
+  for (std::size_t i = 0; i < values.size(); i += size) {
     ranks.scores.push_back(values[i]);
   }
   ranks.reused_tokens = ranks.tokens - pooled.computed_tokens;

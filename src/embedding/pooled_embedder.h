@@ -42,10 +42,11 @@ class PooledEmbedder : public Embedder {
   Status Describe(const GgufFile& file, Model& model, const Tokenizer& tokenizer,
                   const EmbedderOptions& options, int max_input_tokens);
 
-  // Computes the states of checked inputs, for a pooling that is not kRank. May throw std::bad_alloc. After an
+  // Computes the states of checked inputs, for a pooling that is not kRank. Of `options` only `interrupt` and
+  // `between_passes` have an effect. May throw std::bad_alloc. After an
   // error a later call may succeed.
   virtual Result<Pooled> Compute(InputTokens inputs, Pooling pooling,
-                                 const std::atomic<bool>* interrupt) = 0;
+                                 const EmbedOptions& options) = 0;
 
   Model& model() const { return *model_; }
 
@@ -54,7 +55,7 @@ class PooledEmbedder : public Embedder {
   Pooling StatesPooling() const;
   Status CheckInputs(InputTokens inputs) const;
   // The same as Compute, which gets each of equal inputs once.
-  Result<Pooled> ComputeDistinct(InputTokens inputs, const std::atomic<bool>* interrupt);
+  Result<Pooled> ComputeDistinct(InputTokens inputs, const EmbedOptions& options);
   Result<Embeddings> EmbedChecked(InputTokens inputs, const EmbedOptions& options);
   Result<Ranks> RankChecked(InputTokens pairs, const EmbedOptions& options);
   // Returns the head's values for vectors [hidden size, any number].

@@ -55,8 +55,8 @@ struct PreviousStates {
 // What embeddings need of a model besides Forward and FinalStates.
 class EmbeddingModel {
  public:
-  // Allocates memory for passes of up to `tokens` tokens of up to `texts` texts. Errors: kOutOfMemory with the
-  // size.
+  // Allocates memory for passes of up to `tokens` tokens of up to `texts` texts, and gives back what is more. Errors:
+  // kOutOfMemory with the size; no pass may run then until a later call succeeds.
   virtual Status ReserveTexts(int tokens, int texts) = 0;
 
   // Evaluates whole texts of `lengths` tokens, one after another in `tokens`. Each token sees all tokens of its

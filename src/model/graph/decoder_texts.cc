@@ -24,6 +24,10 @@ Status DecoderTexts::Load(WeightReader& reader) {
 Status DecoderTexts::ReserveTexts(int tokens, int texts) {
   const LayerParams& params = decoder_.params_;
   if (!params.is_encoder) return Unsupported("the model is no encoder");
+  if (tokens < decoder_.max_batch_) {  // a reserve keeps what it has otherwise
+    decoder_.max_batch_ = 0;
+    decoder_.activations_ = {};
+  }
   KVCACHE_RETURN_IF_ERROR(decoder_.Reserve(tokens));
   return attention_.Reserve(decoder_.backend_, {params.kv_heads[0], params.k_dim, params.v_dim},
                             tokens, texts);

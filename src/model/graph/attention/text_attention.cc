@@ -34,7 +34,7 @@ void TextAttention::SetReach(std::vector<std::int32_t> of_layer) {
 
 Status TextAttention::Reserve(KvBackend& backend, const KvShape& shape, std::int64_t tokens,
                               std::int64_t texts) {
-  if (layer_.shape == shape && most_tokens_ >= tokens && most_texts_ >= texts) return Status::Ok();
+  if (layer_.shape == shape && most_tokens_ == tokens && most_texts_ == texts) return Status::Ok();
   most_tokens_ = most_texts_ = 0;
   // Each text begins a tile and leaves the rest of its last one free.
   const LayerKv layer{.shape = shape,
