@@ -5,7 +5,9 @@
 #include <atomic>
 #include <chrono>
 #include <cmath>
+#include <functional>
 #include <memory>
+#include <set>
 #include <string>
 #include <thread>
 #include <utility>
@@ -65,6 +67,7 @@ class SimpleEmbedder final : public Embedder {
       result.values.insert(result.values.end(), vector.begin(), vector.end());
       result.tokens += std::ssize(input);
     }
+    result.reused_tokens = reused_;
     return result;
   }
 
@@ -77,6 +80,7 @@ class SimpleEmbedder final : public Embedder {
       ranks.scores.push_back(static_cast<float>(pair.size()));
       ranks.tokens += std::ssize(pair);
     }
+    ranks.reused_tokens = reused_;
     return ranks;
   }
 
@@ -86,6 +90,9 @@ class SimpleEmbedder final : public Embedder {
   std::atomic<int> microseconds{0};  // that each input takes
   std::atomic<int> calls{0};
   std::atomic<int> interrupted{0};
+  // If it is not empty, equal inputs are computed once. It gets the number of tokens of each input that is computed,
+  // which is a pass.
+  std::function<void(std::int64_t)> computes{};
 
  private:
   Status Work(std::span<const std::vector<std::int32_t>> inputs, const EmbedOptions& options) {
@@ -93,6 +100,8 @@ class SimpleEmbedder final : public Embedder {
     for (std::size_t i = 0; i < inputs.size(); ++i) {
       if (inputs[i].empty()) return InvalidArgument(StrCat("input ", i, " has no tokens"));
     }
+    reused_ = 0;
+    if (computes) ComputeDistinct(inputs, options);
     std::this_thread::sleep_for(std::chrono::microseconds(microseconds * std::ssize(inputs)));
     while (waits) {
       if (options.interrupt != nullptr && *options.interrupt) {
@@ -104,7 +113,21 @@ class SimpleEmbedder final : public Embedder {
     return Status::Ok();
   }
 
+  void ComputeDistinct(std::span<const std::vector<std::int32_t>> inputs,
+                       const EmbedOptions& options) {
+    std::set<std::vector<std::int32_t>> known;
+    for (const auto& input : inputs) {
+      if (!known.insert(input).second) {
+        reused_ += std::ssize(input);
+        continue;
+      }
+      if (known.size() > 1 && options.between_passes) options.between_passes();
+      computes(std::ssize(input));
+    }
+  }
+
   EmbedderInfo info_;
+  std::int64_t reused_ = 0;  // of the last call
 };
 
 }  // namespace kvcache::server

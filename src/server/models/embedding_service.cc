@@ -17,10 +17,59 @@
 namespace kvcache::server {
 namespace {
 
-constexpr double kAloneSeconds = 1.0;     // of a part if nobody else waits
-constexpr double kMaxPartTokens = 65536;  // of a part
-constexpr double kFirstRate = 2000.0;     // tokens a second, before any is measured
-constexpr double kNewShare = 0.3;         // of the last part in the rate
+constexpr double kAloneSeconds = 1.0;           // of a part if nobody else waits
+constexpr double kMaxPartTokens = 65536;        // of a part
+constexpr double kMaxPartBeside = 1024;         // beside others: two passes
+constexpr double kFirstRate = 2000.0;           // tokens a second, before any is measured
+constexpr double kNewShare = 0.3;               // of the last part in the rate
+constexpr std::int64_t kMeasuredTokens = 64;    // fewer say nothing of the rate
+constexpr std::size_t kLeastSharedTokens = 64;  // fewer are computed again (SharingLimits)
+
+// The turn of the embeddings, while others generate. Its end gives the processors back.
+class BatchTurn {
+ public:
+  BatchTurn(ComputeTurns* turns, double most_seconds, const std::function<double()>& clock)
+      : turns_(turns), most_seconds_(most_seconds), clock_(clock) {
+    if (turns_ != nullptr) turns_->BeginBatch();
+    began_ = Now();
+  }
+  ~BatchTurn() {
+    if (turns_ != nullptr) turns_->EndBatch();
+  }
+  BatchTurn(const BatchTurn&) = delete;
+  BatchTurn& operator=(const BatchTurn&) = delete;
+
+  // Lets others compute, if this turn has taken its time.
+  void MayPass() {
+    if (turns_ == nullptr || Now() - began_ < most_seconds_) return;
+    before_ += Now() - began_;
+    turns_->EndBatch();
+    turns_->BeginBatch();
+    began_ = Now();
+  }
+  // Returns the seconds in which this one computed.
+  double seconds() const { return before_ + Now() - began_; }
+
+ private:
+  double Now() const { return clock_ ? clock_() : SecondsSince({}); }
+
+  ComputeTurns* const turns_;
+  const double most_seconds_;
+  const std::function<double()>& clock_;
+  double began_ = 0.0;
+  double before_ = 0.0;  // seconds of earlier turns
+};
+
+// Returns the bytes of a request's tokens and of its values.
+std::int64_t BytesOf(const EmbeddingRequest& request, const EmbedderInfo& info) {
+  const int dimensions = request.dimensions > 0 ? request.dimensions : info.dimensions;
+  const int values = request.ranks ? 1 : dimensions;
+  std::int64_t bytes = std::ssize(request.inputs) * values * std::int64_t{sizeof(float)};
+  for (const std::vector<std::int32_t>& input : request.inputs) {
+    bytes += std::ssize(input) * std::int64_t{sizeof(std::int32_t)};
+  }
+  return bytes;
+}
 
 class EmbeddingServiceImpl final : public EmbeddingService {
  public:
@@ -44,6 +93,7 @@ class EmbeddingServiceImpl final : public EmbeddingService {
   Result<EmbeddingId> Submit(EmbeddingRequest request) override {
     const auto job = std::make_shared<Job>();
     job->request = std::move(request);
+    job->bytes = BytesOf(job->request, embedder_->info());
     {
       const std::lock_guard lock(mutex_);
       if (stopping_) return Stopping();
@@ -52,6 +102,13 @@ class EmbeddingServiceImpl final : public EmbeddingService {
             StatusCode::kCacheFull,
             StrCat(options_.max_running, " requests are running or waiting; try again later"));
       }
+      if (!jobs_.empty() && jobs_bytes_ + job->bytes > options_.max_bytes) {
+        return Status(
+            StatusCode::kCacheFull,
+            StrCat("requests of ", jobs_bytes_, " bytes are running or waiting; ", job->bytes,
+                   " more are above ", options_.max_bytes, "; try again later"));
+      }
+      jobs_bytes_ += job->bytes;
       job->id = ++last_id_;
       jobs_.push_back(job);
       ++counters_.requests;
@@ -107,6 +164,7 @@ class EmbeddingServiceImpl final : public EmbeddingService {
   struct Job {
     std::uint64_t id = 0;
     EmbeddingRequest request{};
+    std::int64_t bytes = 0;
     std::size_t next = 0;  // the first input that is not computed
     EmbeddingResult result{};
     std::atomic<bool> interrupt{false};
@@ -146,31 +204,37 @@ class EmbeddingServiceImpl final : public EmbeddingService {
     if (job.interrupt) return {StatusCode::kCancelled, "the request was cancelled"};
     const std::size_t count = PartOf(job);
     const auto part = std::span(job.request.inputs).subspan(job.next, count);
-    if (options_.turns != nullptr) options_.turns->BeginBatch();
-    const auto start = Clock::now();
-    const std::int64_t before = job.result.tokens;
-    Status status = Guarded(job, part);
-    const double seconds = SecondsSince(start);
-    if (options_.turns != nullptr) options_.turns->EndBatch();
-    if (!status.ok()) return status;
+    const std::int64_t before = Computed(job);
+    BatchTurn turn(options_.turns, options_.step_ms / 1000.0, options_.clock);
+    KVCACHE_RETURN_IF_ERROR(Guarded(job, part, turn));
     job.next += count;
-    const double rate = static_cast<double>(job.result.tokens - before) / std::max(seconds, 1e-6);
-    rate_ += kNewShare * (rate - rate_);
-    return status;
+    Learn(Computed(job) - before, turn.seconds());
+    return Status::Ok();
   }
 
-  Status Guarded(Job& job, std::span<const std::vector<std::int32_t>> part) {
+  static std::int64_t Computed(const Job& job) {
+    return job.result.tokens - job.result.reused_tokens;
+  }
+
+  void Learn(std::int64_t computed, double seconds) {
+    if (computed < kMeasuredTokens) return;
+    const double rate = static_cast<double>(computed) / std::max(seconds, 1e-6);
+    rate_ += kNewShare * (rate - rate_);
+  }
+
+  Status Guarded(Job& job, std::span<const std::vector<std::int32_t>> part, BatchTurn& turn) {
     try {
-      return Compute(job, part);
+      return Compute(job, part, turn);
     } catch (const std::exception& error) {  // std::bad_alloc
       return {StatusCode::kOutOfMemory, StrCat("cannot compute the inputs: ", error.what())};
     }
   }
 
-  Status Compute(Job& job, std::span<const std::vector<std::int32_t>> part) {
+  Status Compute(Job& job, std::span<const std::vector<std::int32_t>> part, BatchTurn& turn) {
     const EmbedOptions options{.normalize = job.request.normalize,
                                .dimensions = job.request.dimensions,
-                               .interrupt = &job.interrupt};
+                               .interrupt = &job.interrupt,
+                               .between_passes = [&turn] { turn.MayPass(); }};
     EmbeddingResult& result = job.result;
     if (job.request.ranks) {
       KVCACHE_ASSIGN_OR_RETURN(const Ranks ranks, embedder_->Rank(part, options));
@@ -206,16 +270,25 @@ class EmbeddingServiceImpl final : public EmbeddingService {
       is_alone = is_alone && jobs_.size() == 1;
     }
     const double seconds = is_alone ? kAloneSeconds : options_.step_ms / 1000.0;
-    const double most = std::min(rate_ * seconds, kMaxPartTokens);
-    const auto& inputs = job.request.inputs;
-    double tokens = 0.0;
-    std::size_t count = 0;
-    while (job.next + count < inputs.size()) {
-      tokens += static_cast<double>(inputs[job.next + count].size());
-      if (count > 0 && tokens > most) break;
-      ++count;
+    const double most = std::min(rate_ * seconds, is_alone ? kMaxPartTokens : kMaxPartBeside);
+    const auto inputs = std::span(job.request.inputs).subspan(job.next);
+    auto tokens = static_cast<double>(inputs[0].size());
+    std::size_t count = 1;
+    for (; count < inputs.size(); ++count) {
+      tokens += static_cast<double>(TokensBehind(inputs[count - 1], inputs[count]));
+      if (tokens > most) break;
     }
     return count;
+  }
+
+  // Returns how many tokens of an input are about to be computed if the one before it is in the same part.
+  std::size_t TokensBehind(std::span<const std::int32_t> before,
+                           std::span<const std::int32_t> input) const {
+    const auto fork = std::ranges::mismatch(before, input).in2;
+    const auto shared = static_cast<std::size_t>(fork - input.begin());
+    if (shared == input.size() && shared == before.size()) return 0;
+    const bool is_reused = embedder_->info().is_causal && shared >= kLeastSharedTokens;
+    return input.size() - (is_reused ? shared : 0);
   }
 
   void End(Job& job, Status status) {
@@ -237,6 +310,7 @@ class EmbeddingServiceImpl final : public EmbeddingService {
     }
     held_bytes_ = embedder_->MemoryBytes();
     const std::lock_guard lock(mutex_);
+    jobs_bytes_ -= job.bytes;
     std::erase_if(jobs_, [&](const JobPtr& one) { return one.get() == &job; });
   }
 
@@ -248,6 +322,7 @@ class EmbeddingServiceImpl final : public EmbeddingService {
   std::deque<JobPtr> jobs_;  // the front's turn is next
   ServiceCounters counters_;
   std::uint64_t last_id_ = 0;
+  std::int64_t jobs_bytes_ = 0;
   bool stopping_ = false, ending_ = false, ending_all_ = false;
   std::atomic<std::int64_t> held_bytes_{0};
   double rate_ = kFirstRate;  // tokens a second; on the service's thread

@@ -1,5 +1,6 @@
-// Computes embeddings and ranks for the routes, on a thread of its own. A request with many inputs is computed in parts:
-// requests take turns, and so do generations (compute_turns.h), and a client that leaves ends the work within one pass.
+// Computes embeddings and ranks for the routes, on a thread of its own. A request with many inputs is computed in parts,
+// after which the next request has its turn. Generations have theirs between passes (compute_turns.h). A client that
+// leaves ends the work within one pass.
 //
 // Thread safety: any thread. The function of a request is called on the service's thread and must return soon.
 #pragma once
@@ -37,8 +38,12 @@ enum class EmbeddingId : std::uint64_t {};
 
 struct EmbeddingServiceOptions {
   std::int64_t max_running = 512;  // requests at a time, waiting ones included
-  int step_ms = 100;               // of a part beside generations and other requests
-  ComputeTurns* turns = nullptr;   // must outlive the service; null: nobody else computes
+  // Of the tokens and the values of these requests together; one request alone may have more.
+  std::int64_t max_bytes = std::int64_t{256} << 20;
+  int step_ms = 100;  // of a part beside generations and other requests, and of a turn
+  // Returns seconds since some moment, by which parts are measured; empty: the system's clock.
+  std::function<double()> clock{};
+  ComputeTurns* turns = nullptr;  // must outlive the service; null: nobody else computes
 };
 
 class EmbeddingService : public ModelService {
@@ -48,7 +53,8 @@ class EmbeddingService : public ModelService {
 
   // Its const calls may be used on any thread.
   virtual const Embedder& embedder() const = 0;
-  // Begins a request. Errors: kCacheFull if too many requests run; kCancelled after StopAccepting.
+  // Begins a request. Errors: kCacheFull if too many requests run, or if they need too much memory; kCancelled
+  // after StopAccepting.
   virtual Result<EmbeddingId> Submit(EmbeddingRequest request) = 0;
   // Ends a request with kCancelled. Does nothing if it has ended.
   virtual void Cancel(EmbeddingId request) = 0;

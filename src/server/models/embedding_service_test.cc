@@ -4,7 +4,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <atomic>
 #include <condition_variable>
+#include <functional>
 #include <mutex>
 #include <optional>
 #include <string>
@@ -149,6 +152,181 @@ TEST_F(EmbeddingServiceTest, RequestsTakeTurns) {
   EXPECT_EQ(result.tokens, 32000);
   EXPECT_EQ(result.values.size(), 8000u);
   EXPECT_GT(embedder_->calls, 5) << "the large request was computed in parts";
+}
+
+// Microseconds that only tests let pass.
+class TestClock {
+ public:
+  std::function<double()> Function() {
+    return [this] { return static_cast<double>(microseconds_) / 1e6; };
+  }
+  void Pass(double seconds) { microseconds_ += static_cast<std::int64_t>(seconds * 1e6); }
+  double seconds() const { return static_cast<double>(microseconds_) / 1e6; }
+
+ private:
+  std::atomic<std::int64_t> microseconds_{1'000'000};
+};
+
+using Inputs = std::vector<std::vector<std::int32_t>>;
+
+Inputs DistinctInputs(std::int32_t count) {
+  Inputs inputs;
+  for (std::int32_t i = 0; i < count; ++i) {
+    inputs.emplace_back(SimpleEmbedder::kMaxTokens, 1);
+    inputs.back().front() = i;
+  }
+  return inputs;
+}
+
+// An embedder that computes so many tokens a second, and somebody who generates beside it.
+class PartsTest : public EmbeddingServiceTest {
+ protected:
+  void StartWithRate(double rate) {
+    turns_.BeginStep();
+    turns_.EndStep();  // just now, for ever: this clock stands still
+    embedder_->computes = [this, rate](std::int64_t tokens) {
+      if (embedder_->calls != calls_) parts_.push_back(0);
+      calls_ = embedder_->calls;
+      parts_.back() += tokens;
+      clock_.Pass(static_cast<double>(tokens) / rate);
+    };
+    Start({.step_ms = 100, .clock = clock_.Function(), .turns = &turns_});
+  }
+  // Returns the tokens that were computed of each part.
+  std::vector<std::int64_t> Run(Inputs inputs) {
+    parts_.clear();
+    Ended ended;
+    Submit(std::move(inputs), ended);
+    EXPECT_TRUE(ended.Wait().status.ok());
+    return parts_;
+  }
+
+  TestClock clock_;
+  TestClock still_;
+  ComputeTurns turns_{still_.Function()};
+  std::vector<std::int64_t> parts_;
+  int calls_ = 0;
+};
+
+// What is computed once for many inputs says nothing about how long other inputs take.
+TEST_F(PartsTest, EqualInputsAreNoMeasure) {
+  StartWithRate(1000);
+  const std::vector<std::int64_t> equal = Run(Inputs(2048, std::vector<std::int32_t>(16, 1)));
+  EXPECT_THAT(equal, ElementsAre(16)) << "equal inputs are one part, which costs one of them";
+  const std::vector<std::int64_t> parts = Run(DistinctInputs(400));
+  // Of 100 ms: 200 tokens by the first rate, then 100.
+  EXPECT_LE(*std::ranges::max_element(parts), 200);
+  EXPECT_LE(parts.back(), 112);
+  EXPECT_GE(parts.size(), 400u * 16 / 200);
+}
+
+// A rate that is much too high makes no long part beside others.
+TEST_F(PartsTest, APartBesideOthersIsBounded) {
+  StartWithRate(1e6);
+  const std::vector<std::int64_t> parts = Run(DistinctInputs(2000));
+  EXPECT_EQ(*std::ranges::max_element(parts), 1024);
+}
+
+// A call of many passes ends its turn between two of them.
+TEST_F(EmbeddingServiceTest, ALongInputLetsStepsPass) {
+  TestClock clock;
+  ComputeTurns turns(clock.Function());
+  std::atomic<int> steps{0};
+  std::atomic<bool> end{false};
+  std::vector<int> steps_before;  // each pass
+  embedder_->computes = [&](std::int64_t) {
+    steps_before.push_back(steps);
+    clock.Pass(0.0625);
+  };
+  std::thread generation([&] {
+    while (!end) {
+      turns.BeginStep();
+      clock.Pass(0.03125);
+      ++steps;
+      turns.EndStep();
+    }
+  });
+  while (steps == 0) std::this_thread::yield();
+  Start({.step_ms = 100, .clock = clock.Function(), .turns = &turns});
+  Ended ended;
+  Submit(DistinctInputs(8), ended);
+  EXPECT_TRUE(ended.Wait().status.ok());
+  end = true;
+  generation.join();
+  EXPECT_EQ(embedder_->calls, 1);
+  ASSERT_EQ(steps_before.size(), 8u);
+  for (std::size_t i = 1; i < 8; ++i) {
+    const int between = steps_before[i] - steps_before[i - 1];
+    if (i % 2 == 1) {
+      EXPECT_EQ(between, 0) << "a turn has two passes of 62 ms";
+    } else {
+      EXPECT_GE(between, 4) << "steps of 31 ms have as much time as these";
+    }
+  }
+}
+
+TEST_F(EmbeddingServiceTest, BytesOfRequestsAreBounded) {
+  embedder_->waits = true;
+  // An input of 2 tokens and 4 values has 24 bytes.
+  Start({.max_bytes = 100});
+  Ended first;
+  Ended second;
+  const EmbeddingId large = Submit(Inputs(10, {1, 2}), first);  // alone any size is right
+  service_->Cancel(large);
+  (void)first.Wait();
+  while (!service_->idle()) std::this_thread::yield();
+  Submit(Inputs(3, {1, 2}), second);
+  const auto refused = service_->Submit({.inputs = Inputs(2, {1, 2})});
+  EXPECT_EQ(refused.status().code(), StatusCode::kCacheFull);
+  EXPECT_THAT(refused.status().message(), ::testing::HasSubstr("72 bytes"));
+  Ended third;
+  Submit(Inputs(1, {1, 2}), third);
+  embedder_->waits = false;
+  EXPECT_TRUE(second.Wait().status.ok());
+  EXPECT_TRUE(third.Wait().status.ok());
+}
+
+// Steps have as much time as the batch before them, not one step.
+TEST(ComputeTurnsTest, TimeIsSharedInEqualParts) {
+  TestClock clock;
+  ComputeTurns turns(clock.Function());
+  std::atomic<int> steps{0};
+  std::atomic<bool> end{false};
+  std::thread generation([&] {
+    while (!end) {
+      turns.BeginStep();
+      clock.Pass(0.0078125);
+      ++steps;
+      turns.EndStep();
+    }
+  });
+  while (steps == 0) std::this_thread::yield();
+  turns.BeginBatch();
+  for (int i = 0; i < 10; ++i) {
+    const int before = steps;
+    clock.Pass(0.125);
+    turns.EndBatch();
+    turns.BeginBatch();
+    EXPECT_GE(steps - before, 16);
+  }
+  turns.EndBatch();
+  end = true;
+  generation.join();
+}
+
+// A batch does not wait for generations that have ended.
+TEST(ComputeTurnsTest, TimeThatStepsDoNotNeedIsTheBatchs) {
+  TestClock clock;
+  ComputeTurns turns(clock.Function());
+  turns.BeginStep();
+  turns.EndStep();
+  turns.BeginBatch();
+  clock.Pass(3600.0);
+  turns.EndBatch();
+  std::thread waits([&] { turns.BeginBatch(); });
+  clock.Pass(1.0);  // without a step
+  waits.join();
+  turns.EndBatch();
 }
 
 TEST(ComputeTurnsTest, StepsAndBatchesTakeTurns) {

@@ -266,7 +266,7 @@ class Host final : public ModelHost {
       entry->engine.reset();
       lock.lock();
       entries_.erase(entry);
-      if (!entries_.empty()) Share(entries_.size());
+      Share(PartBeside(nullptr));
       return true;
     }
     return false;
@@ -309,15 +309,15 @@ class Host final : public ModelHost {
       return true;
     }
     if (status.ok()) {
-      const std::vector<std::future<void>> shared = Share(entries_.size() + 1);
-      const std::int64_t part = PartOf(entries_.size() + 1);
+      const std::int64_t part = PartBeside(&waiting);
+      const std::vector<std::future<void>> shared = Share(part);
       lock.unlock();
       for (const std::future<void>& done : shared) done.wait();
       loaded.front().engine = std::move(waiting.engine);
       loaded.front().min_budget = waiting.min_budget;
       status = Load(loaded.front(), std::move(waiting.embedder), part, waiting.seconds);
       lock.lock();
-      if (!status.ok() && !entries_.empty()) Share(entries_.size());
+      if (!status.ok()) Share(PartBeside(nullptr));
     }
     loading_ = false;
     ServiceLease lease;
@@ -350,27 +350,46 @@ class Host final : public ModelHost {
   Entry* MustLeave(const Waiting& next) {
     if (entries_.empty()) return nullptr;
     std::int64_t bytes = next.prepared.model.bytes;
-    std::int64_t min_budget = next.min_budget;
+    std::int64_t min_budget = next.prepared.model.embeds ? 0 : next.min_budget;
     Entry* oldest = nullptr;
     for (Entry& entry : entries_) {
       bytes += entry.model.bytes;
-      min_budget = std::max(min_budget, entry.min_budget);
+      if (!entry.model.embeds) min_budget = std::max(min_budget, entry.min_budget);
       if (entry.leaving) return &entry;
       if (oldest == nullptr || entry.asked < oldest->asked) oldest = &entry;
     }
     const bool fits = options_.max_bytes == 0 || bytes <= options_.max_bytes;
-    const bool has_part = budget() == 0 || min_budget <= PartOf(entries_.size() + 1);
+    const bool has_part =
+        budget() == 0 || (EmbedderBytes(&next) <= budget() && min_budget <= PartBeside(&next));
     return fits && has_part && entries_.size() < options_.max_loaded ? nullptr : oldest;
   }
 
   std::int64_t budget() const { return options_.scheduler.budget_bytes; }
-  std::int64_t PartOf(std::size_t models) const {
-    return MemoryPlan::PartOf(budget(), static_cast<std::int64_t>(models));
+
+  // Returns what the models that embed take of the budget: those that are loaded, and `next`, which may be null.
+  std::int64_t EmbedderBytes(const Waiting* next) const {
+    std::int64_t bytes = next != nullptr && next->prepared.model.embeds ? next->min_budget : 0;
+    for (const Entry& entry : entries_) {
+      if (entry.model.embeds && entry.service != nullptr) bytes += entry.min_budget;
+    }
+    return bytes;
   }
 
-  // Gives each loaded model its part of the budget. The futures are ready when the models have given back what
-  // they can. Without memory for that, a model keeps the part that it has.
-  std::vector<std::future<void>> Share(std::size_t models) noexcept {
+  // Returns the part of the budget that each model which generates has beside `next`, which may be null: an equal one of
+  // what embedders leave. 0: there is no budget.
+  std::int64_t PartBeside(const Waiting* next) const {
+    if (budget() == 0) return 0;
+    std::int64_t models = next != nullptr && !next->prepared.model.embeds ? 1 : 0;
+    for (const Entry& entry : entries_) {
+      if (!entry.model.embeds && entry.service != nullptr) ++models;
+    }
+    const std::int64_t left = std::max<std::int64_t>(1, budget() - EmbedderBytes(next));
+    return MemoryPlan::PartOf(left, std::max<std::int64_t>(1, models));
+  }
+
+  // Gives each loaded model that generates its part of the budget. The futures are ready when the models have given back
+  // what they can. Without memory for that, a model keeps the part that it has.
+  std::vector<std::future<void>> Share(std::int64_t part) noexcept {
     std::vector<std::future<void>> done;
     if (budget() == 0) return done;
     for (Entry& entry : entries_) {
@@ -379,7 +398,7 @@ class Host final : public ModelHost {
         const auto promise = std::make_shared<std::promise<void>>();
         std::future<void> future = promise->get_future();
         done.reserve(done.size() + 1);
-        entry.service->SetBudget(PartOf(models), [promise] { promise->set_value(); });
+        entry.service->SetBudget(part, [promise] { promise->set_value(); });
         done.push_back(std::move(future));
       } catch (const std::exception&) {
         continue;

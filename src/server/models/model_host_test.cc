@@ -7,11 +7,13 @@
 #include <atomic>
 #include <chrono>
 #include <condition_variable>
+#include <future>
 #include <mutex>
 #include <thread>
 
 #include "base/strings.h"
 #include "kvcache/store.h"
+#include "server/embedder_testing.h"
 
 namespace kvcache::server::model_host_test {
 namespace {
@@ -37,6 +39,10 @@ class Files final : public ModelSource {
                                                        .releases_memory = releases_memory_}));
     KVCACHE_RETURN_IF_ERROR(engine->UseStore(store_));
     return engine;
+  }
+
+  Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& /*model*/) override {
+    return std::shared_ptr<Embedder>(std::make_shared<SimpleEmbedder>());  // of 1,000 bytes
   }
 
   // The model "story" with large buffers of passes, and with a DRAFT.
@@ -97,6 +103,15 @@ class ModelHostTest : public ::testing::Test {
     std::unique_lock lock(mutex);
     done.wait(lock, [&] { return result.has_value(); });
     return std::move(*result);
+  }
+
+  EmbeddingLease AcquireEmbedder(const std::string& name) {
+    std::promise<EmbeddingLease> promise;
+    host_->AcquireEmbedder(Files::Model(name), {}, [&](Result<EmbeddingLease> lease) {
+      EXPECT_TRUE(lease.ok()) << lease.status().message();
+      promise.set_value(lease.ok() ? *lease : nullptr);
+    });
+    return promise.get_future().get();
   }
 
   std::vector<std::string> Names() {
@@ -270,6 +285,46 @@ TEST_F(ModelHostTest, ModelsShareOneBudget) {
   EXPECT_GT(Fill(*story, budget / 2), budget / 2) << "alone it has the whole budget again";
   EXPECT_LE(Held(*story), budget);
   *story = nullptr;
+}
+
+// A model that embeds takes its bytes of the budget, and no equal part.
+TEST_F(ModelHostTest, EmbeddersTakeWhatTheyNeed) {
+  const std::int64_t min = std::max(MinBudget("story"), MinBudget("story-window"));
+  const std::int64_t budget = 2 * min + 1000;
+  Start({.scheduler = {.budget_bytes = budget, .free_memory_share = 0.0}});
+  auto story = Acquire("story");
+  ASSERT_TRUE(story.ok());
+  EXPECT_EQ((*story)->counters().budget_bytes, budget);
+  EmbeddingLease embedder = AcquireEmbedder("embeds");
+  ASSERT_NE(embedder, nullptr);
+  (void)Ask(*story, "Once");
+  EXPECT_EQ((*story)->counters().budget_bytes, 2 * min);
+  auto window = Acquire("story-window");  // half of the rest is just enough
+  ASSERT_TRUE(window.ok());
+  EXPECT_THAT(Names(), ElementsAre("story-window", "embeds", "story"));
+  (void)Ask(*story, "Once");
+  EXPECT_EQ((*story)->counters().budget_bytes, min);
+  EXPECT_EQ((*window)->counters().budget_bytes, min);
+  embedder = nullptr;
+  ServedModel embeds = Files::Model("embeds");
+  embeds.embeds = true;
+  host_->Unload(embeds);
+  ASSERT_TRUE(BecomesLoaded({"story-window", "story"}));
+  (void)Ask(*story, "Once");
+  EXPECT_EQ((*story)->counters().budget_bytes, budget / 2);
+  *story = nullptr;
+  *window = nullptr;
+}
+
+// One byte less, and the model that was asked for longest ago goes.
+TEST_F(ModelHostTest, EmbeddersMakeOthersGo) {
+  const std::int64_t min = MinBudget("story");
+  Start({.scheduler = {.budget_bytes = min + 999, .free_memory_share = 0.0}});
+  ASSERT_TRUE(Acquire("story").ok());
+  ASSERT_NE(AcquireEmbedder("embeds"), nullptr);
+  EXPECT_THAT(Names(), ElementsAre("embeds"));
+  ASSERT_TRUE(Acquire("story").ok());
+  EXPECT_THAT(Names(), ElementsAre("story"));
 }
 
 TEST_F(ModelHostTest, WithoutRoomForTwoTheOldestLeaves) {
