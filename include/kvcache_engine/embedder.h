@@ -79,8 +79,9 @@ struct EmbedOptions {
   int dimensions = 0;
   // The call ends early, with kCancelled, once *interrupt is true; null: never.
   const std::atomic<bool>* interrupt = nullptr;
-  // Called between two passes of the call, on its thread: other work may use the processors meanwhile. Must neither call
-  // the embedder nor throw. Empty: nothing. A decoder divides a long input into passes; an encoder does not.
+  // Called between two passes of the call, and between two layers of an encoder, which never divides an input. It is
+  // called on the call's thread: other work may use the processors meanwhile. Must neither call the embedder nor throw.
+  // Empty: nothing.
   std::function<void()> between_passes{};
 };
 

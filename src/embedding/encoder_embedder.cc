@@ -71,7 +71,8 @@ Status EncoderEmbedder::TakeStates(std::int32_t first, std::int32_t length, Pool
   return take(first + length - 1, 1);
 }
 
-Status EncoderEmbedder::RunPass(InputTokens inputs, std::span<PooledStates> states) {
+Status EncoderEmbedder::RunPass(InputTokens inputs, const EmbedOptions& options,
+                                std::span<PooledStates> states) {
   tokens_.clear();
   lengths_.clear();
   for (const std::vector<std::int32_t>& input : inputs) {
@@ -82,7 +83,7 @@ Status EncoderEmbedder::RunPass(InputTokens inputs, std::span<PooledStates> stat
   if (std::ssize(tokens_) > reserved_tokens_) {
     KVCACHE_RETURN_IF_ERROR(Reserve(static_cast<int>(tokens_.size())));
   }
-  KVCACHE_RETURN_IF_ERROR(model.ForwardTexts(tokens_, lengths_));
+  KVCACHE_RETURN_IF_ERROR(model.ForwardTexts(tokens_, lengths_, options.between_passes));
   std::int32_t first = 0;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
     KVCACHE_RETURN_IF_ERROR(TakeStates(first, lengths_[i], states[i]));
@@ -104,7 +105,7 @@ Status EncoderEmbedder::RunPasses(InputTokens inputs, const EmbedOptions& option
     if (at > 0 && options.between_passes) options.between_passes();
     const std::size_t count = FirstPass(inputs.subspan(at));
     KVCACHE_RETURN_IF_ERROR(
-        RunPass(inputs.subspan(at, count), std::span(pooled.states).subspan(at, count)));
+        RunPass(inputs.subspan(at, count), options, std::span(pooled.states).subspan(at, count)));
     pooled.computed_tokens += std::ssize(tokens_);
     at += count;
   }

@@ -34,7 +34,7 @@ class EncoderEmbedder final : public PooledEmbedder {
   // Allocates memory for passes of `tokens` and no more.
   Status Reserve(int tokens);
   Status RunPasses(InputTokens inputs, const EmbedOptions& options, Pooled& pooled);
-  Status RunPass(InputTokens inputs, std::span<PooledStates> states);
+  Status RunPass(InputTokens inputs, const EmbedOptions& options, std::span<PooledStates> states);
   // Adds the states of `length` tokens of the pass from row `first` on.
   Status TakeStates(std::int32_t first, std::int32_t length, PooledStates& states);
 

@@ -9,6 +9,7 @@
 
 #include <atomic>
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <string>
@@ -60,9 +61,11 @@ class EmbeddingModel {
   virtual Status ReserveTexts(int tokens, int texts) = 0;
 
   // Evaluates whole texts of `lengths` tokens, one after another in `tokens`. Each token sees all tokens of its
-  // own text. FinalStates then has the states. REQUIRES: info().is_encoder, and ReserveTexts for as many.
+  // own text. FinalStates then has the states. `between_layers` is called between two layers, unless it is empty.
+  // REQUIRES: info().is_encoder, and ReserveTexts for as many.
   virtual Status ForwardTexts(std::span<const std::int32_t> tokens,
-                              std::span<const std::int32_t> lengths) = 0;
+                              std::span<const std::int32_t> lengths,
+                              const std::function<void()>& between_layers) = 0;
 
   // Returns the values that RunHead makes of pooled states: a vector's, or a reranker's scores.
   virtual int head_outputs() const = 0;

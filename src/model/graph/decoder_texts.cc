@@ -52,9 +52,10 @@ Status DecoderTexts::CheckTexts(std::span<const std::int32_t> tokens,
 }
 
 Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
-                                  std::span<const std::int32_t> lengths) {
+                                  std::span<const std::int32_t> lengths,
+                                  const std::function<void()>& between_layers) {
   KVCACHE_RETURN_IF_ERROR(CheckTexts(tokens, lengths));
-  attention_.SetTexts(lengths);
+  attention_.SetTexts(lengths, between_layers);
   decoder_.batch_ = 0;           // a failed pass leaves no states
   decoder_.adapters_.Begin({});  // texts have none
   Pass pass(decoder_.backend_, decoder_.activations_, nullptr, attention_.positions(),

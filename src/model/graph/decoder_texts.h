@@ -8,6 +8,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <span>
 
 #include "model/graph/attention/text_attention.h"
@@ -28,8 +29,8 @@ class DecoderTexts final : public EmbeddingModel {
   std::int64_t bytes() const { return attention_.bytes(); }
 
   Status ReserveTexts(int tokens, int texts) override;
-  Status ForwardTexts(std::span<const std::int32_t> tokens,
-                      std::span<const std::int32_t> lengths) override;
+  Status ForwardTexts(std::span<const std::int32_t> tokens, std::span<const std::int32_t> lengths,
+                      const std::function<void()>& between_layers) override;
   int head_outputs() const override { return static_cast<int>(head_.outputs()); }
   bool head_reads_mean() const override { return head_.reads_mean(); }
   bool has_scores() const override { return head_.has_scores(); }

@@ -71,7 +71,9 @@ void TextAttention::AddWindows(const HistoryRun& text) {
   }
 }
 
-void TextAttention::SetTexts(std::span<const std::int32_t> lengths) {
+void TextAttention::SetTexts(std::span<const std::int32_t> lengths,
+                             const std::function<void()>& before_layer) {
+  before_layer_ = before_layer ? &before_layer : nullptr;
   cells_.clear();
   positions_.clear();
   all_.Clear();
@@ -95,6 +97,7 @@ void TextAttention::Run(Pass& pass, int layer, const TensorView& q, const Tensor
                         const TensorView& v, const AttentionOptions& options,
                         const TensorView& out) {
   if (!pass.runs()) return;
+  if (layer > 0 && before_layer_ != nullptr) (*before_layer_)();
   pass.Check(pass.backend().StoreKv(layer_, k, v, cells_));
   if (!pass.runs()) return;
   const bool in_window = !windows_.histories.empty() && !reach_of_layer_.empty() &&

@@ -15,6 +15,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <span>
 #include <vector>
@@ -38,8 +39,10 @@ class TextAttention final : public PassAttention {
   std::int64_t reserved_tokens() const { return most_tokens_; }
   std::int64_t reserved_texts() const { return most_texts_; }
 
-  // Says which texts the next pass has, one after another. REQUIRES: each has a token, and Reserve for as many.
-  void SetTexts(std::span<const std::int32_t> lengths);
+  // Says which texts the next pass has, one after another. `before_layer`, which must outlive the pass, is called before the
+  // attention of each layer but the first, unless it is empty. REQUIRES: each has a token, and Reserve for as many.
+  void SetTexts(std::span<const std::int32_t> lengths,
+                const std::function<void()>& before_layer = {});
   // Returns the position of each token in its text, valid until the next SetTexts.
   std::span<const Position> positions() const { return positions_; }
 
@@ -70,11 +73,12 @@ class TextAttention final : public PassAttention {
   std::unique_ptr<Buffer> k_, v_;
   std::int64_t most_tokens_ = 0;
   std::int64_t most_texts_ = 0;
-  std::vector<CellRun> cells_;               // of each text
-  std::vector<Position> positions_;          // [tokens]
-  std::vector<std::uint8_t> bidirectional_;  // [most tokens], all 1
-  Sight all_;                                // a history for each text
-  Sight windows_;                            // a history for each token
+  const std::function<void()>* before_layer_ = nullptr;  // of the present pass
+  std::vector<CellRun> cells_;                           // of each text
+  std::vector<Position> positions_;                      // [tokens]
+  std::vector<std::uint8_t> bidirectional_;              // [most tokens], all 1
+  Sight all_;                                            // a history for each text
+  Sight windows_;                                        // a history for each token
 };
 
 }  // namespace kvcache
