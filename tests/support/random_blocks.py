@@ -83,8 +83,8 @@ def convert(path, name, seed):
         values = file.tensor(tensor)
         # A factor of the embedding would apply to rows as well; no file has one.
         is_table = tensor in ("token_embd.weight", "per_layer_token_embd.weight")
-        if (len(info.dims) < 2 or info.dims[0] % size or any(part in tensor for part in KEPT)
-                or (is_table and name == "nvfp4")):
+        is_matrix = len(info.dims) > 1 and tensor.endswith(".weight") and info.dims[0] % size == 0
+        if not is_matrix or any(part in tensor for part in KEPT) or (is_table and name == "nvfp4"):
             writer.add(tensor, info.dims, 0, values.astype("<f4").tobytes())
             continue
         data, factor = random_blocks(name, values.size // size, float(np.std(values)), random)
