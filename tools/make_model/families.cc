@@ -4,7 +4,7 @@
 #include "base/strings.h"
 #include "make_model/architecture.h"
 #include "make_model/decoder.h"
-#include "make_model/family_blocks.h"
+#include "make_model/families/blocks.h"
 
 namespace kvcache::make_model {
 namespace {

@@ -1,4 +1,4 @@
-// The functions of family_NAME.cc, for the table in families.cc.
+// The functions of families/NAME.cc, for the table in families.cc.
 #pragma once
 
 #include <vector>

@@ -43,7 +43,7 @@ struct ServedModel {
   std::vector<ServedAdapter> adapters{};  // that are opened with it
   int adapter = -1;      // the only one of requests that name this model; -1: as the scales say
   std::string parent{};  // the model's name without the adapter; empty: this is one without
-  std::string chat_template{};       // instead of the one in the weights; empty: that one
+  std::string chat_template{};  // instead of the one in the weights; empty: that one
   FilePurpose purpose = FilePurpose::kGeneration;  // of the weights
   bool embeds = false;  // it is loaded to embed or to rank, not to generate
   // What prompts begin with if they have no system message, and the messages after it.

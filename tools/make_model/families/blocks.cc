@@ -1,4 +1,4 @@
-#include "make_model/family_blocks.h"
+#include "make_model/families/blocks.h"
 
 #include <algorithm>
 #include <cmath>
