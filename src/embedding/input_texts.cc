@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "base/longest_beginning.h"
 #include "base/strings.h"
 
 namespace kvcache {
@@ -13,13 +14,11 @@ constexpr std::string_view kTemplateKey = "tokenizer.chat_template.rerank";
 constexpr std::string_view kQuery = "{query}";
 constexpr std::string_view kDocument = "{document}";
 
-// Returns the text's first `bytes` bytes, less those of a character that they would divide.
-std::string_view WholeCharacters(std::string_view text, std::size_t bytes) {
-  const auto continues = [&](std::size_t at) {
-    return at < text.size() && (static_cast<unsigned char>(text[at]) & 0xC0U) == 0x80U;
-  };
-  while (bytes > 0 && continues(bytes)) --bytes;
-  return text.substr(0, bytes);
+// Whether a file that does not say it has two separators between query and document, as llama.cpp takes it to have.
+Result<bool> HasTwoByDefault(const GgufFile& file, const Tokenizer& tokenizer) {
+  if (tokenizer.KindName() == "unigram") return true;
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view pre, file.GetStringOr("tokenizer.ggml.pre", ""));
+  return pre == "jina-v1-en" || pre == "jina-v2-code" || pre == "roberta-bpe";
 }
 
 }  // namespace
@@ -33,8 +32,9 @@ Result<InputTexts> InputTexts::Make(const GgufFile& file, const Tokenizer& token
   KVCACHE_ASSIGN_OR_RETURN(texts.begin_, added(AddToken::kPerFile, AddToken::kNo));
   KVCACHE_ASSIGN_OR_RETURN(texts.end_, added(AddToken::kNo, AddToken::kPerFile));
   KVCACHE_ASSIGN_OR_RETURN(texts.pair_end_, added(AddToken::kNo, AddToken::kYes));
-  KVCACHE_ASSIGN_OR_RETURN(const bool twice, file.GetBoolOr("tokenizer.ggml.add_sep_token",
-                                                            tokenizer.KindName() == "unigram"));
+  KVCACHE_ASSIGN_OR_RETURN(const bool by_default, HasTwoByDefault(file, tokenizer));
+  KVCACHE_ASSIGN_OR_RETURN(const bool twice,
+                           file.GetBoolOr("tokenizer.ggml.add_sep_token", by_default));
   texts.separators_ = texts.pair_end_;
   if (twice && tokenizer.KindName() != "WordPiece") {
     texts.separators_.insert(texts.separators_.end(), texts.pair_end_.begin(),
@@ -121,14 +121,18 @@ Result<InputTexts::Tokens> InputTexts::EncodeTemplate(std::string_view query,
                                                       std::string_view document,
                                                       LongInput when_long) const {
   KVCACHE_ASSIGN_OR_RETURN(Tokens tokens, FillTemplate(query, document));
-  while (tokens.size() > max_tokens_) {
-    if (when_long == LongInput::kRefuse || document.empty()) return TooLong(tokens.size());
-    // Tokens of the document are of about equal length; what this takes too little is taken next.
-    const std::size_t share = document.size() * max_tokens_ / tokens.size();
-    document = WholeCharacters(document, std::min(share, document.size() - 1));
-    KVCACHE_ASSIGN_OR_RETURN(tokens, FillTemplate(query, document));
-  }
-  return tokens;
+  if (tokens.size() <= max_tokens_) return tokens;
+  if (when_long == LongInput::kRefuse) return TooLong(tokens.size());
+  KVCACHE_ASSIGN_OR_RETURN(const Tokens around, FillTemplate(query, ""));
+  if (around.size() >= max_tokens_) return TooLong(tokens.size());
+  const auto count = [&](std::string_view beginning) -> Result<std::size_t> {
+    KVCACHE_ASSIGN_OR_RETURN(const Tokens filled, FillTemplate(query, beginning));
+    return filled.size();
+  };
+  KVCACHE_ASSIGN_OR_RETURN(
+      const std::string_view kept,
+      LongestBeginning(document, around.size(), tokens.size(), max_tokens_, count));
+  return FillTemplate(query, kept);
 }
 
 }  // namespace kvcache

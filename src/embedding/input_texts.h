@@ -5,7 +5,8 @@
 //                without one, query and document with the vocabulary's separators:
 //                  WordPiece          [CLS] query [SEP] document [SEP]
 //                  unigram (XLM-R)    <s> query </s> </s> document </s>
-//                tokenizer.ggml.add_sep_token says whether two separators are between them
+//                tokenizer.ggml.add_sep_token says whether two separators are between them; without it two are for
+//                unigram, Jina Reranker 1 and RoBERTa, whose older files do not have the key
 //
 // Source: the published pairs of BERT and XLM-RoBERTa; the template's form as llama.cpp has it
 // (tools/server, format_prompt_rerank).

@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <functional>
+#include <optional>
 #include <span>
 
 #include "gguf/gguf_writer.h"
@@ -101,6 +102,36 @@ TEST(InputTexts, PairsOfUnigramsHaveTwoSeparatorsBetween) {
   EXPECT_EQ(*once.Texts(16).EncodePair("a", "b", LongInput::kRefuse), (Ids{1, 4, 2, 5, 2}));
 }
 
+// 0 <s>, 1 </s>, 2 a, 3 b, 4 ab
+void FillRoberta(GgufHeader& header, const char* pre) {
+  header.SetString("tokenizer.ggml.model", "gpt2");
+  header.SetString("tokenizer.ggml.pre", pre);
+  header.SetStrings("tokenizer.ggml.tokens",
+                    std::vector<std::string>{"<s>", "</s>", "a", "b", "ab"});
+  header.SetInts("tokenizer.ggml.token_type", std::vector<std::int32_t>{3, 3, 1, 1, 1});
+  header.SetStrings("tokenizer.ggml.merges", std::vector<std::string>{"a b"});
+  header.SetUint32("tokenizer.ggml.bos_token_id", 0);
+  header.SetUint32("tokenizer.ggml.eos_token_id", 1);
+  header.SetBool("tokenizer.ggml.add_bos_token", true);
+  header.SetBool("tokenizer.ggml.add_eos_token", true);
+}
+
+TEST(InputTexts, OlderFilesOfJinaAndRobertaHaveTwoSeparatorsBetween) {
+  const auto pair = [](const char* pre, std::optional<bool> twice) {
+    const Model model([&](GgufHeader& header) {
+      FillRoberta(header, pre);
+      if (twice) header.SetBool("tokenizer.ggml.add_sep_token", *twice);
+    });
+    return *model.Texts(16).EncodePair("a", "b", LongInput::kRefuse);
+  };
+  for (const char* pre : {"jina-v1-en", "jina-v2-code", "roberta-bpe"}) {
+    EXPECT_EQ(pair(pre, std::nullopt), (Ids{0, 2, 1, 1, 3, 1})) << pre;
+    EXPECT_EQ(pair(pre, false), (Ids{0, 2, 1, 3, 1})) << pre;
+  }
+  EXPECT_EQ(pair("jina-v2-de", std::nullopt), (Ids{0, 2, 1, 3, 1}));
+  EXPECT_EQ(pair("jina-v2-de", true), (Ids{0, 2, 1, 1, 3, 1}));
+}
+
 TEST(InputTexts, PairsFillAFilesTemplate) {
   const auto with_template = [](const char* text) {
     return [text](GgufHeader& header) {
@@ -116,9 +147,11 @@ TEST(InputTexts, PairsFillAFilesTemplate) {
   EXPECT_EQ(std::count(typed.begin(), typed.end(), 2), 2);
   const auto cut = texts.EncodePair("b", "a a a a a a a a a", LongInput::kTruncate);
   ASSERT_TRUE(cut.ok()) << cut.status().message();
-  EXPECT_LE(cut->size(), 10u);
+  EXPECT_EQ(cut->size(), 10u) << "all room is used";
   EXPECT_EQ(cut->back(), 2);
   EXPECT_FALSE(texts.EncodePair("b", "a a a a a a a a a", LongInput::kRefuse).ok());
+  EXPECT_FALSE(texts.EncodePair("b b b b b b b b b", "a", LongInput::kTruncate).ok())
+      << "a query is never cut";
 
   const Model half(with_template("{query}"));
   const auto refused = InputTexts::Make(*half.file, *half.tokenizer, 10);
