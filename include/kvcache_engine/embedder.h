@@ -64,6 +64,7 @@ struct EmbedderInfo {
   int max_input_tokens = 0;
   bool is_reranker = false;  // Rank serves, and Embed does not
   bool is_causal = false;    // a decoder: inputs share what they begin with
+  int vocabulary_size = 0;   // every token is below it
   std::int64_t parameters = 0;
 };
 
@@ -137,6 +138,16 @@ class Embedder {
   virtual Result<std::vector<std::int32_t>> EncodePair(
       std::string_view query, std::string_view document,
       LongInput when_long = LongInput::kRefuse) const = 0;
+
+  // Returns all tokens of a text, however many; `with_special`: with those that EncodeInput puts around one.
+  // Errors: kInvalidArgument: 2^30 bytes or more.
+  virtual Result<std::vector<std::int32_t>> Tokenize(std::string_view text,
+                                                     bool with_special) const = 0;
+  // Returns the text of tokens; control tokens have none. Errors: kInvalidArgument: an id that is not in the
+  // vocabulary, with its index.
+  virtual Result<std::string> Detokenize(std::span<const std::int32_t> tokens) const = 0;
+  // Returns the bytes of one token, of a control token those of its name. REQUIRES: it is in the vocabulary.
+  virtual std::string Piece(std::int32_t token) const = 0;
 
   // Computes the vectors of inputs, given as tokens. Errors: kInvalidArgument, naming the input by its index,
   // for one without tokens, one that is too long, a token outside the vocabulary, or `dimensions` above the

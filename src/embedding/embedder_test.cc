@@ -5,6 +5,7 @@
 #include <gtest/gtest.h>
 #include <unistd.h>
 
+#include <algorithm>
 #include <cmath>
 #include <filesystem>
 #include <fstream>
@@ -140,6 +141,27 @@ TEST(DecoderEmbedder, SharesBeginningsOfRecurrentModels) {
     const auto alone = embedder->Embed(std::span(inputs).subspan(i, 1));
     ASSERT_TRUE(alone.ok()) << alone.status().message();
     EXPECT_EQ(alone->values, std::vector<float>(whole->vector(i).begin(), whole->vector(i).end()));
+  }
+}
+
+TEST(Embedder, HasTheTokensOfTexts) {
+  for (const char* architecture : {"bert", "qwen3"}) {
+    const ModelFile file(RequestOf(architecture, kLast));
+    const auto embedder = file.Open({.context = 8});
+    const auto whole = *embedder->Tokenize("one two three four five six seven eight nine", true);
+    EXPECT_GT(whole.size(), 8u) << "more than an input has";
+    const auto input = *embedder->EncodeInput("one");
+    EXPECT_EQ(*embedder->Tokenize("one", true), input);
+    const auto bare = *embedder->Tokenize("one", false);
+    EXPECT_FALSE(std::ranges::search(input, bare).empty());
+    std::string pieces;
+    for (const std::int32_t token : bare) pieces += embedder->Piece(token);
+    EXPECT_NE(pieces.find("one"), pieces.npos);
+    EXPECT_EQ(*embedder->Detokenize(bare), "one");
+    const int all = embedder->info().vocabulary_size;
+    EXPECT_FALSE(embedder->Detokenize(std::vector{all}).ok());
+    EXPECT_FALSE(embedder->Embed(Inputs{{all}}).ok());
+    EXPECT_TRUE(embedder->Embed(Inputs{{all - 1}}).ok());
   }
 }
 

@@ -38,6 +38,7 @@ Status CheckFinite(std::span<const float> values, std::span<const std::size_t> v
 Status PooledEmbedder::Describe(const GgufFile& file, Model& model, const Tokenizer& tokenizer,
                                 const EmbedderOptions& options, int max_input_tokens) {
   model_ = &model;
+  tokenizer_ = &tokenizer;
   const ModelInfo& of_model = model.info();
   KVCACHE_RETURN_IF_ERROR(CheckTokenCount(of_model, tokenizer.vocabulary_size()));
   KVCACHE_ASSIGN_OR_RETURN(info_.pooling, ChoosePooling(file, options.pooling));
@@ -46,6 +47,7 @@ Status PooledEmbedder::Describe(const GgufFile& file, Model& model, const Tokeni
   info_.is_reranker = info_.pooling == Pooling::kRank;
   info_.is_causal = !of_model.is_encoder;
   info_.max_input_tokens = max_input_tokens;
+  info_.vocabulary_size = of_model.embedding_rows;
   info_.parameters = of_model.parameters;
   info_.dimensions = model.embedding()->head_outputs();
   if (info_.is_reranker && !model.embedding()->has_scores()) {
@@ -67,6 +69,20 @@ Result<std::vector<std::int32_t>> PooledEmbedder::EncodePair(std::string_view qu
                                                              LongInput when_long) const {
   if (!info_.is_reranker) return Unsupported("the model is no reranker: its pooling is not rank");
   return texts_->EncodePair(query, document, when_long);
+}
+
+Result<std::vector<std::int32_t>> PooledEmbedder::Tokenize(std::string_view text,
+                                                           bool with_special) const {
+  const AddToken add = with_special ? AddToken::kPerFile : AddToken::kNo;
+  return tokenizer_->Encode(text, {.add_bos = add, .add_eos = add});
+}
+
+Result<std::string> PooledEmbedder::Detokenize(std::span<const std::int32_t> tokens) const {
+  return tokenizer_->Decode(tokens);
+}
+
+std::string PooledEmbedder::Piece(std::int32_t token) const {
+  return tokenizer_->Piece(token, ControlText::kShown);
 }
 
 Pooling PooledEmbedder::StatesPooling() const {

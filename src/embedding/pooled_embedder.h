@@ -27,6 +27,10 @@ class PooledEmbedder : public Embedder {
                                                 LongInput when_long) const override;
   Result<std::vector<std::int32_t>> EncodePair(std::string_view query, std::string_view document,
                                                LongInput when_long) const override;
+  Result<std::vector<std::int32_t>> Tokenize(std::string_view text,
+                                             bool with_special) const override;
+  Result<std::string> Detokenize(std::span<const std::int32_t> tokens) const override;
+  std::string Piece(std::int32_t token) const override;
   Result<Embeddings> Embed(InputTokens inputs, const EmbedOptions& options) override;
   Result<Ranks> Rank(InputTokens pairs, const EmbedOptions& options) override;
 
@@ -63,6 +67,7 @@ class PooledEmbedder : public Embedder {
 
   EmbedderInfo info_;
   Model* model_ = nullptr;
+  const Tokenizer* tokenizer_ = nullptr;
   std::unique_ptr<InputTexts> texts_;
 };
 

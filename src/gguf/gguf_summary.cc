@@ -75,6 +75,8 @@ GgufSummary SummaryOf(const GgufFile& file) {
   if (family.ok()) summary.family = std::string(*family);
   const auto context = file.GetInt(summary.family + ".context_length");
   if (context.ok()) summary.context_length = *context;
+  const auto width = file.GetInt(summary.family + ".embedding_length");
+  if (width.ok()) summary.embedding_length = *width;
   for (const GgufTensor& tensor : file.tensors()) summary.parameters += tensor.elements();
   summary.quantization = QuantizationOf(file);
   summary.digest = DigestOf(file);

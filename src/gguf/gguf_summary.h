@@ -11,11 +11,12 @@
 namespace kvcache {
 
 struct GgufSummary {
-  std::string family{};             // general.architecture; empty: none
-  std::int64_t parameters = 0;      // values of all tensors
-  std::int64_t context_length = 0;  // tokens that the model was made for; 0: it is not said
-  std::string quantization{};       // as llama.cpp names file types, such as "Q4_K_M"
-  std::string digest{};             // 64 lower-case hexadecimal digits
+  std::string family{};               // general.architecture; empty: none
+  std::int64_t parameters = 0;        // values of all tensors
+  std::int64_t context_length = 0;    // tokens that the model was made for; 0: it is not said
+  std::int64_t embedding_length = 0;  // values of a token's state; 0: it is not said
+  std::string quantization{};         // as llama.cpp names file types, such as "Q4_K_M"
+  std::string digest{};               // 64 lower-case hexadecimal digits
 };
 
 // Files up to this size are hashed whole.

@@ -28,6 +28,7 @@ class SimpleEmbedder final : public Embedder {
     info_.dimensions = is_reranker ? 0 : 4;
     info_.max_input_tokens = kMaxTokens;
     info_.is_reranker = is_reranker;
+    info_.vocabulary_size = 256;
   }
 
   const EmbedderInfo& info() const override { return info_; }
@@ -44,6 +45,25 @@ class SimpleEmbedder final : public Embedder {
                                                LongInput when_long) const override {
     if (!info_.is_reranker) return Unsupported("it is no reranker");
     return EncodeInput(StrCat(query, "|", document), when_long);
+  }
+
+  // 1 is the special token in front.
+  Result<std::vector<std::int32_t>> Tokenize(std::string_view text,
+                                             bool with_special) const override {
+    std::vector<std::int32_t> tokens(with_special ? 1 : 0, 1);
+    tokens.insert(tokens.end(), text.begin(), text.end());
+    return tokens;
+  }
+  Result<std::string> Detokenize(std::span<const std::int32_t> tokens) const override {
+    std::string text;
+    for (const std::int32_t token : tokens) {
+      if (token >= info_.vocabulary_size) return InvalidArgument("no such token");
+      if (token != 1) text += static_cast<char>(token);
+    }
+    return text;
+  }
+  std::string Piece(std::int32_t token) const override {
+    return token == 1 ? "<s>" : std::string(1, static_cast<char>(token));
   }
 
   // A vector is the number of tokens, the first, the last and their sum.

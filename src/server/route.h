@@ -107,6 +107,8 @@ struct WithModel {
                      const Json& body) = nullptr;
   // Answers for a model that does not generate, which is not loaded then. Null: the request is refused.
   void (*without_text)(const ServerContext& context, const ServedModel& model) = nullptr;
+  // Answers for a model that does not generate, which is loaded to embed or to rank. Null: see without_text.
+  void (*with_embedder)(const EmbeddingContext& context, const Json& body) = nullptr;
 };
 
 // Asks the model that the body names for embeddings or ranks, once it is loaded. `body` is an object.

@@ -129,6 +129,12 @@ void RouteRunner::FindAndRun(const std::shared_ptr<const Asked>& asked, const Ki
   if constexpr (std::is_same_v<Kind, WithModel>) {
     if (model->purpose != FilePurpose::kGeneration) {
       if (route.without_text != nullptr) return route.without_text(context, *model);
+      if (route.with_embedder != nullptr) {
+        model->embeds = true;
+        const auto for_embedder = std::make_shared<Asked>(*asked);
+        for_embedder->route = WithEmbedder{.run = route.with_embedder, .purpose = model->purpose};
+        return RunWithEmbedder(for_embedder, *model, stay_seconds);
+      }
       return context.Refuse(
           InvalidArgument(
               StrCat(Quoted(model->name), " does not support chat or completion: it is made for ",

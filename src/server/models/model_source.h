@@ -29,17 +29,18 @@ struct ServedAdapter {
 // A model as clients see it: weights, and what its prompts and its sampling begin with.
 struct ServedModel {
   std::string name;
-  std::int64_t created = 0;          // seconds since 1970
-  std::int64_t bytes = 0;            // of the files of the weights and of the draft
-  std::int64_t context = 0;          // tokens of a prompt with its answer; 0: unknown
-  std::int64_t trained_context = 0;  // that the model was made for; 0: unknown
-  bool is_stored = false;            // in the store of models; else a file
-  std::string digest{};              // of the weights: 64 hexadecimal digits; empty: unknown
-  std::string family{};              // the architecture; empty: unknown
-  std::int64_t parameter_count = 0;  // values of the weights; 0: unknown
-  std::string quantization{};        // the type of the weights, such as "Q4_K_M"; empty: unknown
-  std::string path{};                // of the weights
-  std::string draft{};               // the file of its DRAFT; empty: it has none
+  std::int64_t created = 0;           // seconds since 1970
+  std::int64_t bytes = 0;             // of the files of the weights and of the draft
+  std::int64_t context = 0;           // tokens of a prompt with its answer; 0: unknown
+  std::int64_t trained_context = 0;   // that the model was made for; 0: unknown
+  bool is_stored = false;             // in the store of models; else a file
+  std::string digest{};               // of the weights: 64 hexadecimal digits; empty: unknown
+  std::string family{};               // the architecture; empty: unknown
+  std::int64_t parameter_count = 0;   // values of the weights; 0: unknown
+  std::int64_t embedding_length = 0;  // values of a token's state; 0: unknown
+  std::string quantization{};         // the type of the weights, such as "Q4_K_M"; empty: unknown
+  std::string path{};                 // of the weights
+  std::string draft{};                // the file of its DRAFT; empty: it has none
   std::vector<ServedAdapter> adapters{};  // that are opened with it
   int adapter = -1;      // the only one of requests that name this model; -1: as the scales say
   std::string parent{};  // the model's name without the adapter; empty: this is one without

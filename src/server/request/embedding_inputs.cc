@@ -1,6 +1,5 @@
 #include "server/request/embedding_inputs.h"
 
-#include <limits>
 #include <utility>
 
 #include "base/strings.h"
@@ -42,8 +41,10 @@ class InputReader {
     tokens.reserve(value.size());
     for (std::size_t i = 0; i < value.size(); ++i) {
       const std::int64_t token = IntegerOf(value[i]).value_or(-1);
-      if (token < 0 || token > std::numeric_limits<std::int32_t>::max()) {
-        return fields_.Fail(StrCat(name, "[", i, "]"), "must be a token");
+      const int known = embedder_.info().vocabulary_size;
+      if (token < 0 || token >= known) {
+        return fields_.Fail(StrCat(name, "[", i, "]"),
+                            StrCat("must be a token of the model, from 0 to ", known - 1));
       }
       tokens.push_back(static_cast<std::int32_t>(token));
     }
@@ -112,8 +113,11 @@ EmbeddingInputs EncodePairs(const Embedder& embedder, Fields& fields, const std:
     const std::string name = StrCat("documents[", i, "]");
     auto pair = embedder.EncodePair(query, documents[i], when_long);
     if (!pair.ok()) {
-      fields.Fail(name, "is refused: " + pair.status().message());
-      return {};
+      // Documents are cut to what the query leaves; a query never is.
+      const bool is_query =
+          when_long == LongInput::kTruncate || !embedder.EncodePair(query, "", when_long).ok();
+      fields.Fail(is_query ? "query" : name, "is refused: " + pair.status().message());
+      return {.too_long = true};
     }
     tokens += pair->size();
     if (tokens > kMaxEmbeddingTokens) {

@@ -1,6 +1,7 @@
 #include "server/api/ollama/embed.h"
 
 #include <cstdint>
+#include <limits>
 #include <span>
 #include <string>
 #include <utility>
@@ -30,6 +31,13 @@ std::string EmbedText(const std::string& model, double load_ms, const EmbeddingR
                        result.tokens, "}");
 }
 
+// Returns the dimensions that are asked for; 0: all. As in Ollama, numbers that shorten no vector have no effect.
+int AskedDimensions(const Embedder& embedder, Fields& fields) {
+  constexpr std::int64_t kMost = std::numeric_limits<std::int64_t>::max();
+  const std::int64_t asked = fields.Integer("dimensions", 0, -kMost, kMost);
+  return asked > 0 && asked < embedder.info().dimensions ? static_cast<int>(asked) : 0;
+}
+
 // Submits the inputs; without one, answers at once.
 void AnswerInputs(const EmbeddingContext& context, EmbeddingRequest request,
                   std::function<std::string(const EmbeddingResult&)> write) {
@@ -43,7 +51,7 @@ void Embed(const EmbeddingContext& context, const Json& body) {
   Fields fields(body);
   const Embedder& embedder = context.service.embedder();
   EmbeddingRequest request;
-  request.dimensions = ReadDimensions(embedder, fields);
+  request.dimensions = AskedDimensions(embedder, fields);
   const bool truncates = fields.Bool("truncate", true);
   EmbeddingInputs inputs;
   if (fields.ok()) {
@@ -81,7 +89,8 @@ bool LetsEmbedderGo(const ServerContext& context, const ServedModel& model, cons
   const auto stay = ReadKeepAlive(body);
   if (!stay.ok() || *stay != 0.0 || !context.user.is_admin) return false;
   context.host.Unload(model);
-  context.reply->Send(200, EmbedText(model.name, 0.0, {}));
+  const bool is_older = context.path == "/api/embeddings";
+  context.reply->Send(200, is_older ? R"({"embedding":[]})" : EmbedText(model.name, 0.0, {}));
   return true;
 }
 

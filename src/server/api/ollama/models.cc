@@ -188,6 +188,9 @@ Json Shown(const ServedModel& model, std::int64_t context, Json capabilities) {
   if (model.parameter_count > 0) {
     shown["model_info"]["general.parameter_count"] = model.parameter_count;
   }
+  if (model.embedding_length > 0) {
+    shown["model_info"][family + ".embedding_length"] = model.embedding_length;
+  }
   if (!parameters.empty()) shown["parameters"] = parameters;
   if (!model.system.empty()) shown["system"] = model.system;
   if (!model.chat_template.empty()) shown["template"] = model.chat_template;

@@ -2,6 +2,10 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <cmath>
+#include <string>
+#include <vector>
+
 #include "server/embedder_testing.h"
 #include "server/server_testing.h"
 
@@ -18,7 +22,11 @@ class ThreeModels final : public ModelSource {
 
   std::vector<ServedModel> List() override {
     return {{.name = "story", .path = "story"},
-            {.name = "embed", .path = "embed", .purpose = FilePurpose::kEmbedding},
+            {.name = "embed",
+             .family = "simple",
+             .embedding_length = 384,
+             .path = "embed",
+             .purpose = FilePurpose::kEmbedding},
             {.name = "rank", .path = "rank", .purpose = FilePurpose::kReranking}};
   }
   Result<ServedModel> Find(const std::string& name) override {
@@ -126,6 +134,14 @@ TEST_F(EmbeddingsTest, OpenAisErrors) {
   EXPECT_EQ(refused({{"input", Json::array({1, -3})}})["param"], "input[1]");
   EXPECT_EQ(refused({{"input", Json::array({Json::array({1}), Json::array({"a"})})}})["param"],
             "input[1]");
+  // A token that the model does not have, behind more inputs than are computed at once.
+  EXPECT_EQ(refused({{"input", Json::array({1, 256})}})["param"], "input[1]");
+  Json lists = Json::array();
+  for (int i = 0; i < 300; ++i) lists.push_back(Json::array({1}));
+  lists.push_back(Json::array({1, 699999}));
+  const Json foreign = refused({{"input", lists}});
+  EXPECT_EQ(foreign["param"], "input[300][1]");
+  EXPECT_THAT(foreign["message"].get<std::string>(), HasSubstr("from 0 to 255"));
   const Json many = refused({{"input", Json(std::vector<std::string>(2049, "a"))}});
   EXPECT_THAT(many["message"].get<std::string>(), HasSubstr("1 to 2048"));
   const Json lengthy = refused({{"input", Json::array({"a", std::string(17, 'a')})}});
@@ -166,17 +182,43 @@ TEST_F(EmbeddingsTest, Ollama) {
                 .json()["embeddings"][0]
                 .size(),
             2u);
+  // Dimensions that shorten no vector have no effect, as in Ollama.
+  for (const int dimensions : {-1, 0, 4, 5, 1 << 20}) {
+    const Json all = {{"model", "embed"}, {"input", "ab"}, {"dimensions", dimensions}};
+    EXPECT_EQ(Post("/api/embed", all).json()["embeddings"][0], one) << dimensions;
+  }
   // The older route: one vector, of the length that the model gives it.
   answer = Post("/api/embeddings", Json({{"model", "embed"}, {"prompt", "ab"}})).json();
   EXPECT_EQ(answer, Json({{"embedding", {2, 97, 98, 195}}}));
   EXPECT_EQ(Post("/api/embeddings", Json({{"model", "embed"}})).json(),
             Json({{"embedding", Json::array()}}));
+  EXPECT_EQ(Post("/api/embeddings", Json({{"model", "embed"}, {"keep_alive", 0}})).json(),
+            Json({{"embedding", Json::array()}}));
+}
+
+TEST_F(EmbeddingsTest, ModelsThatEmbedHaveTokensToo) {
+  const auto tokens = [&](const Json& more) {
+    Json body = {{"model", "embed"}, {"content", "ab"}};
+    body.update(more);
+    return Post("/tokenize", body).json()["tokens"];
+  };
+  EXPECT_EQ(tokens(Json::object()), Json::array({97, 98}));
+  EXPECT_EQ(tokens({{"model", "rank"}}), Json::array({97, 98}));
+  EXPECT_EQ(tokens({{"add_special", true}}), Json::array({1, 97, 98}));
+  EXPECT_EQ(tokens({{"content", std::string(40, 'a')}}).size(), 40u) << "more than an input has";
+  EXPECT_EQ(tokens({{"content", "a"}, {"with_pieces", true}}),
+            Json::array({Json({{"id", 97}, {"piece", "a"}})}));
+  Json body = {{"model", "embed"}, {"tokens", {1, 97, 98}}};
+  EXPECT_EQ(Post("/detokenize", body).json(), Json({{"content", "ab"}}));
+  body["tokens"] = {97, 256};
+  EXPECT_EQ(Post("/detokenize", body).status, 400);
+  EXPECT_EQ(Post("/tokenize", Json({{"model", "embed"}})).status, 400);
 }
 
 TEST_F(EmbeddingsTest, Ranks) {
   const Json documents = Json::array({"bb", {{"text", "dddd"}}, "ccc", "bb"});
   Json body = {{"model", "rank"}, {"query", "q"}, {"documents", documents}};
-  for (const char* path : {"/v1/rerank", "/rerank"}) {
+  for (const char* path : {"/v1/rerank", "/rerank", "/v2/rerank", "/v1/reranking", "/reranking"}) {
     const Json answer = Post(path, body).json();
     std::vector<int> order;
     for (const Json& result : answer["results"]) {
@@ -187,6 +229,9 @@ TEST_F(EmbeddingsTest, Ranks) {
     EXPECT_EQ(answer["results"][0]["relevance_score"], 6.0);
     EXPECT_EQ(answer["model"], "rank");
     EXPECT_EQ(answer["usage"]["total_tokens"], 4 + 6 + 5 + 4);
+    EXPECT_EQ(answer["meta"]["api_version"]["version"],
+              path == std::string("/v2/rerank") ? "2" : "1");
+    EXPECT_EQ(answer["meta"]["tokens"], Json({{"input_tokens", 19}, {"output_tokens", 0}}));
   }
   body["top_n"] = 2;
   body["return_documents"] = true;
@@ -209,6 +254,48 @@ TEST_F(EmbeddingsTest, Ranks) {
             "documents[0]");
 }
 
+TEST_F(EmbeddingsTest, RanksOfShortenedDocuments) {
+  Json body = {{"model", "rank"},
+               {"query", "q"},
+               {"documents", Json::array({"bb", "dddd", "\u20ac\u20ac"})},
+               {"max_tokens_per_doc", 3},
+               {"return_documents", true}};
+  const Json results = Post("/v2/rerank", body).json()["results"];
+  ASSERT_EQ(results.size(), 3u);
+  EXPECT_EQ(results[0]["index"], 1);
+  EXPECT_EQ(results[0]["relevance_score"], 5.0) << "'q', a separator and three tokens";
+  EXPECT_EQ(results[0]["document"], Json({{"text", "dddd"}}));
+  EXPECT_EQ(results[1]["index"], 2);
+  EXPECT_EQ(results[1]["relevance_score"], 5.0);
+  EXPECT_EQ(results[2]["relevance_score"], 4.0);
+  body["max_tokens_per_doc"] = 0;
+  EXPECT_EQ(Refused("/v2/rerank", body, 400)["param"], "max_tokens_per_doc");
+}
+
+TEST_F(EmbeddingsTest, RanksAsProbabilities) {
+  const Json body = {
+      {"model", "rank"}, {"query", "q"}, {"documents", Json::array({"a"})}, {"raw_scores", false}};
+  const Json results = Post("/v1/rerank", body).json()["results"];
+  EXPECT_NEAR(results[0]["relevance_score"].get<float>(), 1.0f / (1.0f + std::exp(-3.0f)), 1e-6f);
+}
+
+TEST_F(EmbeddingsTest, RanksOfLongTexts) {
+  const auto refused = [&](const std::string& query, const std::string& document) {
+    return Refused("/v1/rerank",
+                   Json({{"model", "rank"},
+                         {"query", query},
+                         {"documents", Json::array({"a", document})},
+                         {"truncate", false}}),
+                   400);
+  };
+  const Json lengthy = refused("q", std::string(20, 'a'));
+  EXPECT_EQ(lengthy["param"], "documents[1]");
+  EXPECT_EQ(lengthy["code"], "context_length_exceeded");
+  const Json query = refused(std::string(20, 'q'), "a");
+  EXPECT_EQ(query["param"], "query");
+  EXPECT_EQ(query["code"], "context_length_exceeded");
+}
+
 TEST_F(EmbeddingsTest, ModelsLiveInOneHost) {
   EXPECT_FALSE(HasLoaded("embed"));
   EXPECT_EQ(Post("/api/embed", Json({{"input", "ab"}})).json()["model"], "embed");
@@ -225,6 +312,8 @@ TEST_F(EmbeddingsTest, ModelsLiveInOneHost) {
   EXPECT_EQ(capabilities("embed"), Json::array({"embedding"}));
   EXPECT_EQ(capabilities("rank"), Json::array({"rerank"}));
   EXPECT_EQ(capabilities("story")[0], "completion");
+  const Json shown = Post("/api/show", Json({{"model", "embed"}})).json()["model_info"];
+  EXPECT_EQ(shown["simple.embedding_length"], 384);
   EXPECT_EQ(Get("/v1/models/embed").json()["capabilities"], Json::array({"embedding"}));
   EXPECT_EQ(Get("/v1/models").json()["data"].size(), 3u);
   Json chat = Chat("Hello");

@@ -62,21 +62,29 @@ Json Pieces(const TextService& service, const std::vector<std::int32_t>& tokens)
   return pieces;
 }
 
-void Tokenize(const RouteContext& context, const Json& body) {
-  Fields fields(body);
-  const std::string content = fields.Text("content");
-  const bool special = fields.Bool("add_special", false);
-  const bool pieces = fields.Bool("with_pieces", false);
+struct AskedText {
+  std::string content;
+  bool has_special = false;
+  bool has_pieces = false;
+};
+
+AskedText ReadAskedText(Fields& fields) {
+  AskedText asked{.content = fields.Text("content"),
+                  .has_special = fields.Bool("add_special", false),
+                  .has_pieces = fields.Bool("with_pieces", false)};
   if (!fields.Has("content")) fields.Fail("content", "is missing");
-  if (!fields.ok()) return context.Refuse(fields);
-  const Engine& engine = context.service.engine();
-  const auto tokens =
-      engine.Tokenize(content, special ? TextPlace::kBeginning : TextPlace::kContinuation);
+  return asked;
+}
+
+// `speller` has the pieces of tokens.
+template <typename Speller>
+void SendTokens(const ServerContext& context, const Result<std::vector<std::int32_t>>& tokens,
+                bool has_pieces, const Speller& speller) {
   if (!tokens.ok()) return context.Refuse(tokens.status());
   Json list = Json::array();
   for (const std::int32_t token : *tokens) {
-    if (pieces) {
-      list.push_back({{"id", token}, {"piece", context.service.Piece(token)}});
+    if (has_pieces) {
+      list.push_back({{"id", token}, {"piece", speller.Piece(token)}});
     } else {
       list.push_back(token);
     }
@@ -84,8 +92,25 @@ void Tokenize(const RouteContext& context, const Json& body) {
   context.Send({{"tokens", std::move(list)}});
 }
 
-void Detokenize(const RouteContext& context, const Json& body) {
+void Tokenize(const RouteContext& context, const Json& body) {
   Fields fields(body);
+  const AskedText asked = ReadAskedText(fields);
+  if (!fields.ok()) return context.Refuse(fields);
+  const TextPlace place = asked.has_special ? TextPlace::kBeginning : TextPlace::kContinuation;
+  SendTokens(context, context.service.engine().Tokenize(asked.content, place), asked.has_pieces,
+             context.service);
+}
+
+void TokenizeInput(const EmbeddingContext& context, const Json& body) {
+  Fields fields(body);
+  const AskedText asked = ReadAskedText(fields);
+  if (!fields.ok()) return context.Refuse(fields);
+  const Embedder& embedder = context.service.embedder();
+  SendTokens(context, embedder.Tokenize(asked.content, asked.has_special), asked.has_pieces,
+             embedder);
+}
+
+std::vector<std::int32_t> ReadTokens(Fields& fields) {
   std::vector<std::int32_t> tokens;
   const Json* const given = fields.Find("tokens");
   if (given == nullptr || !given->is_array()) fields.Fail("tokens", "must be an array of integers");
@@ -95,10 +120,26 @@ void Detokenize(const RouteContext& context, const Json& body) {
     if (!fits) fields.Fail(StrCat("tokens[", i, "]"), "is not a token");
     if (fits) tokens.push_back(static_cast<std::int32_t>(token));
   }
+  return tokens;
+}
+
+// `speller` has the text of tokens.
+template <typename Speller>
+void SendText(const ServerContext& context, const Json& body, const Speller& speller) {
+  Fields fields(body);
+  const std::vector<std::int32_t> tokens = ReadTokens(fields);
   if (!fields.ok()) return context.Refuse(fields);
-  const auto text = context.service.engine().Detokenize(tokens);
+  const auto text = speller.Detokenize(tokens);
   if (!text.ok()) return context.Refuse(text.status());
   context.Send({{"content", *text}});
+}
+
+void Detokenize(const RouteContext& context, const Json& body) {
+  SendText(context, body, context.service.engine());
+}
+
+void DetokenizeInput(const EmbeddingContext& context, const Json& body) {
+  SendText(context, body, context.service.embedder());
 }
 
 void ApplyTemplate(const RouteContext& context, const Json& body) {
@@ -189,8 +230,8 @@ std::vector<Route> Routes() {
       {"GET", "/v1/health", AtOnce{Health}, Audience::kEveryone},
       {"GET", "/metrics", AtOnce{Metrics}, Audience::kAdministrators},
       {"GET", "/slots", AtOnce{Slots}},
-      {"POST", "/tokenize", WithModel{Tokenize}},
-      {"POST", "/detokenize", WithModel{Detokenize}},
+      {"POST", "/tokenize", WithModel{.run = Tokenize, .with_embedder = TokenizeInput}},
+      {"POST", "/detokenize", WithModel{.run = Detokenize, .with_embedder = DetokenizeInput}},
       {"POST", "/apply-template", WithModel{ApplyTemplate}},
       {"POST", "/probe", WithModel{Probe}},
   };

@@ -1,5 +1,6 @@
 // Ranks of documents for a query, in the form of Jina's and Cohere's APIs.
 #include <algorithm>
+#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
@@ -7,6 +8,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/longest_beginning.h"
 #include "base/strings.h"
 #include "json/float_text.h"
 #include "server/api/routes.h"
@@ -20,8 +22,11 @@ namespace {
 struct Asked {
   std::string query;
   std::vector<std::string> documents;
-  std::size_t top = 0;  // results at most
+  std::size_t top = 0;                  // results at most
+  std::size_t max_document_tokens = 0;  // 0: as many as fit
   bool returns_documents = false;
+  bool gives_probabilities = false;  // instead of the scores that the model gives
+  std::string version{};             // of Cohere's API
 };
 
 // Reads texts, and objects with a text.
@@ -55,8 +60,42 @@ Asked ReadAsked(Fields& fields) {
   const auto all = static_cast<std::int64_t>(asked.documents.size());
   asked.top = static_cast<std::size_t>(
       std::min(all, fields.Integer("top_n", all, 1, std::numeric_limits<std::int64_t>::max())));
+  asked.max_document_tokens = static_cast<std::size_t>(
+      fields.Integer("max_tokens_per_doc", 0, 1, std::numeric_limits<std::int64_t>::max()));
   asked.returns_documents = fields.Bool("return_documents", false);
+  asked.gives_probabilities = !fields.Bool("raw_scores", true);
   return asked;
+}
+
+// Returns the beginning of a document of at most `max` tokens.
+Result<std::string> Beginning(const Embedder& embedder, const std::string& document,
+                              std::size_t max) {
+  const auto count = [&](std::string_view text) -> Result<std::size_t> {
+    KVCACHE_ASSIGN_OR_RETURN(const auto tokens, embedder.Tokenize(text, false));
+    return tokens.size();
+  };
+  KVCACHE_ASSIGN_OR_RETURN(const std::size_t all, count(document));
+  if (all <= max) return document;
+  KVCACHE_ASSIGN_OR_RETURN(const std::string_view kept,
+                           LongestBeginning(document, 0, all, max, count));
+  return std::string(kept);
+}
+
+// Returns what the model reads of the documents.
+std::vector<std::string> ReadParts(const Embedder& embedder, Fields& fields, const Asked& asked) {
+  if (asked.max_document_tokens == 0) return asked.documents;
+  std::vector<std::string> parts;
+  for (const std::string& document : asked.documents) {
+    auto part = Beginning(embedder, document, asked.max_document_tokens);
+    if (!part.ok()) fields.Fail("documents", part.status().message());
+    if (part.ok()) parts.push_back(std::move(*part));
+  }
+  return parts;
+}
+
+// Returns the score of a document, a probability if the request wants one.
+float Shown(float score, const Asked& asked) {
+  return asked.gives_probabilities ? 1.0f / (1.0f + std::exp(-score)) : score;
 }
 
 // Returns the results, the most relevant first; of equal ones the first document.
@@ -73,14 +112,16 @@ std::string AnswerText(const std::string& model, const Asked& asked,
   for (std::size_t i = 0; i < order.size(); ++i) {
     const std::size_t index = order[i];
     text += StrCat(i > 0 ? "," : "", R"({"index":)", index, R"(,"relevance_score":)",
-                   NumberText(scores[index]));
+                   NumberText(Shown(scores[index], asked)));
     if (asked.returns_documents) {
       text += StrCat(R"(,"document":)", Dump({{"text", asked.documents[index]}}));
     }
     text += '}';
   }
   const Json usage = {{"prompt_tokens", result.tokens}, {"total_tokens", result.tokens}};
-  return text + StrCat(R"(],"usage":)", Dump(usage), "}");
+  const Json meta = {{"api_version", {{"version", asked.version}}},
+                     {"tokens", {{"input_tokens", result.tokens}, {"output_tokens", 0}}}};
+  return text + StrCat(R"(],"usage":)", Dump(usage), R"(,"meta":)", Dump(meta), "}");
 }
 
 void Rerank(const EmbeddingContext& context, const Json& body) {
@@ -91,10 +132,14 @@ void Rerank(const EmbeddingContext& context, const Json& body) {
         InvalidArgument(StrCat(Quoted(context.model.name), " is not made for ranks")), "model");
   }
   Asked asked = ReadAsked(fields);
+  asked.version = context.path == "/v2/rerank" ? "2" : "1";
+  // The scores of decoders are probabilities already.
+  asked.gives_probabilities = asked.gives_probabilities && !embedder.info().is_causal;
   const bool truncates = fields.Bool("truncate", fields.Bool("truncation", true));
   EmbeddingInputs pairs;
   if (fields.ok()) {
-    pairs = EncodePairs(embedder, fields, asked.query, asked.documents,
+    const std::vector<std::string> parts = ReadParts(embedder, fields, asked);
+    pairs = EncodePairs(embedder, fields, asked.query, parts,
                         truncates ? LongInput::kTruncate : LongInput::kRefuse);
   }
   if (!fields.ok()) return RefuseInputs(context, fields, pairs.too_long);
@@ -107,7 +152,11 @@ void Rerank(const EmbeddingContext& context, const Json& body) {
 
 std::vector<Route> Routes() {
   const WithEmbedder kind{.run = Rerank, .purpose = FilePurpose::kReranking};
-  return {{"POST", "/v1/rerank", kind}, {"POST", "/rerank", kind}};
+  return {{"POST", "/v2/rerank", kind},
+          {"POST", "/v1/rerank", kind},
+          {"POST", "/rerank", kind},
+          {"POST", "/v1/reranking", kind},  // llama.cpp's
+          {"POST", "/reranking", kind}};
 }
 
 }  // namespace kvcache::server::rerank
