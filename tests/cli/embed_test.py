@@ -59,6 +59,9 @@ class Vectors(EmbedTest):
         self.assertEqual([row["embedding"] for row in rows], self.vectors(self.bert))
         self.assertTrue(all(row["tokens"] > 2 for row in rows))
         lines = ['"one two three"', '{"text": "four", "id": 3}', "", *map(json.dumps, TEXTS[2:])]
+        self.assertEqual([row["line"] for row in self.rows("embed", self.bert, "--jsonl", lines=lines)], [1, 2, 4, 5])
+        [alone] = self.rows("embed", self.bert, "-p", "a", lines=[])
+        self.assertEqual(set(alone), {"index", "tokens", "embedding"})
         self.assertEqual(self.vectors(self.bert, "--jsonl", lines=lines), self.vectors(self.bert))
         path = self.file("lines", "\r\n".join(TEXTS).encode())
         self.assertEqual(self.vectors(self.bert, "-f", path, lines=[]), self.vectors(self.bert))
@@ -89,7 +92,10 @@ class Vectors(EmbedTest):
         self.fails(["embed", self.bert, "-p", "a", "-f", "b"], "--prompt", status=2)
         self.fails(["embed", "no-such-model", "--offline", "-p", "a"], "no model")
         self.fails(["embed", self.ranker, "-p", "a"], "rerank")
-        self.fails(["run", self.bert, "-p", "a"], "bert")
+        self.fails(["run", self.bert, "-p", "a"], "made for embeddings", "kvcache embed")
+        self.fails(["run", self.ranker, "-p", "a"], "made for ranks", "kvcache rerank")
+        decoder = self.make("decoder.gguf", "--arch", "qwen3", "--pooling", "3")
+        self.fails(["run", decoder, "-p", "a"], "made for embeddings", "kvcache embed")
 
     def test_ctrl_c(self):
         path = self.file("many", b"one two three four five\n" * 300_000)
@@ -111,6 +117,7 @@ class Ranks(EmbedTest):
         self.assertGreater(len(set(scores)), 1)
         for row in rows:
             self.assertEqual(row["text"], TEXTS[row["index"]])
+            self.assertEqual(row["line"], row["index"] + 1)
         out = self.succeeds("rerank", self.ranker, "--query", "one two", "--top", "2", text_in="\n".join(TEXTS))
         self.assertEqual([line.split("\t")[1] for line in out.splitlines()], [row["text"] for row in rows[:2]])
         self.assertEqual([float(line.split("\t")[0]) for line in out.splitlines()], scores[:2])
@@ -143,11 +150,32 @@ class Served(EmbedTest):
         ranks = self.post(server, "/v1/rerank", {"query": "one two", "documents": TEXTS})
         self.assertEqual(ranks["model"], "rank")
         self.assertEqual(ranks["results"], [{key: row[key] for key in ("index", "relevance_score")} for row in rows])
+        tokens = self.post(server, "/tokenize", {"model": "bert", "content": TEXTS[0], "add_special": True})["tokens"]
+        [of_tokens] = self.post(server, "/v1/embeddings", {"model": "bert", "input": tokens})["data"]
+        self.assertEqual(of_tokens["embedding"], vectors[0])
+        bare = self.post(server, "/tokenize", {"model": "bert", "content": TEXTS[0]})["tokens"]
+        self.assertEqual(tokens[1:1 + len(bare)], bare)
+        self.assertEqual(self.post(server, "/detokenize", {"model": "bert", "tokens": bare})["content"].strip(), TEXTS[0])
+        shown = self.post(server, "/api/show", {"model": "bert"})["model_info"]
+        self.assertEqual((shown["bert.embedding_length"], shown["bert.context_length"]), (64, 64))
         for name, word in (("bert", "embedding"), ("rank", "rerank"), ("random", "completion")):
             self.assertIn(word, self.post(server, "/api/show", {"model": name})["capabilities"])
         with self.assertRaises(urllib.error.HTTPError) as raised:
             self.post(server, "/v1/chat/completions", {"model": "bert", "messages": [{"role": "user", "content": "a"}]})
         self.assertEqual(raised.exception.code, 400)
+
+    def test_a_stored_context_above_the_weights(self):
+        env = {"KVCACHE_MODELS": str(self.dir / "store")}
+        modelfile = self.file("Modelfile", f"FROM {self.bert}\nPARAMETER num_ctx 8192\n".encode())
+        self.succeeds("create", "wide", "-f", modelfile, env=env)
+        Server.program = program.KVCACHE
+        server = Server("--store", "none", models=("wide",), environment=env)
+        self.addCleanup(server.kill)
+        answer = self.post(server, "/v1/embeddings", {"model": "wide", "input": TEXTS})
+        self.assertEqual([row["embedding"] for row in answer["data"]], self.vectors(self.bert))
+        long = self.post(server, "/api/embed", {"model": "wide", "input": "one two three " * 100})
+        self.assertEqual(long["prompt_eval_count"], 64)
+        self.assertEqual(self.post(server, "/api/show", {"model": "wide"})["model_info"]["bert.context_length"], 64)
 
     def test_a_model_for_embeddings_alone(self):
         Server.program = program.KVCACHE

@@ -102,12 +102,17 @@ Status Interruption(const Status& status, std::size_t done, std::size_t all) {
   return {StatusCode::kCancelled, StrCat("interrupted after ", done, " of ", all, " inputs")};
 }
 
+// Returns the member "line" of an input's object; empty: it is no line of a file.
+std::string LineMember(const InputLine& input) {
+  return input.line == 0 ? "" : StrCat(",\"line\":", input.line);
+}
+
 // Prints the vector of input `index`.
-void PrintVector(const EmbedFlags& flags, std::size_t index, std::size_t tokens,
-                 std::span<const float> vector) {
+void PrintVector(const EmbedFlags& flags, std::size_t index, const InputLine& input,
+                 std::size_t tokens, std::span<const float> vector) {
   if (flags.json) {
-    (void)std::printf("{\"index\":%zu,\"tokens\":%zu,\"embedding\":%s}\n", index, tokens,
-                      VectorText(vector).c_str());
+    (void)std::printf("{\"index\":%zu%s,\"tokens\":%zu,\"embedding\":%s}\n", index,
+                      LineMember(input).c_str(), tokens, VectorText(vector).c_str());
     return;
   }
   std::string line;
@@ -117,9 +122,9 @@ void PrintVector(const EmbedFlags& flags, std::size_t index, std::size_t tokens,
 
 Status Embed(const EmbedFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto embedder, OpenEmbedder(flags));
-  std::vector<std::string> texts;
+  std::vector<InputLine> texts;
   if (flags.prompt) {
-    texts.push_back(*flags.prompt);
+    texts.push_back({.text = *flags.prompt});
   } else {
     KVCACHE_ASSIGN_OR_RETURN(texts, ReadInputLines(flags.file, flags.form()));
   }
@@ -132,7 +137,7 @@ Status Embed(const EmbedFlags& flags) {
     const std::size_t end = std::min(begin + kInputsAtOnce, texts.size());
     std::vector<std::vector<std::int32_t>> inputs;
     for (std::size_t i = begin; i < end; ++i) {
-      auto input = embedder->EncodeInput(texts[i], flags.when_long());
+      auto input = embedder->EncodeInput(texts[i].text, flags.when_long());
       if (!input.ok()) return std::move(input).TakeStatus().WithContext(StrCat("input ", i));
       inputs.push_back(std::move(*input));
     }
@@ -140,7 +145,7 @@ Status Embed(const EmbedFlags& flags) {
     if (!result.ok()) return Interruption(result.status(), begin, texts.size());
     progress.Clear();
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      PrintVector(flags, begin + i, inputs[i].size(), result->vector(i));
+      PrintVector(flags, begin + i, texts[begin + i], inputs[i].size(), result->vector(i));
     }
     tokens += result->tokens;
     if (end < texts.size()) progress.Show(end, tokens);
@@ -148,10 +153,11 @@ Status Embed(const EmbedFlags& flags) {
   return Status::Ok();
 }
 
-void PrintRank(const RerankFlags& flags, std::size_t index, float score, const std::string& text) {
+void PrintRank(const RerankFlags& flags, std::size_t index, float score, const InputLine& input) {
+  const std::string& text = input.text;
   if (flags.json) {
-    (void)std::printf("{\"index\":%zu,\"relevance_score\":%s,\"text\":", index,
-                      NumberText(score).c_str());
+    (void)std::printf("{\"index\":%zu%s,\"relevance_score\":%s,\"text\":", index,
+                      LineMember(input).c_str(), NumberText(score).c_str());
     (void)std::printf(
         "%s}\n",
         nlohmann::json(text).dump(-1, ' ', true, nlohmann::json::error_handler_t::replace).c_str());
@@ -178,7 +184,7 @@ Status Rerank(const RerankFlags& flags) {
         std::span(documents).subspan(begin, std::min(kInputsAtOnce, documents.size() - begin));
     std::vector<std::vector<std::int32_t>> pairs;
     for (std::size_t i = 0; i < part.size(); ++i) {
-      auto pair = embedder->EncodePair(flags.query, part[i], flags.when_long());
+      auto pair = embedder->EncodePair(flags.query, part[i].text, flags.when_long());
       if (!pair.ok()) {
         return std::move(pair).TakeStatus().WithContext(StrCat("document ", begin + i));
       }

@@ -25,10 +25,10 @@ std::optional<std::string> TextOfJson(const std::string& line) {
 
 }  // namespace
 
-Result<std::vector<std::string>> ReadInputLines(const std::string& path, LineForm form) {
+Result<std::vector<InputLine>> ReadInputLines(const std::string& path, LineForm form) {
   KVCACHE_ASSIGN_OR_RETURN(const std::string text, ReadTextFile(path));
   const std::string name = path == "-" ? "standard input" : path;
-  std::vector<std::string> lines;
+  std::vector<InputLine> lines;
   std::size_t number = 0;
   for (std::size_t begin = 0; begin < text.size();) {
     const std::size_t end = std::min(text.find('\n', begin), text.size());
@@ -45,7 +45,7 @@ Result<std::vector<std::string>> ReadInputLines(const std::string& path, LineFor
       }
       line = std::move(*read);
     }
-    lines.push_back(std::move(line));
+    lines.push_back({std::move(line), number});
   }
   if (lines.empty()) return InvalidArgument(StrCat(name, " has no text"));
   return lines;

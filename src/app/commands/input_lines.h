@@ -3,6 +3,7 @@
 // Thread safety: free functions.
 #pragma once
 
+#include <cstddef>
 #include <string>
 #include <vector>
 
@@ -15,8 +16,13 @@ enum class LineForm {
   kJson,   // a line is a JSON string, or an object with a text under "text"
 };
 
+struct InputLine {
+  std::string text;
+  std::size_t line = 0;  // of the file, from 1; 0: it is no line of one
+};
+
 // Reads a file ("-": standard input). Empty lines are left out. Errors: those of ReadTextFile; kInvalidArgument: there is
 // no text, or a line is no such JSON, by its number.
-Result<std::vector<std::string>> ReadInputLines(const std::string& path, LineForm form);
+Result<std::vector<InputLine>> ReadInputLines(const std::string& path, LineForm form);
 
 }  // namespace kvcache::app

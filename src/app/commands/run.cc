@@ -25,6 +25,7 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "kvcache_engine/chat.h"
+#include "kvcache_engine/embedder.h"
 #include "kvcache_engine/scheduler.h"
 
 namespace kvcache::app {
@@ -161,6 +162,17 @@ Status RunPrompt(Engine& engine, const RunFlags& flags, const std::string& text,
   return AnswerOne(engine, flags, std::move(dialect).value(), text, load_ms);
 }
 
+// Decoders that are made for ranks or embeddings have the tensors to generate, and give nonsense. Errors of the file
+// are those of opening it.
+Status CheckGenerates(const std::string& model, const std::string& path) {
+  const auto purpose = PurposeOf(path);
+  if (!purpose.ok() || *purpose == FilePurpose::kGeneration) return Status::Ok();
+  const bool ranks = *purpose == FilePurpose::kReranking;
+  return Unsupported(StrCat(Quoted(model), " is made for ", ranks ? "ranks" : "embeddings",
+                            ", not to generate text; use 'kvcache ", ranks ? "rerank" : "embed",
+                            "'"));
+}
+
 Status Run(RunFlags& flags) {
   const auto start = std::chrono::steady_clock::now();
   KVCACHE_RETURN_IF_ERROR(flags.sampling.Check());
@@ -168,6 +180,7 @@ Status Run(RunFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.fetch.FetchDraft(flags.draft.draft()));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.engine.model()));
   if (found.stored) KVCACHE_RETURN_IF_ERROR(flags.Adopt(*found.stored));
+  KVCACHE_RETURN_IF_ERROR(CheckGenerates(flags.engine.model(), found.path));
   const bool is_chat = IsChat(flags);
   std::string text;
   if (!is_chat) {

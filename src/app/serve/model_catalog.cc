@@ -111,9 +111,18 @@ Result<int> StoredContext(const ServedModel& model) {
   return InvalidArgument("its parameter \"num_ctx\" is out of range");
 }
 
+// Returns the parameter for a model that embeds or ranks; 0: it is not given. Published models have more there than
+// their weights have positions (nomic-embed-text of Ollama's: 8,192 and 2,048).
+Result<int> StoredInputs(const ServedModel& model) {
+  KVCACHE_ASSIGN_OR_RETURN(const int stored, StoredContext(model));
+  if (model.trained_context <= 0) return stored;
+  return static_cast<int>(std::min<std::int64_t>(stored, model.trained_context));
+}
+
 // Returns the context that a model gets without --ctx.
 std::int64_t OwnContext(const ServedModel& model) {
-  const auto stored = StoredContext(model);
+  const auto stored =
+      model.purpose == FilePurpose::kGeneration ? StoredContext(model) : StoredInputs(model);
   if (stored.ok() && *stored > 0) return *stored;
   return std::min<std::int64_t>(model.trained_context, kDefaultContext);
 }
@@ -180,7 +189,7 @@ class Catalog final : public server::ModelSource {
   }
 
   Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& model) override {
-    KVCACHE_ASSIGN_OR_RETURN(const int context, StoredContext(model));
+    KVCACHE_ASSIGN_OR_RETURN(const int context, StoredInputs(model));
     return options_.open_embedder(model, context);
   }
 
@@ -332,6 +341,7 @@ class Catalog final : public server::ModelSource {
     model.parameter_count = summary.parameters;
     model.quantization = summary.quantization;
     model.trained_context = summary.context_length;
+    model.embedding_length = summary.embedding_length;
     if (model.digest.empty()) model.digest = summary.digest;
   }
 
