@@ -38,6 +38,9 @@ struct AdapterInfo {
   float scale = 1.0f;  // of EngineAdapter
 };
 
+// Scales are from -kMaxAdapterScale to kMaxAdapterScale: larger ones only make values that are no numbers.
+inline constexpr float kMaxAdapterScale = 1e4f;
+
 // One adapter of a sequence or a request.
 struct AdapterUse {
   int adapter = 0;  // the number in EngineOptions::adapters, from 0 on
@@ -46,7 +49,7 @@ struct AdapterUse {
   bool operator==(const AdapterUse&) const = default;
 };
 
-// The adapters of a sequence: ascending numbers, each once, scales that are finite and not 0.
+// The adapters of a sequence: ascending numbers, each once, scales that are in range and not 0.
 using AdapterUses = std::span<const AdapterUse>;
 
 }  // namespace kvcache

@@ -64,6 +64,7 @@ class HfConfig {
   // Returns kUnsupported: "FILE: KEY is VALUE; RULE".
   Status Refuse(std::string_view key, std::string_view rule) const;
 
+  const nlohmann::json& object() const { return *object_; }
   const std::string& place() const { return place_; }
 
  private:

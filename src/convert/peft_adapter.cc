@@ -27,6 +27,8 @@ constexpr std::size_t kMaxPeftConfigBytes = std::size_t{1} << 20;
 constexpr const char* kPeftConfigName = "adapter_config.json";
 constexpr const char* kPeftTensorsName = "adapter_model.safetensors";
 constexpr std::string_view kWrapper = "base_model.model.";
+// PEFT adds the base's own weights to adapters of the embedding and of the output.
+constexpr std::string_view kBaseSuffix = ".base_layer.weight";
 
 enum class Half : std::uint8_t { kA, kB };
 
@@ -87,6 +89,7 @@ class PeftConverter {
       KVCACHE_RETURN_IF_ERROR(CheckPair(module, pair));
       KVCACHE_RETURN_IF_ERROR(AddPair(module, pair));
     }
+    for (const SafeTensor* base : bases_) KVCACHE_RETURN_IF_ERROR(CheckBase(*base));
     KVCACHE_RETURN_IF_ERROR(CheckStacks());
     return Write();
   }
@@ -101,6 +104,10 @@ class PeftConverter {
       std::string_view name = tensor.name;
       if (name.find("lora_magnitude_vector") != name.npos) {
         return Unsupported(Where(tensor) + " belongs to DoRA, which is not supported");
+      }
+      if (name.starts_with(kWrapper) && name.ends_with(kBaseSuffix)) {
+        bases_.push_back(&tensor);
+        continue;
       }
       const auto half = std::ranges::find_if(
           kHalves, [&](const HalfName& each) { return name.ends_with(each.suffix); });
@@ -118,6 +125,23 @@ class PeftConverter {
     return pairs_.empty() ? Corrupt(file_.path() + ": the adapter has no tensors") : Status::Ok();
   }
 
+  // The base's weights beside a pair say nothing new.
+  Status CheckBase(const SafeTensor& base) const {
+    std::string_view module = base.name;
+    module.remove_prefix(kWrapper.size());
+    module.remove_suffix(kBaseSuffix.size());
+    const auto found = pairs_.find(std::string(module));
+    if (found == pairs_.end()) {
+      return Unsupported(StrCat(Where(base), " belongs to no pair: adapters change matrices only"));
+    }
+    const ModulePair& pair = found->second;
+    std::vector<std::int64_t> shape{pair.outputs(), pair.inputs()};
+    if (pair.is_embedding) std::swap(shape[0], shape[1]);
+    if (std::ranges::equal(base.shape, shape)) return Status::Ok();
+    return Corrupt(StrCat(Where(base), " is no matrix of ", shape[0], " rows and ", shape[1],
+                          " columns, as its pair is"));
+  }
+
   Status CheckPair(const std::string& module, const ModulePair& pair) const {
     if (pair.a == nullptr || pair.b == nullptr) {
       return Corrupt(StrCat(Where(*(pair.a == nullptr ? pair.b : pair.a)),
@@ -131,6 +155,7 @@ class PeftConverter {
       const bool is_matrix = half->shape.size() == 2 && half->elements() > 0;
       if (!is_matrix) return Corrupt(Where(*half) + " is no matrix");
     }
+    KVCACHE_RETURN_IF_ERROR(config_.CheckModule(module));
     const std::int64_t rank = config_.RankOf(module);
     if (pair.a->shape[0] == rank && pair.b->shape[1] == rank) return Status::Ok();
     return Corrupt(StrCat(Where(*pair.a), " has ", pair.a->shape[0], " rows, and its lora_B ",
@@ -280,6 +305,7 @@ class PeftConverter {
   const SafetensorsFile& file_;
   const PeftModules& modules_;
   std::map<std::string, ModulePair> pairs_;  // by module
+  std::vector<const SafeTensor*> bases_;     // kBaseSuffix
   std::map<std::string, NewTensor> tensors_;
   std::map<std::string, Stack> stacks_;
   float alpha_ = 0.0f;

@@ -131,6 +131,54 @@ TEST_F(PeftAdapterTest, TheEmbeddingIsTransposedAndTheHeadIsNot) {
   EXPECT_EQ(file->FindTensor("output.weight.lora_b")->dims[1], 512);
 }
 
+TEST_F(PeftAdapterTest, TheBasesOwnWeightsAreSkipped) {
+  const std::string embed = "base_model.model.model.embed_tokens";
+  const std::string head = "base_model.model.lm_head";
+  std::vector<HfTensor> tensors = {Counting(embed + ".lora_embedding_A", 2, 512),
+                                   Counting(embed + ".lora_embedding_B", kHidden, 2),
+                                   Counting(head + ".lora_A.weight", 2, kHidden),
+                                   Counting(head + ".lora_B.weight", 512, 2)};
+  (void)Read(Config(), tensors);
+  const std::vector<std::byte> without = image_;
+  tensors.push_back(Counting(embed + ".base_layer.weight", 512, kHidden));
+  tensors.push_back(Counting(head + ".base_layer.weight", 512, kHidden));
+  (void)Read(Config(), tensors);
+  EXPECT_EQ(image_, without);
+  tensors.back() = Counting(head + ".base_layer.weight", 513, kHidden);
+  EXPECT_THAT(Message(Config(), tensors),
+              HasSubstr("lm_head.base_layer.weight' is no matrix of 512"));
+  tensors.back() = Counting(std::string(kQ) + ".base_layer.weight", 4, 4);
+  EXPECT_THAT(Message(Config(), tensors), HasSubstr("belongs to no pair"));
+}
+
+TEST_F(PeftAdapterTest, AModuleHasOneRankAndOneAlpha) {
+  json config = Config();
+  const auto tensors = PairOf(kQ, kHidden, kQueries);
+  config["alpha_pattern"] = {{"q_proj", 3}, {"self_attn.q_proj", 5}};
+  EXPECT_THAT(Message(config, tensors), HasSubstr("alpha_pattern has 3 by 'q_proj' and 5 by"));
+  config["alpha_pattern"] = {{"q_proj", 3}, {"self_attn.q_proj", 3}, {"v_proj", 5}};
+  EXPECT_EQ(Message(config, tensors), "");
+  config["rank_pattern"] = {{"q_proj", 2}, {"^model.layers.0.self_attn.q_proj", 4}};
+  EXPECT_THAT(Message(config, tensors), HasSubstr("rank_pattern has"));
+}
+
+TEST_F(PeftAdapterTest, UnknownKeysAreRefusedIfTheySaySomething) {
+  const auto tensors = PairOf(kQ, kHidden, kQueries);
+  const auto with = [&](const char* key, const json& value) {
+    json config = Config();
+    config[key] = value;
+    return Message(config, tensors);
+  };
+  for (const char* key : {"use_bdlora", "ensure_weight_tying", "megatron_config", "foo"}) {
+    EXPECT_THAT(with(key, true), HasSubstr(StrCat(key, " is"))) << key;
+    for (const json& nothing : {json(nullptr), json(false), json::object()}) {
+      EXPECT_EQ(with(key, nothing), "") << key;
+    }
+  }
+  EXPECT_EQ(with("megatron_core", "megatron.core"), "");
+  EXPECT_EQ(with("qalora_group_size", 16), "");
+}
+
 TEST_F(PeftAdapterTest, FactorsFollowRanksAndAlphas) {
   json config = Config();
   config["use_rslora"] = true;

@@ -29,6 +29,38 @@ constexpr RefusedKey kRefused[] = {
     {"trainable_token_indices", "new rows of the embedding are not supported"},
     {"target_parameters", "parameters that are no modules are not supported"},
     {"arrow_config", "routed adapters are not supported"},
+    {"ensure_weight_tying", "adapters of tied weights are not supported"},
+    {"megatron_config", "parallel layers of Megatron are not supported"},
+};
+
+// What is read, and what says nothing about how an adapter is computed.
+constexpr std::string_view kPeftKeys[] = {
+    "peft_type",
+    "r",
+    "lora_alpha",
+    "use_rslora",
+    "rank_pattern",
+    "alpha_pattern",
+    "bias",
+    "init_lora_weights",
+    "task_type",
+    "auto_mapping",
+    "revision",
+    "base_model_name_or_path",
+    "inference_mode",
+    "peft_version",
+    "target_modules",
+    "exclude_modules",
+    "layers_to_transform",
+    "layers_pattern",
+    "lora_dropout",
+    "runtime_config",
+    "megatron_core",
+    "qalora_group_size",
+    "loftq_config",
+    "eva_config",
+    "corda_config",
+    "lora_ga_config",
 };
 
 bool SaysNothing(const nlohmann::json& value) {
@@ -50,12 +82,19 @@ Status CheckKind(const HfConfig& config) {
     const nlohmann::json* const value = config.Find(key);
     if (value != nullptr && !SaysNothing(*value)) return config.Refuse(key, why);
   }
+  for (const auto& [key, value] : config.object().items()) {
+    if (SaysNothing(value) ||
+        std::ranges::find(kPeftKeys, std::string_view(key)) != std::end(kPeftKeys)) {
+      continue;
+    }
+    return config.Refuse(key, "the key is unknown, so it may change what the adapter computes");
+  }
   KVCACHE_ASSIGN_OR_RETURN(const std::string bias, config.StringOr("bias", "none"));
   if (bias != "none") return config.Refuse("bias", "must be none");
   const nlohmann::json* const init = config.Find("init_lora_weights");
   if (init == nullptr || !init->is_string()) return Status::Ok();
   const auto& name = init->get_ref<const std::string&>();
-  for (const std::string_view changes : {"pissa", "olora", "corda", "loftq"}) {
+  for (const std::string_view changes : {"pissa", "olora", "corda", "loftq", "lora_ga"}) {
     if (name.starts_with(changes)) {
       return config.Refuse("init_lora_weights",
                            "training changed the base's weights, which the adapter needs");
@@ -69,6 +108,7 @@ Status CheckKind(const HfConfig& config) {
 Result<PeftConfig> PeftConfig::Read(const HfConfig& config) {
   KVCACHE_RETURN_IF_ERROR(CheckKind(config));
   PeftConfig read;
+  read.place_ = config.place();
   KVCACHE_ASSIGN_OR_RETURN(read.rank_,
                            config.IntOr("r", 8, 1, static_cast<std::int64_t>(kMaxPeftRank)));
   KVCACHE_ASSIGN_OR_RETURN(read.alpha_, config.FloatOr("lora_alpha", 8.0, kAlphaRange));
@@ -108,17 +148,34 @@ Result<PeftConfig::Pattern> PeftConfig::ReadPattern(const HfConfig& config, std:
 }
 
 // A pattern means modules whose name is the pattern or ends with a dot and the pattern; with ^, the whole name.
+bool PeftConfig::Means(std::string_view pattern, std::string_view module) {
+  if (pattern.starts_with('^')) return module == pattern.substr(1);
+  return module == pattern || (module.ends_with(pattern) && module.size() > pattern.size() &&
+                               module[module.size() - pattern.size() - 1] == '.');
+}
+
 const double* PeftConfig::Find(const Pattern& pattern, std::string_view module) {
-  for (const auto& [name, value] : pattern) {
-    if (name.starts_with('^')) {
-      if (module == std::string_view(name).substr(1)) return &value;
-      continue;
+  const auto found =
+      std::ranges::find_if(pattern, [&](const auto& one) { return Means(one.first, module); });
+  return found == pattern.end() ? nullptr : &found->second;
+}
+
+// PEFT takes the first pattern in the file's order, which is not known here.
+Status PeftConfig::CheckModule(std::string_view module) const {
+  for (const auto& [key, pattern] :
+       {std::pair{"rank_pattern", &ranks_}, {"alpha_pattern", &alphas_}}) {
+    const std::pair<std::string, double>* first = nullptr;
+    for (const auto& one : *pattern) {
+      if (!Means(one.first, module)) continue;
+      if (first == nullptr) first = &one;
+      if (one.second == first->second) continue;
+      return Unsupported(StrCat(place_, ": ", key, " has ", first->second, " by ",
+                                Quoted(first->first), " and ", one.second, " by ",
+                                Quoted(one.first), " for module ", Quoted(std::string(module)),
+                                "; a module must have one value"));
     }
-    const bool ends = module == name || (module.ends_with(name) && module.size() > name.size() &&
-                                         module[module.size() - name.size() - 1] == '.');
-    if (ends) return &value;
   }
-  return nullptr;
+  return Status::Ok();
 }
 
 std::int64_t PeftConfig::RankOf(std::string_view module) const {

@@ -10,9 +10,19 @@
 #include "base/strings.h"
 
 namespace kvcache {
+namespace {
+
+Status CheckScale(float scale, const std::string& adapter) {
+  if (std::abs(scale) <= kMaxAdapterScale) return Status::Ok();  // a NaN is not
+  return InvalidArgument(StrCat("the scale of ", adapter, " is ", scale, "; must be from -",
+                                kMaxAdapterScale, " to ", kMaxAdapterScale));
+}
+
+}  // namespace
 
 Status EngineAdapters::Open(std::span<const EngineAdapter> adapters, Model& model) {
   for (const EngineAdapter& adapter : adapters) {
+    KVCACHE_RETURN_IF_ERROR(CheckScale(adapter.scale, adapter.path));
     Opened opened{.image = adapter.image, .file = nullptr};
     auto file = adapter.image != nullptr ? AdapterFile::Parse(*adapter.image, adapter.path)
                                          : AdapterFile::Open(adapter.path);
@@ -52,10 +62,7 @@ Result<std::vector<AdapterUse>> EngineAdapters::Normal(AdapterUses uses) const {
     const auto index = static_cast<std::size_t>(use.adapter);
     if (is_used[index]) return InvalidArgument(StrCat("adapter ", use.adapter, " is named twice"));
     is_used[index] = true;
-    if (!std::isfinite(use.scale)) {
-      return InvalidArgument(StrCat("the scale of adapter ", use.adapter, " is ", use.scale,
-                                    "; must be a finite number"));
-    }
+    KVCACHE_RETURN_IF_ERROR(CheckScale(use.scale, StrCat("adapter ", use.adapter)));
     if (use.scale != 0.0f) normal.push_back(use);
   }
   std::ranges::sort(normal, {}, &AdapterUse::adapter);

@@ -33,6 +33,33 @@ Result<ServedModel> FindModel(ModelSource& source, const std::string& name, File
   return model;
 }
 
+struct FieldError {
+  Status status;
+  const char* field = "model";
+};
+
+// Refuses what would give the vectors of the weights alone in place of those with adapters.
+FieldError CheckNoAdapters(const ServedModel& model, const Json& body) {
+  if (model.adapter >= 0) {
+    return {InvalidArgument(StrCat(Quoted(model.name), " is an adapter, which does not embed; ",
+                                   Quoted(model.parent), " does"))};
+  }
+  const auto lora = body.find("lora");
+  if (lora != body.end() && !lora->is_null()) {
+    if (lora->is_array() && lora->empty()) return {Status::Ok()};  // chooses the weights alone
+    return {InvalidArgument(StrCat("'lora' is ", OneLine(lora->dump()),
+                                   "; embeddings and ranks are computed without adapters: it must "
+                                   "be [] or left out")),
+            "lora"};
+  }
+  const auto used = std::ranges::find_if(
+      model.adapters, [](const ServedAdapter& adapter) { return adapter.scale != 0.0f; });
+  if (used == model.adapters.end()) return {Status::Ok()};
+  return {InvalidArgument(StrCat(Quoted(model.name), " has the adapter ", Quoted(used->name),
+                                 ", and adapters do not embed; 'lora': [] chooses the weights "
+                                 "alone"))};
+}
+
 }  // namespace
 
 // A request for a model.
@@ -142,12 +169,8 @@ void RouteRunner::FindAndRun(const std::shared_ptr<const Asked>& asked, const Ki
           "model");
     }
   } else {
-    if (model->adapter >= 0) {
-      return context.Refuse(
-          InvalidArgument(StrCat(Quoted(model->name), " is an adapter, which does not embed; ",
-                                 Quoted(model->parent), " does")),
-          "model");
-    }
+    const FieldError error = CheckNoAdapters(*model, asked->body);
+    if (!error.status.ok()) return context.Refuse(error.status, error.field);
     model->embeds = true;
   }
   if (route.only_loads != nullptr && route.only_loads(context, *model, asked->body)) return;

@@ -9,6 +9,7 @@ import pathlib
 import subprocess
 import sys
 import tempfile
+import urllib.error
 import urllib.request
 
 sys.path.insert(0, str(pathlib.Path(__file__).resolve().parents[1] / "support"))
@@ -95,7 +96,8 @@ class Flags(AdapterTest):
             self.fails(["run", self.model, "-p", "x", "--adapter", str(adapter)], *words, status=status)
         fails("missing.gguf", "missing.gguf")
         fails(self.model, "general.type")
-        fails(f"{self.first}:nan", "finite", status=2)
+        fails(f"{self.first}:nan", "must be from -10000 to 10000", status=2)
+        fails(f"{self.first}:1e37", "must be from -10000 to 10000", status=2)
         fails(":0.5", "names no file", status=2)
         (self.place / "empty").mkdir()
         fails(self.place / "empty", "adapter_config.json")
@@ -143,7 +145,15 @@ class Modelfiles(AdapterTest):
         fails(f"FROM {self.model}\nADAPTER /nonexistent.gguf\n", "ADAPTER /nonexistent.gguf")
         fails(f"FROM {self.model}\nADAPTER {self.model}\n", "general.type")
         self.shapes = {"blk.0.attn_q.weight": (5, 7)}
-        fails(f"FROM {self.model}\nADAPTER {self.adapter('wrong.gguf', 1)}\n", "do not fit the base's")
+        fails(f"FROM {self.model}\nADAPTER {self.adapter('wrong.gguf', 1)}\n", "does not fit the base")
+        # The model has the tensor, and multiplies by no such matrix.
+        self.shapes = {"blk.0.attn_norm.weight": (1, 64)}
+        fails(f"FROM {self.model}\nADAPTER {self.adapter('norm.gguf', 1)}\n", "blk.0.attn_norm.weight", "is no matrix")
+
+    def test_embeddings_refuse_adapters(self):
+        self.create("pirate", f"FROM {self.model}\nADAPTER {self.first}\n")
+        self.fails(["embed", "pirate", "-p", "a"], "'pirate' has an ADAPTER", env=self.env)
+        self.fails(["rerank", "pirate", "--query", "a"], "'pirate' has an ADAPTER", env=self.env, text_in="a\n")
 
 
 class Served(AdapterTest):
@@ -175,6 +185,16 @@ class Served(AdapterTest):
         self.assertEqual(text("second"), second)
         self.assertNotEqual(text("first"), second)
         self.assertEqual(text(names[0], lora=[{"id": 0, "scale": 1}]), text("first"))
+        # A model that is made from an adapter has the adapter.
+        self.ask(base, "/api/create", {"model": "made", "from": "first", "stream": False})
+        self.assertEqual(text("made"), text("first"))
+        self.ask(base, "/api/copy", {"source": "first", "destination": "copied"})
+        self.assertEqual(text("copied"), text("first"))
+        for name in ("second", names[0]):
+            with self.assertRaises(urllib.error.HTTPError) as raised:
+                self.ask(base, "/api/copy", {"source": name, "destination": "x"})
+            self.assertEqual(raised.exception.code, 400)
+            self.assertIn("'second' with the scale 0.5", raised.exception.read().decode())
 
 
 if __name__ == "__main__":

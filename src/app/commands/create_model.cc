@@ -16,6 +16,8 @@
 #include "gguf/gguf.h"
 #include "gguf/split_file.h"
 #include "inspect/describe_model.h"
+#include "kvcache/cpu_backend.h"
+#include "kvcache_engine/embedder.h"
 #include "model/adapter/adapter_file.h"
 #include "model/model.h"
 
@@ -181,14 +183,19 @@ class Creator {
     return AddModel(media_type::kDraft, found.path, options_.draft_scheme).status();
   }
 
-  // Adds a GGUF file, or what becomes of a directory in PEFT's form. The file fits the weights.
+  // Adds a GGUF file, or what becomes of a directory in PEFT's form. The model can run with the file.
   Status AddAdapter(const std::string& adapter) {
     fs::path path = adapter;
     if (path.is_relative()) path = folder_ / path;
+    KVCACHE_ASSIGN_OR_RETURN(const FilePurpose purpose, PurposeOf(base_));
+    if (purpose != FilePurpose::kGeneration) {
+      return Unsupported(
+          "the model is made for embeddings or ranks, which are computed without adapters");
+    }
     KVCACHE_ASSIGN_OR_RETURN(const auto base, GgufFile::Open(base_));
     if (!IsPeftAdapter(path.string())) {
       KVCACHE_ASSIGN_OR_RETURN(const auto file, AdapterFile::Open(path.string()));
-      KVCACHE_RETURN_IF_ERROR(file->CheckFits(*base).WithContext(path.string()));
+      KVCACHE_RETURN_IF_ERROR(CheckRuns(*file, *base).WithContext(path.string()));
       KVCACHE_ASSIGN_OR_RETURN(ManifestLayer layer,
                                store_.AddFile(lock_, media_type::kAdapter, path.string()));
       manifest_.layers.push_back(std::move(layer));
@@ -196,8 +203,15 @@ class Creator {
     }
     KVCACHE_ASSIGN_OR_RETURN(const auto image, ImportPeftAdapter(path.string(), *base));
     KVCACHE_ASSIGN_OR_RETURN(const auto file, AdapterFile::Parse(image, path.string()));
-    KVCACHE_RETURN_IF_ERROR(file->CheckFits(*base).WithContext(path.string()));
+    KVCACHE_RETURN_IF_ERROR(CheckRuns(*file, *base).WithContext(path.string()));
     return Add(media_type::kAdapter, {reinterpret_cast<const char*>(image.data()), image.size()});
+  }
+
+  // Gives the adapter to the model without its weights. Errors: those that a run would have.
+  static Status CheckRuns(const AdapterFile& adapter, const GgufFile& base) {
+    const std::unique_ptr<Backend> shapes = MakeShapeBackend();
+    KVCACHE_ASSIGN_OR_RETURN(const auto model, LoadModel(base, *shapes));
+    return model->AddAdapter(adapter);
   }
 
   Status AddConfig(const Modelfile& file) {

@@ -74,8 +74,13 @@ struct RerankFlags : EmbeddingFlags {
 
 Result<std::unique_ptr<Embedder>> OpenEmbedder(const EmbeddingFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.model));
-  KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags.model));
-  return Embedder::Open(path, {.threads = flags.threads, .context = flags.context});
+  KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.model));
+  if (found.stored && !found.stored->adapters.empty()) {
+    return Unsupported(StrCat(Quoted(flags.model),
+                              " has an ADAPTER; embeddings and ranks are computed without "
+                              "adapters, from the model that it was created from"));
+  }
+  return Embedder::Open(found.path, {.threads = flags.threads, .context = flags.context});
 }
 
 // Shows how far a command is.

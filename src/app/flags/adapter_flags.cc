@@ -16,14 +16,16 @@ namespace kvcache::app {
 Result<GivenAdapter> ParseAdapter(const std::string& text) {
   GivenAdapter adapter{.path = text};
   const std::size_t colon = text.rfind(':');
-  if (colon != std::string::npos) {
+  std::error_code ignored;
+  if (colon != std::string::npos && !std::filesystem::exists(text, ignored)) {
     if (const auto scale = ParseNumber<float>(std::string_view(text).substr(colon + 1))) {
       adapter = {.path = text.substr(0, colon), .scale = *scale};
     }
   }
   if (adapter.path.empty()) return InvalidArgument(Quoted(text) + " names no file");
-  if (!std::isfinite(adapter.scale)) {
-    return InvalidArgument(StrCat("the scale of ", Quoted(text), " must be a finite number"));
+  if (!(std::abs(adapter.scale) <= kMaxAdapterScale)) {  // or no number
+    return InvalidArgument(StrCat("the scale of ", Quoted(text), " must be from -",
+                                  kMaxAdapterScale, " to ", kMaxAdapterScale));
   }
   return adapter;
 }

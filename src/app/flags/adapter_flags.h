@@ -1,4 +1,4 @@
-// --adapter FILE[:SCALE], for each command that runs a model: LoRA adapters beside its weights.
+// --adapter FILE[:SCALE], for run, eval and serve: LoRA adapters beside its weights.
 //
 // Thread safety: a value.
 #pragma once
@@ -17,8 +17,8 @@ struct GivenAdapter {
   float scale = 1.0f;
 };
 
-// Reads FILE or FILE:SCALE: what follows the last colon is the scale if it is a number. Errors: kInvalidArgument: no
-// file, or a scale that is not finite.
+// Reads FILE or FILE:SCALE: what follows the last colon is the scale if it is a number and no file has the
+// whole text as its name. Errors: kInvalidArgument: no file, or a scale out of range (kMaxAdapterScale).
 Result<GivenAdapter> ParseAdapter(const std::string& text);
 
 // Returns the name that clients of a server use: the file's or the directory's, without its ending.

@@ -60,13 +60,10 @@ std::int64_t BytesOf(const std::string& path) {
 }
 
 void AddAdapter(ServedModel& model, server::ServedAdapter adapter) {
-  std::error_code error;
-  for (fs::recursive_directory_iterator at(adapter.path, error), end; !error && at != end;
-       at.increment(error)) {
-    std::error_code ignored;
-    if (at->is_regular_file(ignored)) model.bytes += BytesOf(at->path().string());
-  }
-  if (error) model.bytes += BytesOf(adapter.path);  // a file
+  std::error_code ignored;
+  const bool is_folder = fs::is_directory(adapter.path, ignored);
+  const fs::path file = fs::path(adapter.path) / "adapter_model.safetensors";
+  model.bytes += BytesOf(is_folder ? file.string() : adapter.path);
   model.adapters.push_back(std::move(adapter));
 }
 
@@ -196,8 +193,7 @@ class Catalog final : public server::ModelSource {
   Status Create(const server::NewModel& wanted) override {
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(wanted.name));
     KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
-    Modelfile file;
-    KVCACHE_ASSIGN_OR_RETURN(file.from, SourceOf(wanted.from));
+    KVCACHE_ASSIGN_OR_RETURN(Modelfile file, SourceOf(wanted.from));
     file.chat_template = wanted.chat_template;
     file.system = wanted.system;
     file.licenses = wanted.licenses;
@@ -217,8 +213,7 @@ class Catalog final : public server::ModelSource {
   Status Copy(const std::string& from, const std::string& to) override {
     KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(to));
     KVCACHE_RETURN_IF_ERROR(CheckIsFree(name));
-    Modelfile file;
-    KVCACHE_ASSIGN_OR_RETURN(file.from, SourceOf(from));
+    KVCACHE_ASSIGN_OR_RETURN(Modelfile file, SourceOf(from));
     return Make(name, std::move(file));
   }
 
@@ -260,6 +255,13 @@ class Catalog final : public server::ModelSource {
   Status AddAdapters() {
     if (options_.adapters.empty()) return Status::Ok();
     ServedModel& first = given_.front();
+    const auto purpose = PurposeOf(first.path);
+    if (purpose.ok() && *purpose != FilePurpose::kGeneration) {
+      return Unsupported(StrCat("--adapter ", options_.adapters.front().path, ": ",
+                                Quoted(first.name),
+                                " is made for embeddings or ranks, which are "
+                                "computed without adapters"));
+    }
     first.adapters.clear();
     for (const GivenAdapter& adapter : options_.adapters) {
       const std::string name = AdapterName(adapter.path);
@@ -289,12 +291,30 @@ class Catalog final : public server::ModelSource {
     });
   }
 
-  // Returns what FROM says for a model: its name in the store, or its file.
-  Result<std::string> SourceOf(const std::string& name) {
+  // Returns a Modelfile with the FROM and the ADAPTERs that mean a model: its name in the store, or its file. A
+  // Modelfile has no scales. Errors: Find's; kInvalidArgument for an adapter with another scale than 1.
+  Result<Modelfile> SourceOf(const std::string& name) {
     KVCACHE_ASSIGN_OR_RETURN(const ServedModel model, Find(name));
+    Modelfile file;
     std::error_code ignored;
-    if (!model.is_stored) return fs::absolute(model.path, ignored).string();
-    return model.parent.empty() ? model.name : model.parent;
+    file.from = !model.is_stored       ? fs::absolute(model.path, ignored).string()
+                : model.parent.empty() ? model.name
+                                       : model.parent;
+    for (std::size_t i = 0; i < model.adapters.size(); ++i) {
+      const server::ServedAdapter& adapter = model.adapters[i];
+      const bool is_own = model.adapter == static_cast<int>(i);
+      // What is stored with a model comes with its FROM.
+      const bool is_used = model.adapter < 0 && adapter.is_offered && adapter.scale != 0.0f;
+      if (!is_own && !is_used) continue;
+      const float scale = is_own && adapter.scale == 0.0f ? 1.0f : adapter.scale;
+      if (scale != 1.0f) {
+        return InvalidArgument(StrCat(Quoted(name), " has the adapter ", Quoted(adapter.name),
+                                      " with the scale ", scale,
+                                      "; models are made with adapters of scale 1 only"));
+      }
+      file.adapters.push_back(fs::absolute(adapter.path, ignored).string());
+    }
+    return file;
   }
 
   // Copies weights, which may take long. Names are never relative paths.

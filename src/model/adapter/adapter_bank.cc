@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "model/load/spellings.h"
 
 namespace kvcache {
 namespace {
@@ -45,13 +46,14 @@ void AdapterBank::SetSites(std::vector<LinearSite> sites) {
 }
 
 Status AdapterBank::Add(const AdapterFile& file, const AdapterBase& base, Backend& backend) {
-  if (file.architecture() != base.architecture) {
+  if (ArchitectureOf(file.architecture()) != ArchitectureOf(base.architecture)) {
     return InvalidArgument(StrCat("general.architecture is ", Quoted(file.architecture()),
                                   "; the adapter is for other models than this ",
                                   Quoted(base.architecture)));
   }
   return Guarded("no memory for an adapter", [&]() -> Status {
     Adapter adapter;
+    adapter.spelling = FindSpelling(file.architecture());
     for (const AdapterPair& pair : file.pairs()) {
       const double factor =
           file.alpha() > 0.0 ? file.alpha() / static_cast<double>(pair.rank) : 1.0;
@@ -76,7 +78,9 @@ Status AdapterBank::Bind(const AdapterPair& pair, double factor, const AdapterBa
   const GgufTensor& b = *pair.b;
   const LinearWeight* a_weight = nullptr;  // all parts of a tensor share it
   for (const LinearSite& site : sites_) {
-    if (site.tensor != pair.tensor) continue;
+    const bool is_named =
+        site.tensor == pair.tensor || OtherTensorName(adapter.spelling, site.tensor) == pair.tensor;
+    if (!is_named) continue;
     const LinearWeight& weight = *site.weight;
     const std::int64_t stack = weight.matrices() / (site.is_pairs ? 2 : 1);
     if (a.dims[0] != weight.inputs() || a.dims[2] != stack) {

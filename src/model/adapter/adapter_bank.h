@@ -25,6 +25,7 @@
 #include "kvcache_engine/adapter.h"
 #include "model/adapter/adapter_file.h"
 #include "model/graph/activation_buffer.h"
+#include "model/load/spellings.h"
 #include "model/load/weights.h"
 
 namespace kvcache {
@@ -44,7 +45,7 @@ class AdapterBank {
 
   // Adds an adapter, which gets the next number. `file` must outlive the bank. Errors name the tensor:
   // kInvalidArgument for another architecture; kCorrupt for a shape that does not fit the base; kNotFound for a tensor
-  // that the base lacks; kUnsupported for one that adapters cannot change. The bank is then as before.
+  // that the base lacks or adapters cannot change; kUnsupported for a type of values. The bank is then as before.
   Status Add(const AdapterFile& file, const AdapterBase& base, Backend& backend);
   int size() const { return static_cast<int>(adapters_.size()); }
 
@@ -96,7 +97,8 @@ class AdapterBank {
     double factor = 1.0;
   };
   struct Adapter {
-    std::vector<Bound> bound;  // by `base`
+    const Spelling* spelling = nullptr;  // of the names in its file
+    std::vector<Bound> bound;            // by `base`
     std::vector<std::unique_ptr<LinearWeight>> weights;
     std::optional<Embedding> embedding;
     std::int64_t max_rank = 0;

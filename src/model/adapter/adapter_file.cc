@@ -151,33 +151,6 @@ Status AdapterFile::CheckPair(AdapterPair& pair) {
   return CheckValues(b);
 }
 
-Status AdapterFile::CheckFits(const GgufFile& base) const {
-  KVCACHE_ASSIGN_OR_RETURN(const auto architecture, base.GetString("general.architecture"));
-  if (architecture != architecture_) {
-    return InvalidArgument(StrCat("general.architecture is ", Quoted(architecture_),
-                                  "; the adapter is for other models than this ",
-                                  Quoted(architecture)));
-  }
-  for (const AdapterPair& pair : pairs_) {
-    const GgufTensor* const tensor = base.FindTensor(pair.tensor);
-    if (tensor == nullptr) {
-      return NotFound(StrCat("tensor ", Quoted(pair.a->name), " is for ", Quoted(pair.tensor),
-                             ", which the base lacks"));
-    }
-    const bool is_embedding = pair.tensor == kEmbeddingTensor;
-    const std::int64_t inputs = is_embedding ? pair.b->dims[1] : pair.a->dims[0];
-    const std::int64_t outputs = is_embedding ? pair.a->dims[1] : pair.b->dims[1];
-    if (tensor->dims[0] == inputs && tensor->dims[1] == outputs &&
-        tensor->dims[2] == pair.a->dims[2]) {
-      continue;
-    }
-    return Corrupt(StrCat("tensors ", Quoted(pair.a->name), " ", DimsText(*pair.a), " and ",
-                          Quoted(pair.b->name), " ", DimsText(*pair.b), " do not fit the base's ",
-                          DimsText(*tensor)));
-  }
-  return Status::Ok();
-}
-
 std::int64_t AdapterFile::max_rank() const {
   std::int64_t max = 0;
   for (const AdapterPair& pair : pairs_) max = std::max(max, pair.rank);

@@ -46,10 +46,6 @@ class AdapterFile {
   static Result<std::unique_ptr<AdapterFile>> Parse(std::span<const std::byte> bytes,
                                                     std::string path);
 
-  // Compares architecture, names and shapes with the base's file, without its weights. Errors: kInvalidArgument for
-  // another architecture; kNotFound for a tensor that the base lacks; kCorrupt for a shape.
-  Status CheckFits(const GgufFile& base) const;
-
   const std::string& path() const { return file_->path(); }
   std::string_view architecture() const { return architecture_; }  // of the base
   double alpha() const { return alpha_; }                          // 0: there is none

@@ -25,7 +25,10 @@ Result<std::vector<float>> ReadAdapterScales(const Engine& engine, const Json& l
   const auto wrong = [&](const std::string& rule) {
     return InvalidArgument(StrCat("'", field, "' ", rule));
   };
-  if (!list.is_array()) return wrong("must be an array of objects with an 'id' and a 'scale'");
+  if (!list.is_array()) {
+    return wrong(StrCat("is ", OneLine(list.dump()),
+                        "; must be an array of objects with an 'id' and a 'scale'"));
+  }
   std::vector<float> scales(count, 0.0f);
   std::vector<bool> is_named(count);
   for (const Json& entry : list) {
@@ -39,9 +42,12 @@ Result<std::vector<float>> ReadAdapterScales(const Engine& engine, const Json& l
     if (is_named[at]) return wrong(StrCat("has 'id' ", index, " twice"));
     is_named[at] = true;
     const Json scale = entry.value("scale", Json(0.0));
-    const auto value = scale.is_number() ? scale.get<float>() : NAN;
-    if (!std::isfinite(value)) return wrong("has a 'scale' that is no finite number");
-    scales[at] = value;
+    const double value = scale.is_number() ? scale.get<double>() : NAN;
+    if (!(std::abs(value) <= static_cast<double>(kMaxAdapterScale))) {  // or no number
+      return wrong(StrCat("has for 'id' ", index, " the 'scale' ", OneLine(scale.dump()),
+                          "; must be a number from -", kMaxAdapterScale, " to ", kMaxAdapterScale));
+    }
+    scales[at] = static_cast<float>(value);
   }
   return scales;
 }

@@ -73,10 +73,12 @@ TEST_F(AdapterServerTest, WrongChoicesAreRefusedByName) {
     EXPECT_EQ(answer.status, 400) << answer.body;
     return answer.body;
   };
-  EXPECT_THAT(refusal(5), HasSubstr("'lora' must be an array"));
+  EXPECT_THAT(refusal(5), HasSubstr("'lora' is 5; must be an array"));
   EXPECT_THAT(refusal(One(2, 1.0)), HasSubstr("'lora' has an entry with 'id' 2; the model has 2"));
   EXPECT_THAT(refusal(Json::array({7})), HasSubstr("'lora' has an entry"));
   EXPECT_THAT(refusal(Json::array({{{"id", 0}, {"scale", "x"}}})), HasSubstr("'scale'"));
+  EXPECT_THAT(refusal(One(0, 3e38)), HasSubstr("'scale' 3e+38; must be a number from -10000 to"));
+  EXPECT_THAT(refusal(One(0, -1e300)), HasSubstr("'scale' -1e+300; must be"));
   Json twice = One(0, 1.0);
   twice.push_back(twice[0]);
   EXPECT_THAT(refusal(twice), HasSubstr("'lora' has 'id' 0 twice"));
@@ -99,6 +101,27 @@ TEST_F(AdapterServerTest, AnAdapterIsAModelOfItsOwn) {
   const HttpAnswer answer = Post("/v1/chat/completions", chat);
   EXPECT_EQ(answer.json()["model"], "pirate");
   EXPECT_NE(answer.json()["choices"][0]["message"]["content"], plain);
+}
+
+// The vectors of the weights alone are never those of an adapter.
+TEST_F(AdapterServerTest, EmbeddingsRefuseAdaptersByName) {
+  const auto refusal = [&](const std::string& model, const Json& lora) {
+    Json body = {{"model", model}, {"input", "Once"}};
+    if (!lora.is_null()) body["lora"] = lora;
+    std::string message;
+    for (const char* path : {"/v1/embeddings", "/api/embed"}) {
+      const HttpAnswer answer = Post(path, body);
+      EXPECT_EQ(answer.status, 400) << path << answer.body;
+      message = answer.body;
+    }
+    return message;
+  };
+  EXPECT_THAT(refusal("pirate", nullptr), HasSubstr("'pirate' is an adapter"));
+  EXPECT_THAT(refusal("story", nullptr), HasSubstr("'story' has the adapter 'pirate'"));
+  EXPECT_THAT(refusal("story", One(0, 1.0)), HasSubstr("'lora' is [{"));
+  EXPECT_THAT(refusal("pirate", Json::array()), HasSubstr("'pirate' is an adapter"));
+  const Json none = {{"model", "story"}, {"input", "Once"}, {"lora", Json::array()}};
+  EXPECT_THAT(Post("/v1/embeddings", none).body, ::testing::Not(HasSubstr("adapter 'pirate'")));
 }
 
 TEST_F(AdapterServerTest, TheScalesOfOtherRequestsAreShownAndSet) {

@@ -314,6 +314,11 @@ void WithFirstModel(const ServerContext& context,
   if (models.empty()) {
     return context.Refuse({.status = 404, .message = "the server has no model"});
   }
+  if (models.front().purpose != FilePurpose::kGeneration) {
+    return context.Refuse(InvalidArgument(
+        StrCat(Quoted(models.front().name),
+               ", the first model, is made for embeddings or ranks, and has no adapters")));
+  }
   context.host.Acquire(models.front(), std::nullopt,
                        [context, run, model = models.front()](const Result<ModelLease>& lease) {
                          if (!lease.ok()) return context.Refuse(lease.status());
