@@ -7,10 +7,12 @@
 #include <exception>
 #include <future>
 #include <list>
+#include <map>
 #include <mutex>
 #include <string>
 #include <thread>
 #include <utility>
+#include <vector>
 
 #include "base/seconds_since.h"
 #include "base/strings.h"
@@ -258,6 +260,10 @@ class Host final : public ModelHost {
       if (is_over) entry->leaving = true;
       if (!entry->leaving || entry->leases > 0) continue;
       gone_ += entry->service->counters().WithoutNow();
+      if (entry->engine != nullptr && !entry->engine->adapters().empty()) {
+        const auto& text = static_cast<const TextService&>(*entry->service);
+        scales_[entry->model.key()] = text.adapter_scales();
+      }
       std::unique_ptr<ModelService> service = std::move(entry->service);
       lock.unlock();
       LogEvent(LogLevel::kInfo, "model let go", {{"model", entry->model.name}});
@@ -445,9 +451,13 @@ class Host final : public ModelHost {
       SchedulerOptions options = options_.scheduler;
       options.budget_bytes = part;
       options.turns = &turns_;
-      KVCACHE_ASSIGN_OR_RETURN(entry.service,
+      KVCACHE_ASSIGN_OR_RETURN(auto text,
                                TextService::Make(*entry.engine, options_.max_running, options,
                                                  entry.model.chat_template, options_.dialect));
+      if (const auto kept = scales_.find(entry.model.key()); kept != scales_.end()) {
+        text->SetAdapterScales(kept->second);
+      }
+      entry.service = std::move(text);
       return Status::Ok();
     });
     if (!status.ok()) {
@@ -490,7 +500,9 @@ class Host final : public ModelHost {
   std::uint64_t asked_ = 0;
   bool loading_ = false, stopping_ = false, ending_ = false;
   bool has_loaded_ = false;  // any model; used on the host's thread
-  std::thread thread_;       // last: it uses all of the above
+  // Of adapters of models that were unloaded, by key; used on the host's thread.
+  std::map<std::string, std::vector<float>> scales_;
+  std::thread thread_;  // last: it uses all of the above
 };
 
 }  // namespace

@@ -141,6 +141,15 @@ TEST_F(AdapterServerTest, TheScalesOfOtherRequestsAreShownAndSet) {
   }
 }
 
+TEST_F(AdapterServerTest, ScalesOutliveAModelThatIsUnloaded) {
+  EXPECT_EQ(Post("/lora-adapters", One(1, 0.5)).status, 200);
+  const std::string before = Text();
+  const HttpAnswer gone = Post("/api/generate", {{"model", "story"}, {"keep_alive", 0}});
+  EXPECT_EQ(gone.json()["done_reason"], "unload") << gone.body;
+  EXPECT_EQ(Get("/lora-adapters").json()[1]["scale"], 0.5);
+  EXPECT_EQ(Text(), before);
+}
+
 TEST_F(AdapterServerTest, RequestsAtOnceHaveTheirOwnTexts) {
   const std::vector<Json> choices{nullptr, One(0, 1.0), One(1, 1.0), One(0, 0.5)};
   const std::string prompt = "The dog and the cat went to the big";
