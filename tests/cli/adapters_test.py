@@ -84,12 +84,15 @@ class Flags(AdapterTest):
         a, b = rng.uniform(-1, 1, (2, inputs)), rng.uniform(-1, 1, (outputs, 2))
         folder = self.place / "peft"
         adapter_file.write_peft(folder, {"model.layers.0.self_attn.v_proj": (a, b)}, 2, 4)
+        named = self.place / "peft:2"  # a name that is there is no name with a scale
+        adapter_file.write_peft(named, {"model.layers.0.self_attn.v_proj": (a, b)}, 2, 4)
         same = self.place / "same.gguf"
         name = "blk.0.attn_v.weight"
         adapter_file.write_gguf(same, "llama", {name + ".lora_a": a, name + ".lora_b": b}, 4)
         of_peft = self.eval(self.model, "--adapter", folder)
         self.assertTrue(np.array_equal(of_peft, self.eval(self.model, "--adapter", same)))
         self.assertFalse(np.array_equal(of_peft, self.eval(self.model)))
+        self.assertTrue(np.array_equal(of_peft, self.eval(self.model, "--adapter", named)))
 
     def test_errors(self):
         def fails(adapter, *words, status=1):
