@@ -131,6 +131,14 @@ class Modelfiles(AdapterTest):
         self.create("poet", f"FROM pirate\nADAPTER {self.second}\n")
         self.assertEqual(self.tokens("poet"), self.tokens(self.model, "--adapter", self.second))
 
+    def test_models_for_embeddings_take_none(self):
+        bert = self.make("bert.gguf", "--arch", "bert", "--kv-heads", "4", "--context", "64", "--pooling", "1")
+        text = f"FROM {bert}\nADAPTER {self.first}\n"
+        self.fails(["create", "x", "-f", self.file("Modelfile", text.encode())], f"ADAPTER {self.first}",
+                   "made for embeddings or ranks", env=self.env)
+        self.fails(["serve", "--port", "0", bert, "--adapter", self.first], "'bert' is made for embeddings or ranks",
+                   env=self.env)
+
     def test_a_peft_directory_becomes_a_file(self):
         outputs, inputs = self.shapes["blk.1.attn_q.weight"]
         rng = np.random.default_rng(4)
