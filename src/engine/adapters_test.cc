@@ -214,7 +214,9 @@ TEST_P(AdapterUsesTest, WrongUsesAreRefusedWithTheirValue) {
   EXPECT_EQ(message({{-1, 1.0f}}),
             "there is no adapter -1; the model has 2, with numbers from 0 on");
   EXPECT_EQ(message({{1, 1.0f}, {1, 2.0f}}), "adapter 1 is named twice");
-  EXPECT_EQ(message({{0, NAN}}), "the scale of adapter 0 is nan; must be a finite number");
+  EXPECT_EQ(message({{0, NAN}}), "the scale of adapter 0 is nan; must be from -10000 to 10000");
+  EXPECT_EQ(message({{1, 1e37f}}), "the scale of adapter 1 is 1e+37; must be from -10000 to 10000");
+  EXPECT_EQ(message({{1, -1e4f}}), "");
   EXPECT_EQ(*engine->NormalAdapters(std::vector<AdapterUse>{{1, 2.0f}, {0, 0.0f}}),
             (std::vector<AdapterUse>{{1, 2.0f}}));
 }
