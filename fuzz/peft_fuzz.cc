@@ -9,7 +9,7 @@
 #include <string>
 #include <string_view>
 
-#include "convert/peft_adapter.h"
+#include "convert/peft/peft_adapter.h"
 #include "fuzz_input.h"
 #include "make_model/make_model.h"
 #include "model/adapter/adapter_file.h"

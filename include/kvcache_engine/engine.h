@@ -124,7 +124,7 @@ class Engine {
   // Returns the adapters of the options, with what their files say.
   std::span<const AdapterInfo> adapters() const;
   // Returns the uses in the form of AdapterUses: sorted, without scales of 0. Errors: kInvalidArgument for a number that
-  // no adapter has or that comes twice, and for a scale that is no finite number.
+  // no adapter has or that comes twice, and for a scale beyond kMaxAdapterScale.
   Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const;
   // Says which adapters the tokens of an empty sequence have from now on: Forward adds them to the sequence's rows. A
   // Scheduler and a Session set them. Errors: those of NormalAdapters; kOutOfMemory.

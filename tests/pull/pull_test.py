@@ -298,12 +298,12 @@ class Hostile(PullTest):
             request.end_headers()
             request.close_connection = True
             while True:
-                request.wfile.write(b" " * 5000)
-                time.sleep(0.5)
+                request.wfile.write(b" " * 2000)
+                time.sleep(0.1)
         registry.answer = trickle
         start = time.monotonic()
-        self.refuses(name, "manifests/latest", "not complete after 10 s", flags=("--stall", "1"))
-        self.assertLess(time.monotonic() - start, 40)
+        self.refuses(name, "manifests/latest", "not complete after 20 s", flags=("--stall", "2"))
+        self.assertLess(time.monotonic() - start, 60)
 
     def test_what_is_no_model(self):
         registry, name = self.registry()

@@ -12,7 +12,7 @@
 #include "base/strings.h"
 #include "chat_template/chat_template.h"
 #include "convert/import_model.h"
-#include "convert/peft_adapter.h"
+#include "convert/peft/peft_adapter.h"
 #include "gguf/gguf.h"
 #include "gguf/split_file.h"
 #include "inspect/describe_model.h"

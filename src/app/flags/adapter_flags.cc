@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/parse_number.h"
 #include "base/strings.h"
-#include "convert/peft_adapter.h"
+#include "convert/peft/peft_adapter.h"
 #include "gguf/gguf.h"
 
 namespace kvcache::app {

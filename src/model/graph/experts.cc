@@ -205,7 +205,8 @@ Status Experts::LoadStacks(WeightReader& reader, const std::string& prefix, std:
       down, reader.Stack(prefix + "ffn_down_exps.weight", params.ffn, width, params.count));
   KVCACHE_ASSIGN_OR_RETURN(factors, reader.ScalesOf(prefix + "ffn_down_exps", params.count));
   if (down->dtype() == DType::kNVFP4 && !factors.empty()) {
-    reader.ForgetSite(prefix + "ffn_down_exps.weight");  // they would multiply an adapter's part too
+    reader.ForgetSite(prefix +
+                      "ffn_down_exps.weight");  // they would multiply an adapter's part too
   }
   return Status::Ok();
 }

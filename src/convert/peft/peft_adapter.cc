@@ -1,4 +1,4 @@
-#include "convert/peft_adapter.h"
+#include "convert/peft/peft_adapter.h"
 
 #include <algorithm>
 #include <cmath>
@@ -13,8 +13,8 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "convert/hf_directory.h"
-#include "convert/peft_config.h"
-#include "convert/peft_modules.h"
+#include "convert/peft/peft_config.h"
+#include "convert/peft/peft_modules.h"
 #include "gguf/gguf_writer.h"
 #include "model_store/bounded_json.h"
 #include "safetensors/safetensors.h"

@@ -1,4 +1,4 @@
-#include "convert/peft_config.h"
+#include "convert/peft/peft_config.h"
 
 #include <algorithm>
 #include <cmath>

@@ -1,4 +1,4 @@
-#include "convert/peft_adapter.h"
+#include "convert/peft/peft_adapter.h"
 
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>

@@ -1,4 +1,4 @@
-#include "convert/peft_modules.h"
+#include "convert/peft/peft_modules.h"
 
 #include <algorithm>
 #include <optional>
