@@ -176,8 +176,9 @@ class CurlClient final : public HttpClient {
     curl_easy_reset(curl_);  // keeps the connection
     curl_slist_free_all(headers);
     if (code == CURLE_OK || !exchange.status.ok()) return exchange.status;
+    // libcurl's clock may be some milliseconds ahead.
     if (code == CURLE_OPERATION_TIMEDOUT && request.max_seconds > 0 &&
-        seconds >= request.max_seconds) {
+        seconds + 0.5 >= request.max_seconds) {
       return {StatusCode::kIo, StrCat(PlaceOf(request.url), ": the answer is not complete after ",
                                       request.max_seconds, " s")};
     }
