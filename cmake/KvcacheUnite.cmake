@@ -1,7 +1,7 @@
 # KVCACHE_UNITE: compiles several sources of a layer or of a test program at once, so that headers are read once
 # for all of them. A build from nothing takes about half the time, and one after a change of one source a few
 # seconds more. A source still includes what it uses, and names in anonymous namespaces are unique in
-# their layer; builds without this option, such as that of the linter, check the former. A test has a
+# their layer; builds without this option, such as the release build, check the former. A test has a
 # namespace of its own, kvcache::NAME_test, so tests name their parts alike.
 
 option(KVCACHE_UNITE "Compile several sources at once" OFF)

@@ -14,8 +14,8 @@
 #include "backend/cpu/simd/highway-inl.h"
 
 // Unrolls the loop that follows, a loop over registers with a constant count of at most 32. GCC 12
-// does not accept a template argument as the number. The portable target's vectors are arrays in memory,
-// for which unrolled loops only take four times as long to compile.
+// does not accept a template argument as the number. The portable target's vectors are arrays in memory:
+// unrolled loops over them take four times as long to compile, and are slower.
 #undef KVCACHE_UNROLL
 #if HWY_TARGET == HWY_EMU128
 #define KVCACHE_UNROLL
