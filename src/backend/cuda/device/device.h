@@ -1,0 +1,68 @@
+// A device that runs kernels: a GPU behind the driver (driver_device.h), or the shim of the tests. All
+// calls work on one queue, in order. Launch and CopyIn may return before the work is done; CopyOut and
+// Synchronize wait for all that came before.
+//
+// Thread safety: one thread at a time. Ownership: memory of a device is freed before the device.
+// Errors: kOutOfMemory names the bytes that were asked for and those that are free; kIo says that
+// the device is lost, and every later call says so too.
+#pragma once
+
+#include <cstddef>
+#include <cstdint>
+#include <memory>
+#include <span>
+#include <string>
+
+#include "kvcache/kv_backend.h"
+#include "kvcache/status.h"
+
+namespace kvcache::cuda {
+
+struct DeviceInfo {
+  std::string name;    // as the driver says it
+  int capability = 0;  // major × 10 + minor: 90 for an H100
+  int processors = 0;  // streaming multiprocessors
+  std::size_t memory_bytes = 0;
+  std::size_t shared_bytes = 0;  // the largest shared memory of a block
+};
+
+// A kernel, by the name in KVCACHE_KERNEL. Objects are constants: a device remembers their addresses.
+struct Kernel {
+  const char* name;
+  int threads;  // of a block, as in KVCACHE_KERNEL
+};
+
+struct Grid {
+  std::int64_t x = 1;  // below 2^31
+  std::int64_t y = 1;  // below 65,536
+  std::int64_t z = 1;  // below 65,536
+};
+
+class Device {
+ public:
+  virtual ~Device() = default;
+
+  virtual const DeviceInfo& info() const = 0;
+  virtual std::size_t FreeBytes() const = 0;
+
+  // Returns zeroed memory of the device, 256-byte aligned.
+  virtual Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) = 0;
+
+  // The host's memory may be used again when CopyIn returns.
+  virtual Status CopyIn(std::span<const std::byte> from, std::byte* to) = 0;
+  virtual Status CopyOut(const std::byte* from, std::span<std::byte> to) = 0;
+  virtual Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) = 0;
+
+  // Starts `kernel` with grid.x × grid.y × grid.z blocks. `args` is copied. An empty grid is no work.
+  virtual Status Launch(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
+                        std::span<const std::byte> args) = 0;
+  virtual Status Synchronize() = 0;
+};
+
+template <class Args>
+Status Launch(Device& device, const Kernel& kernel, const Grid& grid, const Args& args,
+              std::size_t shared_bytes = 0) {
+  return device.Launch(kernel, grid, shared_bytes, std::as_bytes(std::span(&args, 1)));
+}
+
+}  // namespace kvcache::cuda
