@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <memory>
 #include <span>
+#include <vector>
 
 #include "backend/cuda/device/device.h"
 
@@ -15,12 +16,14 @@ namespace kvcache::cuda {
 
 class CallMemory {
  public:
+  // REQUIRES: `device` outlives the object.
   explicit CallMemory(Device& device) : device_(device) {}
 
   // Everything that was taken before is free again.
-  void BeginCall() { used_ = 0; }
+  void BeginCall();
 
-  // Returns `bytes` bytes of the device, 256-byte aligned, not zeroed.
+  // Returns `bytes` bytes of the device, 256-byte aligned, not zeroed. What was taken in this call stays
+  // where it is.
   Result<std::byte*> Take(std::size_t bytes);
 
   // Copies `values` to the device.
@@ -35,6 +38,8 @@ class CallMemory {
   Device& device_;
   std::unique_ptr<Buffer> chunk_;
   std::size_t used_ = 0;
+  // Chunks that were full before the call ended: the call's kernels may still read them.
+  std::vector<std::unique_ptr<Buffer>> full_;
 };
 
 }  // namespace kvcache::cuda

@@ -1,0 +1,165 @@
+#include "backend/cuda/cuda_backend.h"
+
+#include <string>
+
+#include "backend/cpu/kv/kv_kernels.h"
+
+namespace kvcache::cuda {
+namespace {
+
+Status NotYet(std::string_view call) {
+  return {StatusCode::kUnsupported, "the CUDA backend has no " + std::string(call) + " yet"};
+}
+
+}  // namespace
+
+CacheConfig CudaBackend::preferred_cache_config() const {
+  return CacheConfig{.layout = KvLayout::kTiled, .cell_padding = kCellTile};
+}
+
+// Both backends serve the same types.
+Status CudaBackend::CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const {
+  return cpu::CheckKvTypes(k_type, v_type, layout);
+}
+
+Result<std::unique_ptr<Buffer>> CudaBackend::Allocate(std::size_t size_bytes) {
+  return device_->Allocate(size_bytes);
+}
+
+Status CudaBackend::StoreKv(const LayerKv& /*layer*/, const TensorView& /*k*/,
+                            const TensorView& /*v*/, std::span<const CellRun> /*cells*/) {
+  return NotYet("StoreKv");
+}
+
+Status CudaBackend::CopyCells(const LayerKv& /*layer*/, std::span<const CellMove> /*moves*/) {
+  return NotYet("CopyCells");
+}
+
+Status CudaBackend::TransferCells(const LayerKv& /*from*/, const LayerKv& /*to*/,
+                                  std::span<const CellMove> /*moves*/) {
+  return NotYet("TransferCells");
+}
+
+Status CudaBackend::CopyValues(const TensorView& /*from*/, const TensorView& /*to*/) {
+  return NotYet("CopyValues");
+}
+
+Status CudaBackend::CopyToHost(const TensorView& /*from*/, std::span<std::byte> /*to*/) {
+  return NotYet("CopyToHost");
+}
+
+Status CudaBackend::CopyFromHost(std::span<const std::byte> /*from*/, const TensorView& /*to*/) {
+  return NotYet("CopyFromHost");
+}
+
+Status CudaBackend::ShiftKeys(const LayerKv& /*layer*/, std::span<const CellRun> /*cells*/,
+                              Position /*offset*/, const RopeParams& /*rope*/) {
+  return NotYet("ShiftKeys");
+}
+
+Status CudaBackend::Attention(const LayerKv& /*layer*/, const TensorView& /*q*/,
+                              const Visibility& /*visibility*/, const AttentionOptions& /*options*/,
+                              const TensorView& /*out*/) {
+  return NotYet("Attention");
+}
+
+Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& /*w*/) {
+  return NotYet("MakeLinear");
+}
+
+Status CudaBackend::Linear(const TensorView& /*x*/, std::span<const LinearOutput> /*outputs*/) {
+  return NotYet("Linear");
+}
+
+Status CudaBackend::LinearGroups(std::span<const LinearGroup> /*groups*/) {
+  return NotYet("LinearGroups");
+}
+
+Status CudaBackend::Embed(const TensorView& /*table*/, std::span<const std::int32_t> /*tokens*/,
+                          const TensorView& /*y*/) {
+  return NotYet("Embed");
+}
+
+Status CudaBackend::RmsNorm(const TensorView& /*x*/, const TensorView& /*weight*/,
+                            float /*epsilon*/, const TensorView& /*y*/) {
+  return NotYet("RmsNorm");
+}
+
+Status CudaBackend::Center(const TensorView& /*x*/, const TensorView& /*y*/) {
+  return NotYet("Center");
+}
+
+Status CudaBackend::Rope(const TensorView& /*x*/, std::span<const Position> /*positions*/,
+                         const RopeParams& /*rope*/) {
+  return NotYet("Rope");
+}
+
+Status CudaBackend::Gate(const TensorView& /*gate*/, const TensorView& /*up*/,
+                         Activation /*activation*/) {
+  return NotYet("Gate");
+}
+
+Status CudaBackend::GateClamped(const TensorView& /*gate*/, const TensorView& /*up*/,
+                                float /*alpha*/, float /*limit*/) {
+  return NotYet("GateClamped");
+}
+
+Status CudaBackend::Activate(const TensorView& /*x*/, Activation /*activation*/) {
+  return NotYet("Activate");
+}
+
+Status CudaBackend::Xielu(const TensorView& /*x*/, const XieluParams& /*params*/) {
+  return NotYet("Xielu");
+}
+
+Status CudaBackend::Scale(const TensorView& /*x*/, float /*factor*/) {
+  return NotYet("Scale");
+}
+
+Status CudaBackend::SoftCap(const TensorView& /*x*/, float /*cap*/) {
+  return NotYet("SoftCap");
+}
+
+Status CudaBackend::Add(const TensorView& /*x*/, const TensorView& /*y*/) {
+  return NotYet("Add");
+}
+
+Status CudaBackend::Multiply(const TensorView& /*x*/, const TensorView& /*y*/) {
+  return NotYet("Multiply");
+}
+
+Status CudaBackend::AddBias(const TensorView& /*x*/, const TensorView& /*bias*/) {
+  return NotYet("AddBias");
+}
+
+Status CudaBackend::ScaleColumns(const TensorView& /*x*/, std::span<const float> /*factors*/) {
+  return NotYet("ScaleColumns");
+}
+
+Status CudaBackend::Route(const TensorView& /*logits*/, const RouterOptions& /*options*/,
+                          std::span<std::int32_t> /*experts*/, std::span<float> /*weights*/) {
+  return NotYet("Route");
+}
+
+Status CudaBackend::Combine(const TensorView& /*y*/, std::span<const std::int32_t> /*columns*/,
+                            std::span<const float> /*weights*/, const TensorView& /*out*/) {
+  return NotYet("Combine");
+}
+
+Status CudaBackend::ShortConv(const TensorView& /*x*/, const ConvTaps& /*taps*/,
+                              const StateSegments& /*inputs*/, const TensorView& /*y*/) {
+  return NotYet("ShortConv");
+}
+
+Status CudaBackend::DecayRates(const TensorView& /*raw*/, const TensorView& /*bias*/,
+                               const TensorView& /*rates*/, const TensorView& /*steps*/,
+                               const TensorView& /*decays*/) {
+  return NotYet("DecayRates");
+}
+
+Status CudaBackend::StateScan(const ScanInputs& /*inputs*/, const ScanOptions& /*options*/,
+                              const StateSegments& /*states*/, const TensorView& /*out*/) {
+  return NotYet("StateScan");
+}
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,39 @@
+#include "backend/cuda/device/call_memory.h"
+
+#include <algorithm>
+#include <utility>
+
+namespace kvcache::cuda {
+namespace {
+
+constexpr std::size_t kTakeAlignment = 256;
+constexpr std::size_t kFirstChunk = std::size_t{1} << 20;
+
+}  // namespace
+
+void CallMemory::BeginCall() {
+  used_ = 0;
+  if (full_.empty()) return;
+  // A lost device runs no kernel any more, so an error changes nothing here; the next call reports it.
+  static_cast<void>(device_.Synchronize());
+  full_.clear();
+}
+
+Result<std::byte*> CallMemory::Take(std::size_t bytes) {
+  const std::size_t size = (bytes + kTakeAlignment - 1) / kTakeAlignment * kTakeAlignment;
+  if (chunk_ == nullptr || size > chunk_->size_bytes() - used_) {
+    // The next chunk alone holds all that this call has taken, so that the next call fits in it.
+    const std::size_t before = chunk_ == nullptr ? 0 : chunk_->size_bytes();
+    const std::size_t grown = std::max(kFirstChunk, 2 * before);
+    KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> chunk,
+                             device_.Allocate(std::max(grown, before + size)));
+    if (chunk_ != nullptr) full_.push_back(std::move(chunk_));
+    chunk_ = std::move(chunk);
+    used_ = 0;
+  }
+  std::byte* const at = chunk_->data() + used_;
+  used_ += size;
+  return at;
+}
+
+}  // namespace kvcache::cuda
