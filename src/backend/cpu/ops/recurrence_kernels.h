@@ -5,13 +5,13 @@
 
 #include <cstdint>
 
+#include "backend/cpu/ops/recurrence_check.h"
 #include "kvcache/recurrence.h"
 
 namespace kvcache::cpu::kernel {
 
-// The number of channels of a convolution's block, and the largest number of steps.
+// The number of channels of a convolution's block.
 inline constexpr int kConvBlock = 64;
-inline constexpr int kConvSteps = 32;
 
 // One block of channels of one segment. Without y only the state is computed.
 struct ConvBlock {

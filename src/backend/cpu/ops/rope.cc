@@ -32,7 +32,9 @@ bool Holds(const RopeTables::Table& table, std::span<const Position> positions,
          std::ranges::equal(table.inv_freq, rope.inv_freq);
 }
 
-Status Check(const TensorView& x, std::span<const Position> positions, const RopeParams& rope) {
+}  // namespace
+
+Status CheckRope(const TensorView& x, std::span<const Position> positions, const RopeParams& rope) {
   const auto invalid = [](const std::string& message) {
     return Status(StatusCode::kInvalidArgument, "rope: " + message);
   };
@@ -55,8 +57,6 @@ Status Check(const TensorView& x, std::span<const Position> positions, const Rop
   }
   return Status::Ok();
 }
-
-}  // namespace
 
 const RopeTables::Table& RopeTables::Find(ThreadPool& pool, std::span<const Position> positions,
                                           const RopeParams& rope) {
@@ -93,7 +93,7 @@ void RopeTables::Fill(ThreadPool& pool, Table& table) {
 
 Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
             std::span<const Position> positions, const RopeParams& rope) {
-  KVCACHE_RETURN_IF_ERROR(Check(x, positions, rope));
+  KVCACHE_RETURN_IF_ERROR(CheckRope(x, positions, rope));
   const std::int64_t pairs = rope.dims / 2;
   if (pairs == 0 || positions.empty()) return Status::Ok();
   const RopeTables::Table& table = tables.Find(pool, positions, rope);

@@ -39,6 +39,9 @@ class RopeTables {
   std::size_t last_used_ = 0;
 };
 
+// The rules for Rope's arguments; it reads no data.
+Status CheckRope(const TensorView& x, std::span<const Position> positions, const RopeParams& rope);
+
 // Implements Backend::Rope. Heads and tokens may have any stride.
 Status Rope(ThreadPool& pool, RopeTables& tables, const TensorView& x,
             std::span<const Position> positions, const RopeParams& rope);
