@@ -29,8 +29,8 @@ struct EngineAdapter {
 
 // An adapter that an engine has.
 struct AdapterInfo {
-  std::string path;
-  std::string digest;      // SHA-256 of its bytes: 64 hexadecimal digits
+  std::string path{};
+  std::string digest{};    // SHA-256 of its bytes: 64 hexadecimal digits
   std::int64_t bytes = 0;  // of the file
   std::int64_t pairs = 0;  // of matrices
   std::int64_t max_rank = 0;

@@ -12,7 +12,8 @@
 // inputs begin with, such as an instruction, are computed once.
 //
 // Exactness: the values of an input are a function of its tokens and of the file. They have the same bits
-// whatever other inputs are in the call, on any number of threads, and with and without shared tokens.
+// whatever other inputs are in the call, on any number of threads, and with and without shared tokens. The adapters of
+// a call are a part of this function.
 //
 // Thread safety: one thread at a time; the const calls may run beside others.
 #pragma once
@@ -30,6 +31,7 @@
 
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
+#include "kvcache_engine/adapter.h"
 
 namespace kvcache {
 
@@ -54,6 +56,8 @@ struct EmbedderOptions {
       512;  // of the largest pass; inputs of an encoder are never divided, and may exceed it
   // In place of the file's. A file that states none, or "none": kLast for decoders, kMean for encoders.
   std::optional<Pooling> pooling{};
+  // LoRA adapters (adapter.h), which calls choose by their index.
+  std::vector<EngineAdapter> adapters{};
 };
 
 struct EmbedderInfo {
@@ -78,6 +82,8 @@ struct EmbedOptions {
   bool normalize = true;  // to length 1
   // Leading values of each vector that are kept (Matryoshka); 0: all. They are normalized after the cut.
   int dimensions = 0;
+  std::vector<AdapterUse> adapters{};  // of all inputs of the call; in any order, scales of 0 too
+  std::size_t first_input = 0;         // the index of the call's first input in messages
   // The call ends early, with kCancelled, once *interrupt is true; null: never.
   const std::atomic<bool>* interrupt = nullptr;
   // Called between two passes of the call, and between two layers of an encoder, which never divides an input. It is
@@ -117,7 +123,8 @@ struct Ranks {
 class Embedder {
  public:
   // Opens a GGUF file to run on `backend`; null: the CPU. Errors name the file and what is wrong with it, or
-  // the option; kUnsupported for a model that has both an encoder and a decoder (t5).
+  // the option; those of adapters begin with the adapter's path; kUnsupported for a model that has both an encoder and
+  // a decoder (t5).
   static Result<std::unique_ptr<Embedder>> Open(const std::string& path,
                                                 const EmbedderOptions& options = {},
                                                 std::unique_ptr<Backend> backend = nullptr);
@@ -126,6 +133,8 @@ class Embedder {
   Embedder& operator=(const Embedder&) = delete;
 
   virtual const EmbedderInfo& info() const = 0;
+  // Returns the adapters that it was opened with, by their numbers.
+  virtual std::span<const AdapterInfo> adapters() const = 0;
 
   // Returns the tokens of a text, with those that the vocabulary puts around one ([CLS], [SEP], <s>, </s>,
   // an end of text). Texts of special tokens are plain text. Errors: kInvalidArgument for a text that is too
@@ -151,7 +160,7 @@ class Embedder {
 
   // Computes the vectors of inputs, given as tokens. Errors: kInvalidArgument, naming the input by its index,
   // for one without tokens, one that is too long, a token outside the vocabulary, or `dimensions` above the
-  // model's; kUnsupported if is_reranker; kCancelled; kCorrupt, naming the input by its index, for a value that is not
+  // model's, or adapters as Engine::NormalAdapters refuses them; kUnsupported if is_reranker; kCancelled; kCorrupt, naming the input by its index, for a value that is not
   // finite; those of the kernels. Any later call may succeed.
   virtual Result<Embeddings> Embed(std::span<const std::vector<std::int32_t>> inputs,
                                    const EmbedOptions& options = {}) = 0;

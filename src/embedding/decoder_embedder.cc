@@ -40,7 +40,8 @@ EngineOptions OptionsOf(const EmbedderOptions& options, int context, int sequenc
           .context = context,
           .max_sequences = sequences,
           .pool_tokens = context + 2 * options.pass_tokens + sequences * kCellTileSlack,
-          .prefill_chunk = options.pass_tokens};
+          .prefill_chunk = options.pass_tokens,
+          .adapters = options.adapters};
 }
 
 }  // namespace
@@ -199,6 +200,7 @@ Result<PooledEmbedder::Pooled> DecoderEmbedder::Compute(InputTokens inputs, Pool
   fresh_ = PooledStates(pooling);
   pooled.states.assign(inputs.size(), fresh_);
   Call call{inputs, options, pooled};
+  KVCACHE_RETURN_IF_ERROR(UseAdapters(options.adapters));
   const SharedBeginning root = FindSharedBeginnings(inputs, kLimits);
   Status status;
   try {
@@ -210,6 +212,14 @@ Result<PooledEmbedder::Pooled> DecoderEmbedder::Compute(InputTokens inputs, Pool
   KVCACHE_RETURN_IF_ERROR(RemoveAll());
   if (!status.ok()) return status;
   return pooled;
+}
+
+Status DecoderEmbedder::UseAdapters(AdapterUses uses) {
+  if (engine_->adapters().empty()) return Status::Ok();
+  for (std::int32_t i = 0; i < sequences_; ++i) {
+    KVCACHE_RETURN_IF_ERROR(engine_->SetAdapters(SequenceId{i}, uses));
+  }
+  return Status::Ok();
 }
 
 Status DecoderEmbedder::RemoveAll() {

@@ -28,9 +28,13 @@ class DecoderEmbedder final : public PooledEmbedder {
                                                 const EmbedderOptions& options,
                                                 std::unique_ptr<Backend> backend);
 
+  std::span<const AdapterInfo> adapters() const override { return engine_->adapters(); }
   std::int64_t MemoryBytes() const override;
 
  protected:
+  Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const override {
+    return engine_->NormalAdapters(uses);
+  }
   Result<Pooled> Compute(InputTokens inputs, Pooling pooling, const EmbedOptions& options) override;
 
  private:
@@ -59,6 +63,8 @@ class DecoderEmbedder final : public PooledEmbedder {
   Status TakeStates(std::span<const std::int32_t> rows, PooledStates& states);
   // Takes of a pass's rows those that the tail's pooling needs.
   Status TakeNeeded(std::span<const std::int32_t> rows, Tail& tail);
+  // Gives all sequences the adapters of a call.
+  Status UseAdapters(AdapterUses uses);
   // Removes what is left of a call.
   Status RemoveAll();
   // Makes `to` a copy of the sequence of a node at `depth`. Returns how many tokens it has: all, or none of a cache that cannot

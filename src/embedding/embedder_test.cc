@@ -3,7 +3,6 @@
 #include "kvcache_engine/embedder.h"
 
 #include <gtest/gtest.h>
-#include <unistd.h>
 
 #include <algorithm>
 #include <cmath>
@@ -13,69 +12,13 @@
 #include <memory>
 #include <numeric>
 
+#include "embedding/model_file_testing.h"
 #include "gguf/gguf.h"
 #include "kvcache_engine/engine.h"
 #include "make_model/make_model.h"
 
 namespace kvcache::embedder_test {
 namespace {
-
-using Inputs = std::vector<std::vector<std::int32_t>>;
-
-constexpr int kMean = 1;
-constexpr int kCls = 2;
-constexpr int kLast = 3;
-constexpr int kRank = 4;
-
-// A file that is removed at the end.
-class ModelFile {
- public:
-  explicit ModelFile(make_model::Request request)
-      : path_(::testing::TempDir() + "embedder." + std::to_string(getpid()) + ".gguf") {
-    const Status made = make_model::MakeModel(request, path_);
-    EXPECT_TRUE(made.ok()) << made.message();
-  }
-  ~ModelFile() { std::filesystem::remove(path_); }
-  const std::string& path() const { return path_; }
-  std::unique_ptr<Embedder> Open(const EmbedderOptions& options = {.threads = 2}) const {
-    auto embedder = Embedder::Open(path_, options);
-    EXPECT_TRUE(embedder.ok()) << embedder.status().message();
-    return std::move(embedder).value();
-  }
-
- private:
-  std::string path_;
-};
-
-make_model::Request RequestOf(const std::string& architecture, int pooling = kMean) {
-  make_model::Request request{.architecture = architecture, .type = DType::kQ8_0};
-  request.shape.kv_heads = architecture == "qwen3" || architecture == "llama" ? 2 : 4;
-  request.shape.window =
-      architecture == "modern-bert" || architecture == "gemma-embedding" ? 21 : 0;
-  request.shape.experts = architecture == "nomic-bert-moe" ? 4 : 0;
-  request.shape.context = 256;
-  request.shape.family.pooling = pooling;
-  return request;
-}
-
-std::vector<std::int32_t> SomeTokens(int count, int first) {
-  std::vector<std::int32_t> tokens;
-  for (int i = 0; i < count; ++i) tokens.push_back(3 + (first + i * 37) % 250);
-  return tokens;
-}
-
-// Inputs of many lengths, some of which begin with the same tokens.
-Inputs SomeInputs() {
-  Inputs inputs;
-  for (const int count : {1, 40, 7, 130, 64, 3}) inputs.push_back(SomeTokens(count, count));
-  const std::vector<std::int32_t> shared = SomeTokens(70, 5);
-  for (const int count : {0, 4, 33}) {
-    inputs.push_back(shared);
-    for (const std::int32_t token : SomeTokens(count, 90 + count)) inputs.back().push_back(token);
-  }
-  inputs.push_back(inputs[1]);
-  return inputs;
-}
 
 class EachArchitecture : public ::testing::TestWithParam<const char*> {};
 

@@ -23,6 +23,7 @@ Result<std::unique_ptr<Embedder>> EncoderEmbedder::Open(std::unique_ptr<GgufFile
   embedder->backend_ = std::move(backend);
   KVCACHE_ASSIGN_OR_RETURN(embedder->encoder_, LoadModel(*embedder->file_, *embedder->backend_));
   KVCACHE_ASSIGN_OR_RETURN(embedder->tokenizer_, MakeTokenizer(*embedder->file_));
+  KVCACHE_RETURN_IF_ERROR(embedder->adapters_.Open(options.adapters, *embedder->encoder_));
   const int trained = embedder->encoder_->info().context_length;
   if (options.context > trained) {
     return InvalidArgument(StrCat("the context is ", options.context,
@@ -37,7 +38,8 @@ Result<std::unique_ptr<Embedder>> EncoderEmbedder::Open(std::unique_ptr<GgufFile
 }
 
 std::int64_t EncoderEmbedder::MemoryBytes() const {
-  return static_cast<std::int64_t>(encoder_->OwnedWeightBytes()) + encoder_->ActivationBytes();
+  return static_cast<std::int64_t>(encoder_->OwnedWeightBytes()) + encoder_->ActivationBytes() +
+         adapters_.HeldBytes();
 }
 
 std::size_t EncoderEmbedder::FirstPass(InputTokens inputs) const {
@@ -82,6 +84,10 @@ Status EncoderEmbedder::RunPass(InputTokens inputs, const EmbedOptions& options,
   EmbeddingModel& model = *encoder_->embedding();
   if (std::ssize(tokens_) > reserved_tokens_) {
     KVCACHE_RETURN_IF_ERROR(Reserve(static_cast<int>(tokens_.size())));
+  }
+  if (!options.adapters.empty()) {
+    of_token_.assign(tokens_.size(), options.adapters);
+    encoder_->SetAdapters(of_token_);
   }
   KVCACHE_RETURN_IF_ERROR(model.ForwardTexts(tokens_, lengths_, options.between_passes));
   std::int32_t first = 0;

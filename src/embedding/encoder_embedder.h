@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "embedding/pooled_embedder.h"
+#include "engine/adapters.h"
 #include "kvcache/backend.h"
 #include "tokenizer/tokenizer.h"
 
@@ -21,9 +22,13 @@ class EncoderEmbedder final : public PooledEmbedder {
                                                 const EmbedderOptions& options,
                                                 std::unique_ptr<Backend> backend);
 
+  std::span<const AdapterInfo> adapters() const override { return adapters_.infos(); }
   std::int64_t MemoryBytes() const override;
 
  protected:
+  Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const override {
+    return adapters_.Normal(uses);
+  }
   Result<Pooled> Compute(InputTokens inputs, Pooling pooling, const EmbedOptions& options) override;
 
  private:
@@ -43,7 +48,9 @@ class EncoderEmbedder final : public PooledEmbedder {
   std::unique_ptr<GgufFile> file_;
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;
+  EngineAdapters adapters_;  // their files outlive the encoder
   std::unique_ptr<Model> encoder_;
+  std::vector<AdapterUses> of_token_;                  // of a pass
   std::vector<std::int32_t> tokens_, lengths_, rows_;  // of a pass
   std::vector<float> values_;                          // states
 };

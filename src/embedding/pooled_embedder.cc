@@ -18,17 +18,19 @@ struct BeforeInOrder {
   }
 };
 
-// `values` are those of the inputs one after another, of each `vectors[i]` times `size`.
+// `values` are those of the inputs one after another, of each `vectors[i]` times `size`. The first input has the index
+// `first`.
 Status CheckFinite(std::span<const float> values, std::span<const std::size_t> vectors,
-                   std::size_t size) {
+                   std::size_t size, std::size_t first) {
   for (std::size_t i = 0; i < vectors.size(); ++i) {
     const std::span<const float> of_input = values.first(vectors[i] * size);
     values = values.subspan(of_input.size());
     const auto wrong =
         std::ranges::find_if_not(of_input, [](float value) { return std::isfinite(value); });
     if (wrong == of_input.end()) continue;
-    return Corrupt(StrCat(
-        "input ", i, ": a value of its result is not finite: the model's weights are damaged"));
+    return Corrupt(
+        StrCat("input ", first + i,
+               ": a value of its result is not finite: the model's weights are damaged"));
   }
   return Status::Ok();
 }
@@ -91,18 +93,18 @@ Pooling PooledEmbedder::StatesPooling() const {
   return info_.is_causal ? Pooling::kLast : Pooling::kCls;
 }
 
-Status PooledEmbedder::CheckInputs(InputTokens inputs) const {
+Status PooledEmbedder::CheckInputs(InputTokens inputs, std::size_t first) const {
   const int rows = model_->info().embedding_rows;
   for (std::size_t i = 0; i < inputs.size(); ++i) {
-    if (inputs[i].empty()) return InvalidArgument(StrCat("input ", i, " has no tokens"));
+    if (inputs[i].empty()) return InvalidArgument(StrCat("input ", first + i, " has no tokens"));
     if (std::ssize(inputs[i]) > info_.max_input_tokens) {
-      return InvalidArgument(StrCat("input ", i, " has ", inputs[i].size(),
+      return InvalidArgument(StrCat("input ", first + i, " has ", inputs[i].size(),
                                     " tokens; the model reads at most ", info_.max_input_tokens));
     }
     for (const std::int32_t token : inputs[i]) {
       if (token >= 0 && token < rows) continue;
       return InvalidArgument(
-          StrCat("input ", i, ": token ", token, " is not in the vocabulary of ", rows));
+          StrCat("input ", first + i, ": token ", token, " is not in the vocabulary of ", rows));
     }
   }
   return Status::Ok();
@@ -126,11 +128,12 @@ Result<PooledEmbedder::Pooled> PooledEmbedder::ComputeDistinct(InputTokens input
   return pooled;
 }
 
-Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vectors) {
+Result<std::vector<float>> PooledEmbedder::HeadValues(std::span<const float> vectors,
+                                                      AdapterUses adapters) {
   const std::size_t count = vectors.size() / static_cast<std::size_t>(model_->info().hidden_size);
   std::vector<float> values(count * static_cast<std::size_t>(info_.dimensions));
-  KVCACHE_RETURN_IF_ERROR(
-      model_->embedding()->RunHead(vectors.data(), static_cast<int>(count), values.data()));
+  KVCACHE_RETURN_IF_ERROR(model_->embedding()->RunHead(vectors.data(), static_cast<int>(count),
+                                                       adapters, values.data()));
   return values;
 }
 
@@ -148,8 +151,8 @@ Result<Embeddings> PooledEmbedder::EmbedChecked(InputTokens inputs, const EmbedO
                              static_cast<std::size_t>(model_->info().hidden_size));
     result.tokens += states.tokens();
   }
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
-  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, result.vectors, size));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors, options.adapters));
+  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, result.vectors, size, options.first_input));
   result.values = FinishVectors(values, size, kept, options.normalize);
   result.reused_tokens = result.tokens - pooled.computed_tokens;
   return result;
@@ -163,8 +166,12 @@ Result<Embeddings> PooledEmbedder::Embed(InputTokens inputs, const EmbedOptions&
     return InvalidArgument(StrCat("dimensions is ", options.dimensions, "; must be 1 to ",
                                   info_.dimensions, ", or 0 for all"));
   }
-  KVCACHE_RETURN_IF_ERROR(CheckInputs(inputs));
-  return Guarded("no memory for embeddings", [&] { return EmbedChecked(inputs, options); });
+  KVCACHE_RETURN_IF_ERROR(CheckInputs(inputs, options.first_input));
+  return Guarded("no memory for embeddings", [&]() -> Result<Embeddings> {
+    EmbedOptions normal = options;
+    KVCACHE_ASSIGN_OR_RETURN(normal.adapters, NormalAdapters(options.adapters));
+    return EmbedChecked(inputs, normal);
+  });
 }
 
 Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions& options) {
@@ -176,10 +183,10 @@ Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions&
     vectors.insert(vectors.end(), of_pair.begin(), of_pair.end());
     ranks.tokens += states.tokens();
   }
-  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors));
+  KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, HeadValues(vectors, options.adapters));
   const auto size = static_cast<std::size_t>(info_.dimensions);
   const std::vector<std::size_t> one_each(pairs.size(), 1);
-  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, one_each, size));
+  KVCACHE_RETURN_IF_ERROR(CheckFinite(values, one_each, size, options.first_input));
   for (std::size_t i = 0; i < values.size(); i += size) {
     ranks.scores.push_back(values[i]);
   }
@@ -189,8 +196,12 @@ Result<Ranks> PooledEmbedder::RankChecked(InputTokens pairs, const EmbedOptions&
 
 Result<Ranks> PooledEmbedder::Rank(InputTokens pairs, const EmbedOptions& options) {
   if (!info_.is_reranker) return Unsupported("the model is no reranker: its pooling is not rank");
-  KVCACHE_RETURN_IF_ERROR(CheckInputs(pairs));
-  return Guarded("no memory for scores", [&] { return RankChecked(pairs, options); });
+  KVCACHE_RETURN_IF_ERROR(CheckInputs(pairs, options.first_input));
+  return Guarded("no memory for scores", [&]() -> Result<Ranks> {
+    EmbedOptions normal = options;
+    KVCACHE_ASSIGN_OR_RETURN(normal.adapters, NormalAdapters(options.adapters));
+    return RankChecked(pairs, normal);
+  });
 }
 
 }  // namespace kvcache

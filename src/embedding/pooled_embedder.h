@@ -46,24 +46,26 @@ class PooledEmbedder : public Embedder {
   Status Describe(const GgufFile& file, Model& model, const Tokenizer& tokenizer,
                   const EmbedderOptions& options, int max_input_tokens);
 
-  // Computes the states of checked inputs, for a pooling that is not kRank. Of `options` only `interrupt` and
-  // `between_passes` have an effect. May throw std::bad_alloc. After an
-  // error a later call may succeed.
+  // Computes the states of checked inputs, for a pooling that is not kRank. Of `options` only `adapters`, which are normal,
+  // `interrupt` and `between_passes` have an effect. May throw std::bad_alloc. After an error a later call may succeed.
   virtual Result<Pooled> Compute(InputTokens inputs, Pooling pooling,
                                  const EmbedOptions& options) = 0;
+
+  // Returns uses with ascending numbers and no scale of 0. Errors: Engine::NormalAdapters'.
+  virtual Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const = 0;
 
   Model& model() const { return *model_; }
 
  private:
   // Returns the states' pooling: that of the file, or that of the states which a reranker's head reads.
   Pooling StatesPooling() const;
-  Status CheckInputs(InputTokens inputs) const;
+  Status CheckInputs(InputTokens inputs, std::size_t first) const;
   // The same as Compute, which gets each of equal inputs once.
   Result<Pooled> ComputeDistinct(InputTokens inputs, const EmbedOptions& options);
   Result<Embeddings> EmbedChecked(InputTokens inputs, const EmbedOptions& options);
   Result<Ranks> RankChecked(InputTokens pairs, const EmbedOptions& options);
   // Returns the head's values for vectors [hidden size, any number].
-  Result<std::vector<float>> HeadValues(std::span<const float> vectors);
+  Result<std::vector<float>> HeadValues(std::span<const float> vectors, AdapterUses adapters);
 
   EmbedderInfo info_;
   Model* model_ = nullptr;

@@ -74,8 +74,8 @@ class EmbeddingModel {
   // Returns whether the file has tensors for scores, as rerankers need them.
   virtual bool has_scores() const = 0;
   // Applies what the file has behind the pooling to states [hidden_size, count]: nothing, dense layers, or
-  // a reranker's scores. Writes [head_outputs(), count].
-  virtual Status RunHead(const float* states, int count, float* out) = 0;
+  // a reranker's scores. Writes [head_outputs(), count]. `adapters`: of all of them; none: an empty span.
+  virtual Status RunHead(const float* states, int count, AdapterUses adapters, float* out) = 0;
 
  protected:
   ~EmbeddingModel() = default;
@@ -135,8 +135,8 @@ class Model {
   // Takes an adapter, which gets the next number, from 0 on. `file` must outlive the model. Call it before Reserve.
   // Errors: AdapterBank::Add's; kUnsupported for a model with an encoder.
   virtual Status AddAdapter(const AdapterFile& file) = 0;
-  // Says which adapters each token of the next Forward has [batch]; without this call none has any. The spans live until
-  // that Forward. Draft heads have none.
+  // Says which adapters each token of the next Forward or ForwardTexts has [batch]; without this call none has any. The
+  // spans live until then. Draft heads have none.
   virtual void SetAdapters(std::span<const AdapterUses> of_token) = 0;
 
   // ---- Draft heads (model/graph/draft_head.h)

@@ -32,6 +32,7 @@ class SimpleEmbedder final : public Embedder {
   }
 
   const EmbedderInfo& info() const override { return info_; }
+  std::span<const AdapterInfo> adapters() const override { return known_adapters; }
 
   Result<std::vector<std::int32_t>> EncodeInput(std::string_view text,
                                                 LongInput when_long) const override {
@@ -66,7 +67,7 @@ class SimpleEmbedder final : public Embedder {
     return token == 1 ? "<s>" : std::string(1, static_cast<char>(token));
   }
 
-  // A vector is the number of tokens, the first, the last and their sum.
+  // A vector is the number of tokens, the first, the last and their sum with the scales of the call's adapters.
   Result<Embeddings> Embed(std::span<const std::vector<std::int32_t>> inputs,
                            const EmbedOptions& options) override {
     if (info_.is_reranker) return Unsupported("it is a reranker");
@@ -80,6 +81,7 @@ class SimpleEmbedder final : public Embedder {
                                    static_cast<float>(input.front()),
                                    static_cast<float>(input.back()), 0.0f};
       for (const std::int32_t token : input) vector[3] += static_cast<float>(token);
+      vector[3] += SumOf(options.adapters);
       vector.resize(static_cast<std::size_t>(size));
       float length = 0.0f;
       for (const float value : vector) length += value * value;
@@ -91,13 +93,13 @@ class SimpleEmbedder final : public Embedder {
     return result;
   }
 
-  // A score is the number of tokens.
+  // A score is the number of tokens with the same scales.
   Result<Ranks> Rank(std::span<const std::vector<std::int32_t>> pairs,
                      const EmbedOptions& options) override {
     KVCACHE_RETURN_IF_ERROR(Work(pairs, options));
     Ranks ranks;
     for (const auto& pair : pairs) {
-      ranks.scores.push_back(static_cast<float>(pair.size()));
+      ranks.scores.push_back(static_cast<float>(pair.size()) + SumOf(options.adapters));
       ranks.tokens += std::ssize(pair);
     }
     ranks.reused_tokens = reused_;
@@ -109,16 +111,24 @@ class SimpleEmbedder final : public Embedder {
   std::atomic<bool> waits{false};    // calls wait until they are interrupted, or this is false
   std::atomic<int> microseconds{0};  // that each input takes
   std::atomic<int> calls{0};
+  std::vector<AdapterInfo> known_adapters{};
   std::atomic<int> interrupted{0};
   // If it is not empty, equal inputs are computed once. It gets the number of tokens of each input that is computed,
   // which is a pass.
   std::function<void(std::int64_t)> computes{};
 
  private:
+  static float SumOf(AdapterUses uses) {
+    float sum = 0.0f;
+    for (const AdapterUse& use : uses) sum += use.scale;
+    return sum;
+  }
+
   Status Work(std::span<const std::vector<std::int32_t>> inputs, const EmbedOptions& options) {
     ++calls;
     for (std::size_t i = 0; i < inputs.size(); ++i) {
-      if (inputs[i].empty()) return InvalidArgument(StrCat("input ", i, " has no tokens"));
+      if (!inputs[i].empty()) continue;
+      return InvalidArgument(StrCat("input ", options.first_input + i, " has no tokens"));
     }
     reused_ = 0;
     if (computes) ComputeDistinct(inputs, options);

@@ -72,7 +72,8 @@ struct EmbeddingContext : ServerContext {
   ServedModel model;
   EmbeddingLease lease;
   EmbeddingService& service;
-  double load_ms = 0.0;  // that the request waited for its model
+  double load_ms = 0.0;                // that the request waited for its model
+  std::vector<AdapterUse> adapters{};  // of the request
 };
 
 // ---- the kinds of routes, by what they need ----

@@ -33,33 +33,6 @@ Result<ServedModel> FindModel(ModelSource& source, const std::string& name, File
   return model;
 }
 
-struct FieldError {
-  Status status;
-  const char* field = "model";
-};
-
-// Refuses what would give the vectors of the weights alone in place of those with adapters.
-FieldError CheckNoAdapters(const ServedModel& model, const Json& body) {
-  if (model.adapter >= 0) {
-    return {InvalidArgument(StrCat(Quoted(model.name), " is an adapter, which does not embed; ",
-                                   Quoted(model.parent), " does"))};
-  }
-  const auto lora = body.find("lora");
-  if (lora != body.end() && !lora->is_null()) {
-    if (lora->is_array() && lora->empty()) return {Status::Ok()};  // chooses the weights alone
-    return {InvalidArgument(StrCat("'lora' is ", OneLine(lora->dump()),
-                                   "; embeddings and ranks are computed without adapters: it must "
-                                   "be [] or left out")),
-            "lora"};
-  }
-  const auto used = std::ranges::find_if(
-      model.adapters, [](const ServedAdapter& adapter) { return adapter.scale != 0.0f; });
-  if (used == model.adapters.end()) return {Status::Ok()};
-  return {InvalidArgument(StrCat(Quoted(model.name), " has the adapter ", Quoted(used->name),
-                                 ", and adapters do not embed; 'lora': [] chooses the weights "
-                                 "alone"))};
-}
-
 }  // namespace
 
 // A request for a model.
@@ -169,8 +142,6 @@ void RouteRunner::FindAndRun(const std::shared_ptr<const Asked>& asked, const Ki
           "model");
     }
   } else {
-    const FieldError error = CheckNoAdapters(*model, asked->body);
-    if (!error.status.ok()) return context.Refuse(error.status, error.field);
     model->embeds = true;
   }
   if (route.only_loads != nullptr && route.only_loads(context, *model, asked->body)) return;
@@ -205,6 +176,9 @@ void RouteRunner::RunWithEmbedder(const std::shared_ptr<const Asked>& asked,
         worker_.Continue(asked->bytes, [asked, model, load_ms, lease = std::move(*lease)] {
           EmbeddingContext with_model(asked->context, model, lease);
           with_model.load_ms = load_ms;
+          auto adapters = AdaptersOf(*lease, model, asked->body);
+          if (!adapters.ok()) return with_model.Refuse(adapters.status(), "lora");
+          with_model.adapters = std::move(*adapters);
           std::get<WithEmbedder>(asked->route).run(with_model, asked->body);
         });
       });

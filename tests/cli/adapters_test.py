@@ -131,14 +131,6 @@ class Modelfiles(AdapterTest):
         self.create("poet", f"FROM pirate\nADAPTER {self.second}\n")
         self.assertEqual(self.tokens("poet"), self.tokens(self.model, "--adapter", self.second))
 
-    def test_models_for_embeddings_take_none(self):
-        bert = self.make("bert.gguf", "--arch", "bert", "--kv-heads", "4", "--context", "64", "--pooling", "1")
-        text = f"FROM {bert}\nADAPTER {self.first}\n"
-        self.fails(["create", "x", "-f", self.file("Modelfile", text.encode())], f"ADAPTER {self.first}",
-                   "made for embeddings or ranks", env=self.env)
-        self.fails(["serve", "--port", "0", bert, "--adapter", self.first], "'bert' is made for embeddings or ranks",
-                   env=self.env)
-
     def test_a_peft_directory_becomes_a_file(self):
         outputs, inputs = self.shapes["blk.1.attn_q.weight"]
         rng = np.random.default_rng(4)
@@ -161,13 +153,63 @@ class Modelfiles(AdapterTest):
         self.shapes = {"blk.0.attn_norm.weight": (1, 64)}
         fails(f"FROM {self.model}\nADAPTER {self.adapter('norm.gguf', 1)}\n", "blk.0.attn_norm.weight", "is no matrix")
 
-    def test_embeddings_refuse_adapters(self):
-        self.create("pirate", f"FROM {self.model}\nADAPTER {self.first}\n")
-        self.fails(["embed", "pirate", "-p", "a"], "'pirate' has an ADAPTER", env=self.env)
-        self.fails(["rerank", "pirate", "--query", "a"], "'pirate' has an ADAPTER", env=self.env, text_in="a\n")
+
+class EmbedderTest(AdapterTest):
+    def setUp(self):
+        super().setUp()
+        flags = ("--arch", "bert", "--kv-heads", "4", "--context", "64")
+        self.bert = self.make("bert.gguf", *flags, "--pooling", "1")
+        self.ranker = self.make("rank.gguf", *flags, "--pooling", "4", "--labels", "1")
+        self.of_bert = self.place / "of-bert.gguf"
+        about = json.loads(self.succeeds("inspect", self.bert, "--json", "--tensors"))
+        shapes = {each["name"]: tuple(each["dims"][::-1]) for each in about["tensors"]
+                  if each["name"].startswith("blk.") and len(each["dims"]) == 2 and each["dims"][1] > 1}
+        adapter_file.write_gguf(self.of_bert, "bert", adapter_file.random_pairs(shapes, 2, 1, 0.5), 2.0)
+
+    def create(self, name, text):
+        self.succeeds("create", name, "-f", self.file("Modelfile", text.encode()), env=self.env)
+
+    def vector(self, model, *flags):
+        return [float(value) for value in self.succeeds("embed", model, *flags, "-p", "one two", env=self.env).split()]
+
+    def scores(self, model, *flags):
+        out = self.succeeds("rerank", model, *flags, "--query", "one", "--json", text_in="two\nthree four\n",
+                            env=self.env)
+        return {row["text"]: row["relevance_score"] for row in map(json.loads, out.splitlines())}
 
 
-class Served(AdapterTest):
+class Embeddings(EmbedderTest):
+    def test_encoders_and_decoders(self):
+        for model, adapter in ((self.bert, self.of_bert), (self.model, self.first)):
+            plain = self.vector(model)
+            adapted = self.vector(model, "--adapter", adapter)
+            self.assertNotEqual(adapted, plain)
+            self.assertEqual(self.vector(model, "--adapter", f"{adapter}:1.0", "--threads", "1"), adapted)
+            self.assertEqual(self.vector(model, "--adapter", f"{adapter}:0"), plain)
+            self.assertNotIn(self.vector(model, "--adapter", f"{adapter}:0.5"), (plain, adapted))
+
+    def test_ranks(self):
+        plain = self.scores(self.ranker)
+        adapted = self.scores(self.ranker, "--adapter", self.of_bert)
+        self.assertTrue(all(adapted[text] != plain[text] for text in plain))
+
+    def test_stored_models(self):
+        for name, model, adapter in (("e", self.bert, self.of_bert), ("d", self.model, self.first)):
+            self.create(name, f"FROM {model}\nADAPTER {adapter}\n")
+            self.assertEqual(self.vector(name), self.vector(model, "--adapter", adapter))
+            self.assertEqual(self.vector(name, "--adapter", f"{adapter}:0"), self.vector(model))
+        self.create("r", f"FROM {self.ranker}\nADAPTER {self.of_bert}\n")
+        self.assertEqual(self.scores("r"), self.scores(self.ranker, "--adapter", self.of_bert))
+
+    def test_errors(self):
+        self.fails(["embed", self.bert, "-p", "a", "--adapter", self.first], "first.gguf", "'llama'", "'bert'")
+        self.fails(["embed", self.bert, "-p", "a", "--adapter", f"{self.of_bert}:1e9"], "must be from -10000", status=2)
+        text = f"FROM {self.bert}\nADAPTER {self.first}\n"
+        self.fails(["create", "x", "-f", self.file("Modelfile", text.encode())], f"ADAPTER {self.first}", "'llama'",
+                   env=self.env)
+
+
+class Served(EmbedderTest):
     def serve(self, *flags):
         server = subprocess.Popen([program.KVCACHE, "serve", "--port", "0", "--log", "off", *flags],
                                   stderr=subprocess.PIPE, text=True, env={**os.environ, **self.env})
@@ -206,6 +248,26 @@ class Served(AdapterTest):
                 self.ask(base, "/api/copy", {"source": name, "destination": "x"})
             self.assertEqual(raised.exception.code, 400)
             self.assertIn("'second' with the scale 0.5", raised.exception.read().decode())
+
+    def test_embeddings(self):
+        self.create("stored", f"FROM {self.ranker}\nADAPTER {self.of_bert}\n")
+        base = self.serve(self.bert, self.model, "stored", "--adapter", f"{self.of_bert}:0")
+
+        def vector(model, **more):
+            return self.ask(base, "/v1/embeddings", {"model": model, "input": "one two", **more})["data"][0]["embedding"]
+        plain, adapted = self.vector(self.bert), self.vector(self.bert, "--adapter", self.of_bert)
+        self.assertEqual(vector("bert"), plain)
+        self.assertEqual(vector("of-bert"), adapted)
+        self.assertEqual(vector("bert", lora=[{"id": 0, "scale": 1}]), adapted)
+        self.assertEqual(self.ask(base, "/api/embed", {"model": "of-bert", "input": "one two"})["embeddings"], [adapted])
+        self.ask(base, "/lora-adapters", [{"id": 0, "scale": 1}])
+        self.assertEqual(vector("bert"), adapted)
+        self.assertEqual(vector("bert", lora=[]), plain)
+        ranks = self.ask(base, "/v1/rerank", {"model": "stored", "query": "one", "documents": ["two", "three four"]})
+        self.assertEqual({("two", "three four")[each["index"]]: each["relevance_score"] for each in ranks["results"]},
+                         self.scores("stored"))
+        self.ask(base, "/api/copy", {"source": "of-bert", "destination": "copied"})
+        self.assertEqual(vector("copied"), adapted)
 
 
 if __name__ == "__main__":

@@ -35,7 +35,7 @@ struct RandomAdapter {
 inline bool IsAdaptable(const GgufFile& base, const GgufTensor& tensor) {
   if (tensor.rank < 2 || !tensor.name.ends_with(".weight")) return false;
   for (const std::string_view part :
-       {"conv", "norm", "per_layer_token_embd", "attn_k_b", "attn_v_b"}) {
+       {"conv", "norm", "per_layer_token_embd", "attn_k_b", "attn_v_b", "position_embd", "token_types"}) {
     if (tensor.name.find(part) != tensor.name.npos) return false;
   }
   // A block behind the last layer is a draft head's.

@@ -187,11 +187,6 @@ class Creator {
   Status AddAdapter(const std::string& adapter) {
     fs::path path = adapter;
     if (path.is_relative()) path = folder_ / path;
-    KVCACHE_ASSIGN_OR_RETURN(const FilePurpose purpose, PurposeOf(base_));
-    if (purpose != FilePurpose::kGeneration) {
-      return Unsupported(
-          "the model is made for embeddings or ranks, which are computed without adapters");
-    }
     KVCACHE_ASSIGN_OR_RETURN(const auto base, GgufFile::Open(base_));
     if (!IsPeftAdapter(path.string())) {
       KVCACHE_ASSIGN_OR_RETURN(const auto file, AdapterFile::Open(path.string()));

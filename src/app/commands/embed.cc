@@ -15,6 +15,7 @@
 #include "app/commands/command.h"
 #include "app/commands/input_lines.h"
 #include "app/commands/json_report.h"
+#include "app/flags/adapter_flags.h"
 #include "app/flags/fetch_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/shown_text.h"
@@ -39,6 +40,7 @@ struct EmbeddingFlags {
   bool refuses_long = false;
   bool reads_json = false;
   bool json = false;
+  AdapterFlags adapters;
   FetchFlags fetch;
 
   void Add(FlagSet command, const char* file_help) {
@@ -54,6 +56,7 @@ struct EmbeddingFlags {
         .ValueName("N");
     command.AddSwitch("--no-truncate", &refuses_long,
                       "refuse an input that is too long, instead of leaving its end out");
+    adapters.Add(command);
     fetch.Add(command);
   }
 
@@ -72,15 +75,13 @@ struct RerankFlags : EmbeddingFlags {
   int top = 0;
 };
 
-Result<std::unique_ptr<Embedder>> OpenEmbedder(const EmbeddingFlags& flags) {
+Result<std::unique_ptr<Embedder>> OpenEmbedder(EmbeddingFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.model));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.model));
-  if (found.stored && !found.stored->adapters.empty()) {
-    return Unsupported(StrCat(Quoted(flags.model),
-                              " has an ADAPTER; embeddings and ranks are computed without "
-                              "adapters, from the model that it was created from"));
-  }
-  return Embedder::Open(found.path, {.threads = flags.threads, .context = flags.context});
+  if (found.stored) flags.adapters.SetDefault(found.stored->adapters);
+  EmbedderOptions options{.threads = flags.threads, .context = flags.context};
+  KVCACHE_ASSIGN_OR_RETURN(options.adapters, LoadAdapters(flags.adapters.given(), found.path));
+  return Embedder::Open(found.path, options);
 }
 
 // Shows how far a command is.
@@ -125,7 +126,7 @@ void PrintVector(const EmbedFlags& flags, std::size_t index, const InputLine& in
   (void)std::printf("%s\n", line.c_str());
 }
 
-Status Embed(const EmbedFlags& flags) {
+Status Embed(EmbedFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto embedder, OpenEmbedder(flags));
   std::vector<InputLine> texts;
   if (flags.prompt) {
@@ -133,9 +134,10 @@ Status Embed(const EmbedFlags& flags) {
   } else {
     KVCACHE_ASSIGN_OR_RETURN(texts, ReadInputLines(flags.file, flags.form()));
   }
-  const EmbedOptions options{.normalize = !flags.keeps_length,
-                             .dimensions = flags.dimensions,
-                             .interrupt = &CatchInterrupt()};
+  EmbedOptions options{.normalize = !flags.keeps_length,
+                       .dimensions = flags.dimensions,
+                       .adapters = flags.adapters.Uses(),
+                       .interrupt = &CatchInterrupt()};
   EmbeddingProgress progress(texts.size());
   std::int64_t tokens = 0;
   for (std::size_t begin = 0; begin < texts.size(); begin += kInputsAtOnce) {
@@ -146,6 +148,7 @@ Status Embed(const EmbedFlags& flags) {
       if (!input.ok()) return std::move(input).TakeStatus().WithContext(StrCat("input ", i));
       inputs.push_back(std::move(*input));
     }
+    options.first_input = begin;
     const auto result = embedder->Embed(inputs, options);
     if (!result.ok()) return Interruption(result.status(), begin, texts.size());
     progress.Clear();
@@ -171,7 +174,7 @@ void PrintRank(const RerankFlags& flags, std::size_t index, float score, const I
   (void)std::printf("%s\t%s\n", NumberText(score).c_str(), Shown(text).c_str());
 }
 
-Status Rerank(const RerankFlags& flags) {
+Status Rerank(RerankFlags& flags) {
   KVCACHE_ASSIGN_OR_RETURN(const auto embedder, OpenEmbedder(flags));
   if (!embedder->info().is_reranker) {
     return Unsupported(StrCat(Quoted(flags.model),
@@ -179,7 +182,7 @@ Status Rerank(const RerankFlags& flags) {
                               "vectors with it"));
   }
   KVCACHE_ASSIGN_OR_RETURN(const auto documents, ReadInputLines(flags.file, flags.form()));
-  const EmbedOptions options{.interrupt = &CatchInterrupt()};
+  EmbedOptions options{.adapters = flags.adapters.Uses(), .interrupt = &CatchInterrupt()};
   EmbeddingProgress progress(documents.size());
   std::vector<float> scores;
   std::int64_t tokens = 0;
@@ -195,6 +198,7 @@ Status Rerank(const RerankFlags& flags) {
       }
       pairs.push_back(std::move(*pair));
     }
+    options.first_input = begin;
     const auto ranks = embedder->Rank(pairs, options);
     if (!ranks.ok()) return Interruption(ranks.status(), begin, documents.size());
     scores.insert(scores.end(), ranks->scores.begin(), ranks->scores.end());

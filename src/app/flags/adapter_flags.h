@@ -1,4 +1,4 @@
-// --adapter FILE[:SCALE], for run, eval and serve: LoRA adapters beside its weights.
+// --adapter FILE[:SCALE]: LoRA adapters beside the weights of a model.
 //
 // Thread safety: a value.
 #pragma once

@@ -255,13 +255,6 @@ class Catalog final : public server::ModelSource {
   Status AddAdapters() {
     if (options_.adapters.empty()) return Status::Ok();
     ServedModel& first = given_.front();
-    const auto purpose = PurposeOf(first.path);
-    if (purpose.ok() && *purpose != FilePurpose::kGeneration) {
-      return Unsupported(StrCat("--adapter ", options_.adapters.front().path, ": ",
-                                Quoted(first.name),
-                                " is made for embeddings or ranks, which are "
-                                "computed without adapters"));
-    }
     first.adapters.clear();
     for (const GivenAdapter& adapter : options_.adapters) {
       const std::string name = AdapterName(adapter.path);

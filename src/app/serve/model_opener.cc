@@ -9,6 +9,17 @@
 #include "server/log.h"
 
 namespace kvcache::app {
+namespace {
+
+Result<std::vector<EngineAdapter>> AdaptersOf(const server::ServedModel& model) {
+  std::vector<GivenAdapter> adapters;
+  for (const server::ServedAdapter& adapter : model.adapters) {
+    adapters.push_back({adapter.path, adapter.scale});
+  }
+  return LoadAdapters(adapters, model.path);
+}
+
+}  // namespace
 
 Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& model,
                                                   int context) const {
@@ -30,9 +41,9 @@ Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& mod
 
 Result<std::shared_ptr<Embedder>> ModelOpener::OpenEmbedder(const server::ServedModel& model,
                                                             int context) const {
-  KVCACHE_ASSIGN_OR_RETURN(
-      auto embedder,
-      Embedder::Open(model.path, {.threads = flags_.engine.threads(), .context = context}));
+  EmbedderOptions options{.threads = flags_.engine.threads(), .context = context};
+  KVCACHE_ASSIGN_OR_RETURN(options.adapters, AdaptersOf(model));
+  KVCACHE_ASSIGN_OR_RETURN(auto embedder, Embedder::Open(model.path, options));
   return std::shared_ptr<Embedder>(std::move(embedder));
 }
 
@@ -46,11 +57,7 @@ Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel&
   auto head = FindDraftHead(draft, model.path);
   if (!head.ok()) return std::move(head).TakeStatus().WithContext(source);
   wanted.draft_head = std::move(*head);
-  std::vector<GivenAdapter> adapters;
-  for (const server::ServedAdapter& adapter : model.adapters) {
-    adapters.push_back({adapter.path, adapter.scale});
-  }
-  KVCACHE_ASSIGN_OR_RETURN(wanted.adapters, LoadAdapters(adapters, model.path));
+  KVCACHE_ASSIGN_OR_RETURN(wanted.adapters, AdaptersOf(model));
   KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> engine, flags_.engine.OpenForRequests(wanted));
   if (NamesDraftFile(draft) && wanted.draft_head.empty()) {
     KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(source));

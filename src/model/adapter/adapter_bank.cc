@@ -219,6 +219,12 @@ Status AdapterBank::ApplyRows(Backend& backend, const TensorView& x,
   return ApplyRuns(backend, x, other_runs_, std::span(&product, 1));
 }
 
+Status AdapterBank::ApplyAll(Backend& backend, const TensorView& x, AdapterUses uses,
+                             const Product& product) {
+  const Run all{.begin = 0, .end = product.output.y.dims[1], .set = SetOf(uses)};
+  return ApplyRuns(backend, x, {&all, 1}, {&product, 1});
+}
+
 Status AdapterBank::ApplySlots(Backend& backend, const TensorView& x,
                                std::span<const std::int32_t> token_of_slot,
                                std::span<const std::int32_t> expert_of_slot,

@@ -71,6 +71,8 @@ class AdapterBank {
   // The same for columns that are the tokens `rows` of the pass.
   Status ApplyRows(Backend& backend, const TensorView& x, std::span<const std::int32_t> rows,
                    const Product& product);
+  // The same for columns that all have `uses`, outside a pass. REQUIRES: Reserve.
+  Status ApplyAll(Backend& backend, const TensorView& x, AdapterUses uses, const Product& product);
   // The same for slots of experts: column i belongs to token token_of_slot[i] and expert expert_of_slot[i]. If x has one
   // column, all slots read it.
   Status ApplySlots(Backend& backend, const TensorView& x,

@@ -167,11 +167,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
     pass.TakeHidden(params_.hidden_size);
     finals = pass.TakeHidden(params_.hidden_size);
   }
-  adapters_.Begin(std::exchange(of_token_, {}));
-  if (adapters_.is_used()) pass.UseAdapters(&adapters_);
-  pass.Embed(embedding_, tokens, x);
-  pass.AdaptEmbedding(tokens, x);
-  ScaleEmbedding(pass, x);
+  EmbedAdapted(pass, tokens, x);
   RunLayers(pass, tokens, x);
   if (has_head()) pass.Normalize(x, output_norm_, finals);
   if (head_) {
@@ -248,6 +244,14 @@ void Decoder::EmbedTokens(Pass& pass, const TensorView& table, std::span<const s
 
 void Decoder::ScaleEmbedding(Pass& pass, const TensorView& x) const {
   if (params_.embedding_scale != 1.0f) pass.Scale(x, params_.embedding_scale);
+}
+
+void Decoder::EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
+  adapters_.Begin(std::exchange(of_token_, {}));
+  if (adapters_.is_used()) pass.UseAdapters(&adapters_);
+  pass.Embed(embedding_, tokens, x);
+  pass.AdaptEmbedding(tokens, x);
+  ScaleEmbedding(pass, x);
 }
 
 Status Decoder::Encode(std::span<const std::int32_t>, SequenceId, Cache&) {

@@ -126,6 +126,8 @@ class Decoder : public Model {
   void EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
                    const TensorView& x) const;
   void ScaleEmbedding(Pass& pass, const TensorView& x) const;
+  // Begins a pass with the adapters of its tokens, and embeds these.
+  void EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
   // Gives the cache the head's keys and values of the pass's tokens.
   void PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals);
   void CopyPrevious(Pass& pass, const TensorView& finals, const TensorView& previous) const;

@@ -56,21 +56,21 @@ Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
                                   const std::function<void()>& between_layers) {
   KVCACHE_RETURN_IF_ERROR(CheckTexts(tokens, lengths));
   attention_.SetTexts(lengths, between_layers);
-  decoder_.batch_ = 0;           // a failed pass leaves no states
-  decoder_.adapters_.Begin({});  // texts have none
+  decoder_.batch_ = 0;  // a failed pass leaves no states
   Pass pass(decoder_.backend_, decoder_.activations_, nullptr, attention_.positions(),
             decoder_.interrupt());
   pass.AttendBy(&attention_);
   const TensorView x = pass.TakeHidden(decoder_.params_.hidden_size);
-  decoder_.EmbedTokens(pass, decoder_.embedding_, tokens, x);
+  decoder_.EmbedAdapted(pass, tokens, x);
   decoder_.RunLayers(pass, tokens, x);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   decoder_.batch_ = std::ssize(tokens);
   return Status::Ok();
 }
 
-Status DecoderTexts::RunHead(const float* states, int count, float* out) {
-  return head_.Run(decoder_.backend_, states, count, out);
+Status DecoderTexts::RunHead(const float* states, int count, AdapterUses adapters, float* out) {
+  AdapterBank* const bank = adapters.empty() ? nullptr : &decoder_.adapters_;
+  return head_.Run(decoder_.backend_, states, count, {bank, adapters}, out);
 }
 
 }  // namespace kvcache

@@ -34,7 +34,7 @@ class DecoderTexts final : public EmbeddingModel {
   int head_outputs() const override { return static_cast<int>(head_.outputs()); }
   bool head_reads_mean() const override { return head_.reads_mean(); }
   bool has_scores() const override { return head_.has_scores(); }
-  Status RunHead(const float* states, int count, float* out) override;
+  Status RunHead(const float* states, int count, AdapterUses adapters, float* out) override;
 
  private:
   Status CheckTexts(std::span<const std::int32_t> tokens,

@@ -40,10 +40,13 @@ void Softmax(std::span<float> values, std::size_t rows) {
   }
 }
 
-Status Multiply(Backend& backend, const Projection& by, const TensorView& x, const TensorView& y) {
+Status Multiply(Backend& backend, const Projection& by, const PooledHead::Adapters& adapters,
+                const TensorView& x, const TensorView& y) {
   const LinearOutput out[] = {{by.weight.get(), y}};
   KVCACHE_RETURN_IF_ERROR(backend.Linear(x, out));
-  return by.bias.has_value() ? backend.AddBias(y, *by.bias) : Status::Ok();
+  if (by.bias.has_value()) KVCACHE_RETURN_IF_ERROR(backend.AddBias(y, *by.bias));
+  if (adapters.bank == nullptr) return Status::Ok();
+  return adapters.bank->ApplyAll(backend, x, adapters.uses, {.output = out[0]});
 }
 
 }  // namespace
@@ -78,7 +81,7 @@ Status PooledHead::Activate(Backend& backend, const TensorView& x) const {
 }
 
 Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count,
-                       float* out) const {
+                       const Adapters& adapters, float* out) const {
   if (count == 0) return Status::Ok();
   std::vector<float> inner;
   const std::int64_t width = first_ ? first_->weight->outputs() : inputs_;
@@ -90,7 +93,7 @@ Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count
   if (first_) {
     const TensorView y =
         TensorView::Dense(inner.data() + inputs_ * count, DType::kF32, width, count);
-    KVCACHE_RETURN_IF_ERROR(Multiply(backend, *first_, x, y));
+    KVCACHE_RETURN_IF_ERROR(Multiply(backend, *first_, adapters, x, y));
     KVCACHE_RETURN_IF_ERROR(Activate(backend, y));
     x = y;
   }
@@ -100,7 +103,7 @@ Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count
   }
   const TensorView result = TensorView::Dense(out, DType::kF32, outputs_, count);
   if (!last_) return backend.CopyValues(x, result);
-  KVCACHE_RETURN_IF_ERROR(Multiply(backend, *last_, x, result));
+  KVCACHE_RETURN_IF_ERROR(Multiply(backend, *last_, adapters, x, result));
   if (kind_ == PooledHeadKind::kQwen3) {
     Softmax(std::span(out, static_cast<std::size_t>(outputs_ * count)),
             static_cast<std::size_t>(outputs_));

@@ -17,6 +17,7 @@
 #include <optional>
 
 #include "kvcache/backend.h"
+#include "model/adapter/adapter_bank.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"
 
@@ -35,9 +36,16 @@ class PooledHead {
     return kind_ != PooledHeadKind::kDense && (first_.has_value() || last_.has_value());
   }
 
+  // What the adapters of all columns add to the products.
+  struct Adapters {
+    AdapterBank* bank = nullptr;  // null: nothing
+    AdapterUses uses{};
+  };
+
   // Writes the head's values [outputs(), count] for states [hidden_size, count]. Errors: kOutOfMemory; those
   // of the kernels.
-  Status Run(Backend& backend, const float* states, std::int64_t count, float* out) const;
+  Status Run(Backend& backend, const float* states, std::int64_t count, const Adapters& adapters,
+             float* out) const;
 
  private:
   Status Activate(Backend& backend, const TensorView& x) const;

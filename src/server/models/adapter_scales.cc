@@ -4,8 +4,8 @@
 
 namespace kvcache::server {
 
-AdapterScales::AdapterScales(const Engine& engine) {
-  for (const AdapterInfo& adapter : engine.adapters()) scales_.push_back(adapter.scale);
+AdapterScales::AdapterScales(std::span<const AdapterInfo> adapters) {
+  for (const AdapterInfo& adapter : adapters) scales_.push_back(adapter.scale);
 }
 
 std::vector<float> AdapterScales::Get() const {

@@ -4,19 +4,20 @@
 #pragma once
 
 #include <mutex>
+#include <span>
 #include <vector>
 
-#include "kvcache_engine/engine.h"
+#include "kvcache_engine/adapter.h"
 
 namespace kvcache::server {
 
 class AdapterScales {
  public:
-  // Begins with the scales of the engine's adapters.
-  explicit AdapterScales(const Engine& engine);
+  // Begins with the scales that the adapters were opened with.
+  explicit AdapterScales(std::span<const AdapterInfo> adapters);
 
   std::vector<float> Get() const;
-  // REQUIRES: as many as the engine has adapters.
+  // REQUIRES: as many as there are adapters.
   void Set(std::vector<float> scales);
 
  private:

@@ -89,6 +89,7 @@ class EmbeddingServiceImpl final : public EmbeddingService {
   const Embedder& embedder() const override { return *embedder_; }
   const std::string& architecture() const override { return embedder_->info().architecture; }
   std::int64_t context() const override { return embedder_->info().max_input_tokens; }
+  std::span<const AdapterInfo> adapters() const override { return embedder_->adapters(); }
 
   Result<EmbeddingId> Submit(EmbeddingRequest request) override {
     const auto job = std::make_shared<Job>();
@@ -233,6 +234,8 @@ class EmbeddingServiceImpl final : public EmbeddingService {
   Status Compute(Job& job, std::span<const std::vector<std::int32_t>> part, BatchTurn& turn) {
     const EmbedOptions options{.normalize = job.request.normalize,
                                .dimensions = job.request.dimensions,
+                               .adapters = job.request.adapters,
+                               .first_input = job.next,
                                .interrupt = &job.interrupt,
                                .between_passes = [&turn] { turn.MayPass(); }};
     EmbeddingResult& result = job.result;
@@ -333,7 +336,11 @@ class EmbeddingServiceImpl final : public EmbeddingService {
 
 std::unique_ptr<EmbeddingService> EmbeddingService::Make(std::shared_ptr<Embedder> embedder,
                                                          const EmbeddingServiceOptions& options) {
-  return std::make_unique<EmbeddingServiceImpl>(std::move(embedder), options);
+  const std::span<const AdapterInfo> adapters = embedder->adapters();
+  auto scales = std::make_shared<AdapterScales>(adapters);
+  auto service = std::make_unique<EmbeddingServiceImpl>(std::move(embedder), options);
+  service->ShareScales(std::move(scales));
+  return service;
 }
 
 }  // namespace kvcache::server

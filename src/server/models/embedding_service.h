@@ -30,7 +30,8 @@ struct EmbeddingRequest {
   std::vector<std::vector<std::int32_t>> inputs{};  // tokens, as Embedder encodes them; not empty
   bool ranks = false;  // the inputs are pairs of a query and a document
   bool normalize = true;
-  int dimensions = 0;                                     // 0: all
+  int dimensions = 0;  // 0: all
+  std::vector<AdapterUse> adapters{};
   std::function<void(const EmbeddingResult&)> on_done{};  // once
 };
 

@@ -68,6 +68,20 @@ class EmbeddingServiceTest : public ::testing::Test {
   std::unique_ptr<EmbeddingService> service_;
 };
 
+// A later part of a request counts its inputs from the request's first one.
+TEST_F(EmbeddingServiceTest, ErrorsOfLaterPartsNameTheInput) {
+  Start({.step_ms = 1});
+  embedder_->microseconds = 20'000;  // of one input: a part behind the first has few
+  std::vector<std::vector<std::int32_t>> inputs(40, std::vector<std::int32_t>(200, 1));
+  inputs[37] = {};
+  Ended ended, other;
+  Submit(std::move(inputs), ended);
+  Submit({{1}}, other);
+  EXPECT_EQ(ended.Wait().status.message(), "input 37 has no tokens");
+  other.Wait();
+  EXPECT_GE(embedder_->calls, 3) << "the request was computed in one part";
+}
+
 TEST_F(EmbeddingServiceTest, VectorsComeInOrder) {
   Start();
   Ended ended;

@@ -260,10 +260,6 @@ class Host final : public ModelHost {
       if (is_over) entry->leaving = true;
       if (!entry->leaving || entry->leases > 0) continue;
       gone_ += entry->service->counters().WithoutNow();
-      if (entry->engine != nullptr && !entry->engine->adapters().empty()) {
-        const auto& text = static_cast<const TextService&>(*entry->service);
-        scales_[entry->model.key()] = text.adapter_scales();
-      }
       std::unique_ptr<ModelService> service = std::move(entry->service);
       lock.unlock();
       LogEvent(LogLevel::kInfo, "model let go", {{"model", entry->model.name}});
@@ -446,6 +442,7 @@ class Host final : public ModelHost {
             EmbeddingService::Make(std::move(embedder), {.max_running = options_.max_running,
                                                          .step_ms = options_.scheduler.step_ms,
                                                          .turns = &turns_});
+        KeepScales(entry);
         return Status::Ok();
       }
       SchedulerOptions options = options_.scheduler;
@@ -454,10 +451,8 @@ class Host final : public ModelHost {
       KVCACHE_ASSIGN_OR_RETURN(auto text,
                                TextService::Make(*entry.engine, options_.max_running, options,
                                                  entry.model.chat_template, options_.dialect));
-      if (const auto kept = scales_.find(entry.model.key()); kept != scales_.end()) {
-        text->SetAdapterScales(kept->second);
-      }
       entry.service = std::move(text);
+      KeepScales(entry);
       return Status::Ok();
     });
     if (!status.ok()) {
@@ -468,6 +463,14 @@ class Host final : public ModelHost {
     LogEvent(LogLevel::kInfo, "model loaded",
              {{"model", entry.model.name}, {"seconds", seconds + SecondsSince(start)}});
     return status;
+  }
+
+  // Gives the service of a model the scales that an earlier one, or one for another use, had.
+  void KeepScales(Entry& entry) {
+    if (entry.service->adapters().empty()) return;
+    std::shared_ptr<AdapterScales>& kept = scales_[entry.model.key_of_both_uses()];
+    if (kept == nullptr) kept = entry.service->scales();
+    entry.service->ShareScales(kept);
   }
 
   // A server does not start without its first model, and says why itself.
@@ -500,8 +503,8 @@ class Host final : public ModelHost {
   std::uint64_t asked_ = 0;
   bool loading_ = false, stopping_ = false, ending_ = false;
   bool has_loaded_ = false;  // any model; used on the host's thread
-  // Of adapters of models that were unloaded, by key; used on the host's thread.
-  std::map<std::string, std::vector<float>> scales_;
+  // Of adapters of all models that were ever loaded, by key; used on the host's thread.
+  std::map<std::string, std::shared_ptr<AdapterScales>> scales_;
   std::thread thread_;  // last: it uses all of the above
 };
 

@@ -5,8 +5,13 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
+#include <span>
 #include <string>
+#include <utility>
 
+#include "kvcache_engine/adapter.h"
+#include "server/models/adapter_scales.h"
 #include "server/models/service_counters.h"
 
 namespace kvcache::server {
@@ -20,6 +25,13 @@ class ModelService {
   // Returns the tokens of the longest input, with its answer.
   virtual std::int64_t context() const = 0;
 
+  // Returns the adapters that the model was opened with.
+  virtual std::span<const AdapterInfo> adapters() const = 0;
+  // Returns their scales for requests that choose none. Never null behind the service's Make.
+  const std::shared_ptr<AdapterScales>& scales() const { return scales_; }
+  // Takes the scales of another service of the model. Call it before the first request.
+  void ShareScales(std::shared_ptr<AdapterScales> scales) { scales_ = std::move(scales); }
+
   // Refuses further requests with kCancelled.
   virtual void StopAccepting() = 0;
   // Ends all requests with kCancelled.
@@ -30,6 +42,9 @@ class ModelService {
   virtual ServiceCounters counters() const = 0;
   // Returns whether all requests have ended and their functions have returned.
   virtual bool idle() const = 0;
+
+ private:
+  std::shared_ptr<AdapterScales> scales_;
 };
 
 }  // namespace kvcache::server

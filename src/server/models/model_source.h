@@ -54,11 +54,12 @@ struct ServedModel {
   Json parameters = Json::object();
 
   // Models with equal keys are loaded once.
-  std::string key() const {
+  std::string key() const { return key_of_both_uses() + (embeds ? "\nembeds" : ""); }
+  // The same whether it is loaded to embed or to generate.
+  std::string key_of_both_uses() const {
     std::string files = path + '\n' + draft + '\n';
     for (const ServedAdapter& each : adapters) files += each.path + '\n';
-    return files + parameters.value("num_ctx", Json()).dump() + '\n' + chat_template +
-           (embeds ? "\nembeds" : "");
+    return files + parameters.value("num_ctx", Json()).dump() + '\n' + chat_template;
   }
 };
 

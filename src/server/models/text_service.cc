@@ -37,7 +37,6 @@ class Service final : public TextService {
         scheduler_(std::move(scheduler)),
         dialect_(std::move(dialect)),
         max_running_(max_running),
-        scales_(engine),
         started_(LocalTime()),
         pins_(scheduler_->prefixes(), max_pinned()),
         thread_([this] { Run(); }) {}
@@ -187,8 +186,7 @@ class Service final : public TextService {
 
   bool idle() const override { return unfinished_ == 0; }
   const Engine& engine() const override { return engine_; }
-  std::vector<float> adapter_scales() const override { return scales_.Get(); }
-  void SetAdapterScales(std::vector<float> scales) override { scales_.Set(std::move(scales)); }
+  std::span<const AdapterInfo> adapters() const override { return engine_.adapters(); }
 
  private:
   // Gives places back at its end.
@@ -369,7 +367,6 @@ class Service final : public TextService {
   std::unique_ptr<Scheduler> scheduler_;
   const ModelDialect dialect_;
   const std::int64_t max_running_;
-  AdapterScales scales_;
   const std::tm started_;  // one time for all prompts: they share their beginnings
   mutable std::mutex mutex_;
   std::vector<std::function<void()>> tasks_;  // for the engine's thread; guarded by mutex_
@@ -400,8 +397,10 @@ Result<std::unique_ptr<TextService>> TextService::Make(Engine& engine, std::int6
                            ModelDialect::Make(make_format, engine.tokenizer(), dialect));
   options.use_engine_drafts = true;
   KVCACHE_ASSIGN_OR_RETURN(auto scheduler, Scheduler::Make(engine, options));
-  return std::unique_ptr<TextService>(
-      new Service(engine, std::move(scheduler), std::move(own), max_running));
+  std::unique_ptr<TextService> service =
+      std::make_unique<Service>(engine, std::move(scheduler), std::move(own), max_running);
+  service->ShareScales(std::make_shared<AdapterScales>(engine.adapters()));
+  return service;
 }
 
 }  // namespace kvcache::server

@@ -114,9 +114,6 @@ class TextService : public ModelService {
   // Returns the tokens that pins keep at most; more than that are not pinned.
   virtual std::int64_t max_pinned() const = 0;
   virtual const Engine& engine() const = 0;
-  // The scales of the model's adapters, for requests that choose none.
-  virtual std::vector<float> adapter_scales() const = 0;
-  virtual void SetAdapterScales(std::vector<float> scales) = 0;
 };
 
 }  // namespace kvcache::server

@@ -32,6 +32,7 @@ ReuseReport ReportOf(const EmbeddingResult& result) {
 void DeliverEmbeddings(const EmbeddingContext& context, EmbeddingRequest request,
                        std::function<std::string(const EmbeddingResult& result)> write) {
   const std::size_t inputs = request.inputs.size();
+  request.adapters = context.adapters;
   // The context holds the lease until the end.
   request.on_done = [context, inputs, write = std::move(write)](const EmbeddingResult& result) {
     LogRequest(context, inputs, result);

@@ -10,7 +10,7 @@
 
 namespace kvcache::server {
 
-// `write` makes the body of the answer, on the service's thread. A client that leaves ends the work.
+// Adapters are those of the context. `write` makes the body of the answer, on the service's thread. A client that leaves ends the work.
 void DeliverEmbeddings(const EmbeddingContext& context, EmbeddingRequest request,
                        std::function<std::string(const EmbeddingResult& result)> write);
 

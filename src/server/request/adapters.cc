@@ -19,9 +19,8 @@ std::vector<AdapterUse> UsesOf(const std::vector<float>& scales) {
 
 }  // namespace
 
-Result<std::vector<float>> ReadAdapterScales(const Engine& engine, const Json& list,
+Result<std::vector<float>> ReadAdapterScales(std::size_t count, const Json& list,
                                              const char* field) {
-  const auto count = engine.adapters().size();
   const auto wrong = [&](const std::string& rule) {
     return InvalidArgument(StrCat("'", field, "' ", rule));
   };
@@ -52,13 +51,14 @@ Result<std::vector<float>> ReadAdapterScales(const Engine& engine, const Json& l
   return scales;
 }
 
-Result<std::vector<AdapterUse>> AdaptersOf(const TextService& service, const ServedModel& model,
+Result<std::vector<AdapterUse>> AdaptersOf(const ModelService& service, const ServedModel& model,
                                            const Json& body) {
   if (const auto lora = body.find("lora"); lora != body.end() && !lora->is_null()) {
-    KVCACHE_ASSIGN_OR_RETURN(const auto scales, ReadAdapterScales(service.engine(), *lora, "lora"));
+    KVCACHE_ASSIGN_OR_RETURN(const auto scales,
+                             ReadAdapterScales(service.adapters().size(), *lora, "lora"));
     return UsesOf(scales);
   }
-  if (model.adapter < 0) return UsesOf(service.adapter_scales());
+  if (model.adapter < 0) return UsesOf(service.scales()->Get());
   const float own = model.adapters[static_cast<std::size_t>(model.adapter)].scale;
   return std::vector<AdapterUse>{{model.adapter, own == 0.0f ? 1.0f : own}};
 }

@@ -8,6 +8,7 @@
 #include <vector>
 
 #include "gguf/gguf.h"
+#include "server/embedder_testing.h"
 #include "server/server_testing.h"
 #include "support/random_adapter.h"
 
@@ -17,7 +18,7 @@ namespace {
 using ::testing::HasSubstr;
 
 class AdapterServerTest : public ServerTest {
- protected:
+ public:
   static void SetUpTestSuite() {
     const std::string path = std::string(KVCACHE_SOURCE_DIR) + "/models/story.gguf";
     const auto base = GgufFile::Open(path).value();
@@ -32,6 +33,8 @@ class AdapterServerTest : public ServerTest {
                   .value()
                   .release();
   }
+
+ protected:
   void SetUp() override {
     server_.reset();
     ServedModel model{.name = "story"};
@@ -103,27 +106,6 @@ TEST_F(AdapterServerTest, AnAdapterIsAModelOfItsOwn) {
   EXPECT_NE(answer.json()["choices"][0]["message"]["content"], plain);
 }
 
-// The vectors of the weights alone are never those of an adapter.
-TEST_F(AdapterServerTest, EmbeddingsRefuseAdaptersByName) {
-  const auto refusal = [&](const std::string& model, const Json& lora) {
-    Json body = {{"model", model}, {"input", "Once"}};
-    if (!lora.is_null()) body["lora"] = lora;
-    std::string message;
-    for (const char* path : {"/v1/embeddings", "/api/embed"}) {
-      const HttpAnswer answer = Post(path, body);
-      EXPECT_EQ(answer.status, 400) << path << answer.body;
-      message = answer.body;
-    }
-    return message;
-  };
-  EXPECT_THAT(refusal("pirate", nullptr), HasSubstr("'pirate' is an adapter"));
-  EXPECT_THAT(refusal("story", nullptr), HasSubstr("'story' has the adapter 'pirate'"));
-  EXPECT_THAT(refusal("story", One(0, 1.0)), HasSubstr("'lora' is [{"));
-  EXPECT_THAT(refusal("pirate", Json::array()), HasSubstr("'pirate' is an adapter"));
-  const Json none = {{"model", "story"}, {"input", "Once"}, {"lora", Json::array()}};
-  EXPECT_THAT(Post("/v1/embeddings", none).body, ::testing::Not(HasSubstr("adapter 'pirate'")));
-}
-
 TEST_F(AdapterServerTest, TheScalesOfOtherRequestsAreShownAndSet) {
   const Json begin = Json::array({{{"id", 0}, {"path", "pirate"}, {"scale", 0.0}},
                                   {{"id", 1}, {"path", "poet"}, {"scale", 0.0}}});
@@ -174,6 +156,154 @@ TEST_F(AdapterServerTest, ProbesSeeThePrefixesOfTheirAdapter) {
   EXPECT_GT(cached(One(0, 1.0)), 4);
   EXPECT_EQ(cached(nullptr), 0);
   EXPECT_EQ(cached(One(1, 1.0)), 0);
+}
+
+// A model that embeds, or one that ranks, whose values tell the sum of the scales.
+class OneEmbedder final : public ModelSource {
+ public:
+  explicit OneEmbedder(std::shared_ptr<SimpleEmbedder> embedder) : embedder_(std::move(embedder)) {
+    const bool ranks = embedder_->info().is_reranker;
+    model_ = {.name = "simple", .path = "simple"};
+    model_.purpose = ranks ? FilePurpose::kReranking : FilePurpose::kEmbedding;
+    model_.adapters = {{.name = "pirate", .path = "/x/pirate.gguf", .scale = 0.0f},
+                       {.name = "poet", .path = "/x/poet.gguf", .scale = 0.5f}};
+    embedder_->known_adapters = {{.path = "/x/pirate.gguf", .scale = 0.0f},
+                                 {.path = "/x/poet.gguf", .scale = 0.5f}};
+  }
+
+  std::vector<ServedModel> List() override { return WithAdapters(model_); }
+  Result<ServedModel> Find(const std::string& name) override {
+    for (ServedModel& model : List()) {
+      if (MeansModel(name, model.name)) return model;
+    }
+    return Status(StatusCode::kNotFound, "no such model");
+  }
+  Result<std::shared_ptr<Engine>> Open(const ServedModel& /*model*/) override {
+    return Status(StatusCode::kUnsupported, "it does not generate");
+  }
+  Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& /*model*/) override {
+    return std::shared_ptr<Embedder>(embedder_);
+  }
+
+ private:
+  const std::shared_ptr<SimpleEmbedder> embedder_;
+  ServedModel model_;
+};
+
+class AdaptersOfEmbeddings : public ServerTest {
+ protected:
+  void SetUp() override { Start(false); }
+  void Start(bool ranks) {
+    server_.reset();
+    auto source = std::make_unique<OneEmbedder>(std::make_shared<SimpleEmbedder>(ranks));
+    auto server = Server::Start(std::move(source), {});
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+  static Json One(int id, double scale) { return Json::array({{{"id", id}, {"scale", scale}}}); }
+  static Json Body(const std::string& model, const Json& lora, Json body) {
+    body["model"] = model;
+    if (!lora.is_null()) body["lora"] = lora;
+    return body;
+  }
+  // Returns the sum of the scales that the values of "a", a token of 97, tell.
+  double Scale(const std::string& path, const Json& lora = nullptr,
+               const std::string& model = "simple") const {
+    const HttpAnswer answer = Post(path, Body(model, lora, {{"input", "a"}}));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    if (answer.status != 200) return -1.0;
+    const Json json = answer.json();
+    const Json& vector =
+        path == "/api/embed" ? json["embeddings"][0] : json["data"][0]["embedding"];
+    return 97.0 * (vector[3].get<double>() / vector[1].get<double>() - 1.0);
+  }
+};
+
+TEST_F(AdaptersOfEmbeddings, AreChosenLikeThoseOfTexts) {
+  for (const char* const path : {"/v1/embeddings", "/api/embed"}) {
+    SCOPED_TRACE(path);
+    EXPECT_NEAR(Scale(path), 0.5, 1e-3) << "the scales of the command line";
+    EXPECT_NEAR(Scale(path, Json::array()), 0.0, 1e-3);
+    EXPECT_NEAR(Scale(path, One(0, 3.0)), 3.0, 1e-3);
+    EXPECT_NEAR(Scale(path, nullptr, "pirate"), 1.0, 1e-3);
+    EXPECT_NEAR(Scale(path, nullptr, "poet"), 0.5, 1e-3);
+    EXPECT_NEAR(Scale(path, One(1, -2.0), "pirate"), -2.0, 1e-3);
+    const HttpAnswer wrong = Post(path, Body("simple", One(2, 1.0), {{"input", "a"}}));
+    EXPECT_EQ(wrong.status, 400);
+    EXPECT_THAT(wrong.body, HasSubstr("'lora' has an entry with 'id' 2; the model has 2 adapters"));
+  }
+  Json models = Json::array();
+  const Json listed = Get("/v1/models").json();
+  for (const Json& model : listed["data"]) models.push_back(model["id"]);
+  EXPECT_EQ(models, Json({"simple", "pirate", "poet"}));
+}
+
+TEST_F(AdaptersOfEmbeddings, ScalesThatAreSetLaterCount) {
+  EXPECT_EQ(Get("/lora-adapters").json()[1]["scale"], 0.5);
+  EXPECT_EQ(Post("/lora-adapters", One(0, 4.0)).status, 200);
+  EXPECT_NEAR(Scale("/v1/embeddings"), 4.0, 1e-3);
+  EXPECT_NEAR(Scale("/v1/embeddings", One(1, 2.0)), 2.0, 1e-3);
+  // Also after the model was unloaded.
+  EXPECT_EQ(Post("/api/embed", {{"model", "simple"}, {"keep_alive", 0}}).status, 200);
+  EXPECT_NEAR(Scale("/v1/embeddings"), 4.0, 1e-3);
+  EXPECT_EQ(Get("/lora-adapters").json()[0]["scale"], 4.0);
+}
+
+TEST_F(AdaptersOfEmbeddings, RanksHaveThemToo) {
+  Start(true);
+  const auto score = [&](const Json& lora, const std::string& model = "simple") {
+    const Json body = {{"query", "a"}, {"documents", Json::array({"b"})}};
+    const HttpAnswer answer = Post("/v1/rerank", Body(model, lora, body));
+    EXPECT_EQ(answer.status, 200) << answer.body;
+    return answer.status == 200 ? answer.json()["results"][0]["relevance_score"].get<double>() : 0;
+  };
+  EXPECT_EQ(score(nullptr), 3.5);
+  EXPECT_EQ(score(Json::array()), 3.0);
+  EXPECT_EQ(score(One(0, 2.0)), 5.0);
+  EXPECT_EQ(score(nullptr, "pirate"), 4.0);
+  EXPECT_EQ(Post("/lora-adapters", One(0, 4.0)).status, 200);
+  EXPECT_EQ(score(nullptr), 7.0);
+}
+
+// A model that is loaded to generate and to embed has one list of scales.
+class BothUses final : public ModelSource {
+ public:
+  explicit BothUses(Engine& engine) : engine_(engine) {
+    model_.adapters = {{.name = "pirate", .path = "/x/pirate.gguf", .scale = 0.0f},
+                       {.name = "poet", .path = "/x/poet.gguf", .scale = 0.0f}};
+    embedder_->known_adapters = {{.scale = 0.0f}, {.scale = 0.0f}};
+  }
+  std::vector<ServedModel> List() override { return {model_}; }
+  Result<ServedModel> Find(const std::string& /*name*/) override { return model_; }
+  Result<std::shared_ptr<Engine>> Open(const ServedModel& /*model*/) override {
+    return std::shared_ptr<Engine>(&engine_, [](Engine*) {});
+  }
+  Result<std::shared_ptr<Embedder>> OpenEmbedder(const ServedModel& /*model*/) override {
+    return std::shared_ptr<Embedder>(embedder_);
+  }
+
+ private:
+  Engine& engine_;
+  ServedModel model_{.name = "simple", .path = "simple"};
+  const std::shared_ptr<SimpleEmbedder> embedder_ = std::make_shared<SimpleEmbedder>();
+};
+
+class AdaptersOfBothUses : public AdaptersOfEmbeddings {
+ protected:
+  static void SetUpTestSuite() { AdapterServerTest::SetUpTestSuite(); }
+  void SetUp() override {
+    server_.reset();
+    auto server = Server::Start(std::make_unique<BothUses>(*engine_), {});
+    ASSERT_TRUE(server.ok()) << server.status().message();
+    server_ = std::move(*server);
+  }
+};
+
+TEST_F(AdaptersOfBothUses, HaveOneListOfScales) {
+  EXPECT_NEAR(Scale("/v1/embeddings"), 0.0, 1e-3);
+  EXPECT_EQ(Post("/lora-adapters", One(1, 2.0)).status, 200);
+  EXPECT_NEAR(Scale("/v1/embeddings"), 2.0, 1e-3);
+  EXPECT_EQ(Get("/lora-adapters").json()[1]["scale"], 2.0);
 }
 
 }  // namespace

@@ -307,28 +307,28 @@ void Props(const ServerContext& context) {
                        });
 }
 
-// Calls `run` with the first model, whose adapters the command line names.
+// Calls `run` with the first model, whose adapters the command line names, and its service.
 void WithFirstModel(const ServerContext& context,
-                    const std::function<void(const ServedModel&, TextService&)>& run) {
+                    const std::function<void(const ServedModel&, const ModelService&)>& run) {
   const std::vector<ServedModel> models = context.host.source().List();
   if (models.empty()) {
     return context.Refuse({.status = 404, .message = "the server has no model"});
   }
-  if (models.front().purpose != FilePurpose::kGeneration) {
-    return context.Refuse(InvalidArgument(
-        StrCat(Quoted(models.front().name),
-               ", the first model, is made for embeddings or ranks, and has no adapters")));
+  ServedModel first = models.front();
+  const auto run_with = [context, run, first](const auto& lease) {
+    if (!lease.ok()) return context.Refuse(lease.status());
+    run(first, **lease);
+  };
+  if (first.purpose == FilePurpose::kGeneration) {
+    return context.host.Acquire(first, std::nullopt, run_with);
   }
-  context.host.Acquire(models.front(), std::nullopt,
-                       [context, run, model = models.front()](const Result<ModelLease>& lease) {
-                         if (!lease.ok()) return context.Refuse(lease.status());
-                         run(model, **lease);
-                       });
+  first.embeds = true;
+  context.host.AcquireEmbedder(first, std::nullopt, run_with);
 }
 
 void ShowAdapters(const ServerContext& context) {
-  WithFirstModel(context, [context](const ServedModel& model, const TextService& service) {
-    const std::vector<float> scales = service.adapter_scales();
+  WithFirstModel(context, [context](const ServedModel& model, const ModelService& service) {
+    const std::vector<float> scales = service.scales()->Get();
     Json list = Json::array();
     for (std::size_t i = 0; i < scales.size(); ++i) {
       // As of models, the name is shown and no path of the machine.
@@ -340,10 +340,10 @@ void ShowAdapters(const ServerContext& context) {
 }
 
 void ScaleAdapters(const ServerContext& context, const Json& body) {
-  WithFirstModel(context, [context, body](const ServedModel&, TextService& service) {
-    auto scales = ReadAdapterScales(service.engine(), body, "the request");
+  WithFirstModel(context, [context, body](const ServedModel&, const ModelService& service) {
+    auto scales = ReadAdapterScales(service.adapters().size(), body, "the request");
     if (!scales.ok()) return context.Refuse(scales.status());
-    service.SetAdapterScales(std::move(*scales));
+    service.scales()->Set(std::move(*scales));
     context.Send({{"success", true}});
   });
 }
