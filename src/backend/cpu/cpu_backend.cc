@@ -6,6 +6,7 @@
 
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_target.h"
+#include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/kv/kv_release.h"
 #include "backend/cpu/linear/linear.h"

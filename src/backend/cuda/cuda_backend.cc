@@ -2,7 +2,7 @@
 
 #include <string>
 
-#include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/kv/kv_check.h"
 
 namespace kvcache::cuda {
 namespace {

@@ -316,7 +316,7 @@ TEST_P(BlockTypes, ThePlainLayoutIsRefusedAtInit) {
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
   EXPECT_EQ(status.message(), "K of type " + std::string(InfoOf(GetParam().k).name) +
                                   " and V of type " + std::string(InfoOf(GetParam().v).name) +
-                                  ": the CPU supports block types only in the tiled layout");
+                                  ": block types need the tiled layout");
 }
 
 }  // namespace

@@ -3,7 +3,7 @@
 #include <string>
 
 #include "backend/cpu/attention/attention_plan.h"
-#include "backend/cpu/kv/kv_kernels.h"
+#include "backend/cpu/kv/kv_check.h"
 
 namespace kvcache::cpu {
 namespace {

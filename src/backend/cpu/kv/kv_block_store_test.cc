@@ -399,15 +399,14 @@ TEST(KvBlockKernelsErrors, NameTypesAndSizesThatBlocksCannotHold) {
     return status.ok() ? "ok" : status.message();
   };
   EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kTiled), "ok");
+  EXPECT_EQ(check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
+            "K of type q8_0 and V of type f16: block types need the tiled layout");
+  EXPECT_EQ(check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
+            "K of type f32 and V of type q4_0: block types need the tiled layout");
   EXPECT_EQ(
-      check(DType::kQ8_0, DType::kF16, KvLayout::kPlain),
-      "K of type q8_0 and V of type f16: the CPU supports block types only in the tiled layout");
-  EXPECT_EQ(
-      check(DType::kF32, DType::kQ4_0, KvLayout::kPlain),
-      "K of type f32 and V of type q4_0: the CPU supports block types only in the tiled layout");
-  EXPECT_EQ(check(DType::kQ8_0, DType::kQ5_0, KvLayout::kTiled),
-            "the CPU has no kernels for K of type q8_0 and V of type q5_0; it has f32, f16, bf16, "
-            "q8_0 and q4_0");
+      check(DType::kQ8_0, DType::kQ5_0, KvLayout::kTiled),
+      "no kernels for K of type q8_0 and V of type q5_0; types must be f32, f16, bf16, q8_0 or "
+      "q4_0");
 
   Row memory(4096);
   const auto store = [&](LayerKv layer) {

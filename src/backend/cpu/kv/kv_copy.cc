@@ -1,10 +1,10 @@
 // Copies cells within a layer, for compaction and copy-on-write, and between layers, for snapshots.
 #include <algorithm>
 #include <cstring>
-#include <string>
 
 #include "backend/cpu/common/kv_blocks.h"
 #include "backend/cpu/common/kv_storage.h"
+#include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 
 namespace kvcache::cpu {
@@ -171,20 +171,6 @@ void CopyMoves(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
   });
 }
 
-Status CheckAlike(const LayerKv& from, const LayerKv& to) {
-  if (from.shape == to.shape && from.k_type == to.k_type && from.v_type == to.v_type) {
-    return Status::Ok();
-  }
-  const auto text = [](const LayerKv& layer) {
-    return std::to_string(layer.shape.kv_heads) + " heads of " + std::to_string(layer.shape.k_dim) +
-           " " + std::string(InfoOf(layer.k_type).name) + " (K) and " +
-           std::to_string(layer.shape.v_dim) + " " + std::string(InfoOf(layer.v_type).name) +
-           " (V) values";
-  };
-  return Status(StatusCode::kInvalidArgument,
-                "copy from a layer of " + text(from) + " to one of " + text(to));
-}
-
 }  // namespace
 
 Status CopyCells(ThreadPool& pool, const LayerKv& layer, std::span<const CellMove> moves) {
@@ -193,13 +179,7 @@ Status CopyCells(ThreadPool& pool, const LayerKv& layer, std::span<const CellMov
 
 Status TransferCells(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
                      std::span<const CellMove> moves) {
-  KVCACHE_RETURN_IF_ERROR(CheckLayer(from));
-  KVCACHE_RETURN_IF_ERROR(CheckLayer(to));
-  KVCACHE_RETURN_IF_ERROR(CheckAlike(from, to));
-  for (const CellMove& move : moves) {
-    KVCACHE_RETURN_IF_ERROR(CheckCells(from, "copy from", move.from, move.length));
-    KVCACHE_RETURN_IF_ERROR(CheckCells(to, "copy to", move.to, move.length));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckTransfer(from, to, moves));
   CopyMoves(pool, from, to, moves);
   return Status::Ok();
 }

@@ -12,16 +12,6 @@
 
 namespace kvcache::cpu {
 
-// kUnsupported unless there are kernels for these types in this layout.
-Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout);
-
-// Checks a layer's description: kUnsupported for types, kInvalidArgument for sizes and missing
-// memory.
-Status CheckLayer(const LayerKv& layer);
-
-// kInvalidArgument unless [cell, cell + length) is within the layer; `what` names the operation.
-Status CheckCells(const LayerKv& layer, const char* what, std::int64_t cell, std::int64_t length);
-
 Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, const TensorView& k,
                const TensorView& v, std::span<const CellRun> cells);
 
@@ -29,6 +19,10 @@ Status CopyCells(ThreadPool& pool, const LayerKv& layer, std::span<const CellMov
 
 Status TransferCells(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
                      std::span<const CellMove> moves);
+
+// Writes the cosine and the sine of each pair's angle in a shift by `offset` positions. `cosines` and
+// `sines` have inv_freq.size() values. For each backend that shifts keys.
+void ShiftAngles(Position offset, std::span<const float> inv_freq, float* cosines, float* sines);
 
 Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope);

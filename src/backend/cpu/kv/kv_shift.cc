@@ -8,10 +8,10 @@
 // transformed again and quantised again. All values of such a key are rounded once more, even those
 // that RoPE leaves unchanged. Each key is processed by itself, so that its bits do not depend on
 // which other keys move.
+#include <algorithm>
 #include <cmath>
-#include <string>
-#include <utility>
 
+#include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/simd/targets.h"
 
@@ -169,32 +169,13 @@ HWY_AFTER_NAMESPACE();
 namespace kvcache::cpu {
 HWY_EXPORT(ShiftHead);
 
-namespace {
-
-Status CheckShift(const LayerKv& layer, std::span<const CellRun> cells, const RopeParams& rope) {
-  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
-  if (rope.dims < 0 || rope.dims % 2 != 0 || rope.first < 0 ||
-      rope.first + std::int64_t{rope.dims} > layer.shape.k_dim ||
-      rope.inv_freq.size() != static_cast<std::size_t>(rope.dims) / 2) {
-    return Status(StatusCode::kInvalidArgument,
-                  "shift: rope has " + std::to_string(rope.dims) + " dims and " +
-                      std::to_string(rope.inv_freq.size()) +
-                      " frequencies; dims must be even and at most k_dim (" +
-                      std::to_string(layer.shape.k_dim) + "), with one frequency per pair");
+void ShiftAngles(Position offset, std::span<const float> inv_freq, float* cosines, float* sines) {
+  for (std::size_t i = 0; i < inv_freq.size(); ++i) {
+    const double angle = static_cast<double>(offset) * static_cast<double>(inv_freq[i]);
+    cosines[i] = static_cast<float>(std::cos(angle));
+    sines[i] = static_cast<float>(std::sin(angle));
   }
-  if (layer.shape.v_in_k && rope.dims > 0 && rope.first < layer.shape.v_dim) {
-    return Status(StatusCode::kInvalidArgument,
-                  "shift: rope begins at value " + std::to_string(rope.first) +
-                      " of a key; must be at least " + std::to_string(layer.shape.v_dim) +
-                      ", since the values before are V");
-  }
-  for (const CellRun& run : cells) {
-    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "shift", run.cell, run.length));
-  }
-  return Status::Ok();
 }
-
-}  // namespace
 
 Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
                  std::span<const CellRun> cells, Position offset, const RopeParams& rope) {
@@ -209,11 +190,7 @@ Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,
   auto* const cosines = reinterpret_cast<float*>(memory);
   float* const sines = cosines + pairs;
   float* const rows = sines + pairs;
-  for (std::size_t i = 0; i < pairs; ++i) {
-    const double angle = static_cast<double>(offset) * static_cast<double>(rope.inv_freq[i]);
-    cosines[i] = static_cast<float>(std::cos(angle));
-    sines[i] = static_cast<float>(std::sin(angle));
-  }
+  ShiftAngles(offset, rope.inv_freq, cosines, sines);
   constexpr std::int64_t kCellsAtOnce = 16 * kCellTile;
   for (const CellRun& run : cells) {
     // Pieces begin at tile boundaries, so that two threads never write to one tile.

@@ -3,9 +3,8 @@
 // are written, so several tasks may share a tile.
 #include <algorithm>
 #include <cstring>
-#include <string>
-#include <utility>
 
+#include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/simd/targets.h"
 
@@ -176,54 +175,6 @@ namespace kvcache::cpu {
 HWY_EXPORT(StoreCells);
 
 namespace {
-
-Status Invalid(std::string message) {
-  return Status(StatusCode::kInvalidArgument, "store: " + std::move(message));
-}
-
-std::string Dims(const TensorView& view) {
-  return "[" + std::to_string(view.dims[0]) + ", " + std::to_string(view.dims[1]) + ", " +
-         std::to_string(view.dims[2]) + "]";
-}
-
-Status CheckInput(const char* name, const TensorView& view, std::int64_t head_dim,
-                  std::int64_t kv_heads, std::int64_t batch) {
-  if (view.dims[0] != head_dim || view.dims[1] != kv_heads || view.dims[2] != batch ||
-      view.dims[3] != 1) {
-    return Invalid(std::string(name) + " is " + Dims(view) + "; must be [" +
-                   std::to_string(head_dim) + ", " + std::to_string(kv_heads) + ", " +
-                   std::to_string(batch) + "] for these cells");
-  }
-  if (view.dtype != DType::kF32 || view.stride_bytes[0] != std::int64_t{sizeof(float)}) {
-    return Invalid(std::string(name) + " is of type " + std::string(InfoOf(view.dtype).name) +
-                   " with " + std::to_string(view.stride_bytes[0]) +
-                   " bytes between values; must be f32 with 4");
-  }
-  return Status::Ok();
-}
-
-Status CheckInKeys(const LayerKv& layer, const TensorView& v, std::int64_t batch) {
-  if (AreInKeys(v) && v.dims[0] == layer.shape.v_dim && v.dims[1] == layer.shape.kv_heads &&
-      v.dims[2] == batch) {
-    return Status::Ok();
-  }
-  return Invalid("v is " + Dims(v) + (AreInKeys(v) ? " in k" : "") + "; must be [" +
-                 std::to_string(layer.shape.v_dim) + ", " + std::to_string(layer.shape.kv_heads) +
-                 ", " + std::to_string(batch) + "] in k for these cells");
-}
-
-Status CheckStore(const LayerKv& layer, const TensorView& k, const TensorView& v,
-                  std::span<const CellRun> cells) {
-  KVCACHE_RETURN_IF_ERROR(CheckLayer(layer));
-  std::int64_t batch = 0;
-  for (const CellRun& run : cells) {
-    KVCACHE_RETURN_IF_ERROR(CheckCells(layer, "store", run.cell, run.length));
-    batch += run.length;
-  }
-  KVCACHE_RETURN_IF_ERROR(CheckInput("k", k, layer.shape.k_dim, layer.shape.kv_heads, batch));
-  if (layer.shape.v_in_k) return CheckInKeys(layer, v, batch);
-  return CheckInput("v", v, layer.shape.v_dim, layer.shape.kv_heads, batch);
-}
 
 // Stores the tokens [begin, end) of the task's head, run by run.
 void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t begin,

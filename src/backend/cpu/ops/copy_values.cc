@@ -93,7 +93,7 @@ void CopyRows(ThreadPool& pool, const TensorView& from, const TensorView& to) {
 
 }  // namespace
 
-Status CopyValues(ThreadPool& pool, const TensorView& from, const TensorView& to) {
+Status CheckCopyValues(const TensorView& from, const TensorView& to) {
   if (!IsKvType(from.dtype) || !IsKvType(to.dtype)) {
     return {StatusCode::kUnsupported, "copy of " + Describe(from) + " to " + Describe(to) +
                                           ": types must be f32, f16 or bf16"};
@@ -107,6 +107,11 @@ Status CopyValues(ThreadPool& pool, const TensorView& from, const TensorView& to
     return {StatusCode::kInvalidArgument,
             "copy of " + Describe(from) + " to " + Describe(to) + ": rows must be dense"};
   }
+  return Status::Ok();
+}
+
+Status CopyValues(ThreadPool& pool, const TensorView& from, const TensorView& to) {
+  KVCACHE_RETURN_IF_ERROR(CheckCopyValues(from, to));
   if (from.elements() == 0) return Status::Ok();
   if (Dense(from) && Dense(to)) {
     CopyRows(pool, Flat(from), Flat(to));
