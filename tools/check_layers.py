@@ -120,7 +120,8 @@ def check(root):
             errors.append(f"{path.relative_to(root)}: no layer '{name}'; declare it in "
                           "CMakeLists.txt with kvcache_layer")
             continue
-        is_test = path.stem.endswith(("_test", "_testing", "_bench"))
+        is_test = path.stem.endswith(("_test", "_testing", "_bench")) or \
+            parts[:3] == ("backend", "cuda", "shim")  # compiled with tests only
         for number, mark, header in includes(path):
             error = layer_error(layers, layers[name], mark, header, is_test)
             only = ONLY_SOURCES.get(header.split("/")[0])

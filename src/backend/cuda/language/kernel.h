@@ -31,7 +31,8 @@
 #include "backend/cuda/language/on_shim-inl.h"
 #endif
 
-// Both define, in namespace kvcache::cuda (KVCACHE_DEVICE marks a function that kernels call):
+// Both define, in namespace kvcache::cuda (KVCACHE_DEVICE marks a function that kernels call, KVCACHE_TABLE
+// an array of constants that they read; KVCACHE_UNROLL stands before a loop that nvcc has to unroll):
 //
 //   KVCACHE_KERNEL(name, Args, threads) { body }   a kernel `name` with `const Args& args`
 //
