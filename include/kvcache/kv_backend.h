@@ -74,6 +74,10 @@ class KvBackend {
   virtual std::string_view name() const = 0;
   virtual CacheConfig preferred_cache_config() const = 0;
 
+  // Returns whether kernels read and write any address of the host. If not, views must lie in buffers of
+  // Allocate.
+  virtual bool works_in_host_memory() const { return true; }
+
   // Returns Ok if every kernel serves these types at full speed, else kUnsupported, naming them.
   virtual Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const = 0;
 
@@ -104,9 +108,9 @@ class KvBackend {
   // REQUIRES: equal dims, no overlap, this backend's memory.
   virtual Status CopyValues(const TensorView& from, const TensorView& to) = 0;
 
-  // Copy dense f32 values from the backend's memory to host memory, and back: the recurrent states
-  // of snapshots. REQUIRES: both sides have as many bytes. Errors: kUnsupported if the backend has
-  // no such copies.
+  // Copy dense values of any type from the backend's memory to host memory, and back: the recurrent states
+  // of snapshots, weights, results. REQUIRES: both sides have as many bytes. Errors: kUnsupported if the
+  // backend has no such copies.
   virtual Status CopyToHost(const TensorView& /*from*/, std::span<std::byte> /*to*/) {
     return {StatusCode::kUnsupported, "this backend has no copies to host memory"};
   }

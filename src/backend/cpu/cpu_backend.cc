@@ -1,5 +1,6 @@
 #include "backend/cpu/cpu_backend.h"
 
+#include <cstring>
 #include <new>
 #include <string>
 #include <utility>
@@ -37,6 +38,12 @@ Result<std::unique_ptr<Buffer>> BufferOf(Result<AlignedBuffer> memory) {
   std::unique_ptr<Buffer> buffer(new (std::nothrow) HostBuffer(std::move(memory).value()));
   if (buffer == nullptr) return Status(StatusCode::kOutOfMemory, "no memory for a buffer");
   return buffer;
+}
+
+// Returns dense values at `data`, of the type and the sizes of `view`.
+TensorView DenseLike(const TensorView& view, const void* data) {
+  const auto& [d0, d1, d2, d3] = view.dims;
+  return TensorView::Dense(data, view.dtype, d0, d1, d2, d3);
 }
 
 }  // namespace
@@ -83,13 +90,21 @@ Status CpuBackend::CopyValues(const TensorView& from, const TensorView& to) {
   return cpu::CopyValues(pool_, from, to);
 }
 
-// The processor's memory is the host's.
+// The processor's memory is the host's. Blocks are copied as bytes.
 Status CpuBackend::CopyToHost(const TensorView& from, std::span<std::byte> to) {
-  return cpu::CopyValues(pool_, from, TensorView::Dense(to.data(), from.dtype, from.elements()));
+  if (InfoOf(from.dtype).block_size > 1) {
+    std::memcpy(to.data(), from.data, to.size());
+    return Status::Ok();
+  }
+  return cpu::CopyValues(pool_, from, DenseLike(from, to.data()));
 }
 
 Status CpuBackend::CopyFromHost(std::span<const std::byte> from, const TensorView& to) {
-  return cpu::CopyValues(pool_, TensorView::Dense(from.data(), to.dtype, to.elements()), to);
+  if (InfoOf(to.dtype).block_size > 1) {
+    std::memcpy(to.data, from.data(), from.size());
+    return Status::Ok();
+  }
+  return cpu::CopyValues(pool_, DenseLike(to, from.data()), to);
 }
 
 Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,

@@ -132,11 +132,12 @@ Status AdapterBank::BindEmbedding(const AdapterPair& pair, double factor, const 
                           " rows of ", base.hidden_size, " values"));
   }
   Embedding embedding{.factor = factor};
-  KVCACHE_ASSIGN_OR_RETURN(embedding.a, a.View());
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView file_rows, a.View());
   // A type that the backend does not support fails here instead of in a pass.
   const TensorView none = TensorView::Dense(nullptr, DType::kF32, pair.rank, 0);
   KVCACHE_RETURN_IF_ERROR(
-      backend.Embed(embedding.a, {}, none).WithContext(StrCat("tensor ", Quoted(a.name))));
+      backend.Embed(file_rows, {}, none).WithContext(StrCat("tensor ", Quoted(a.name))));
+  KVCACHE_ASSIGN_OR_RETURN(embedding.a, embedding.placed.Place(backend, file_rows));
   KVCACHE_ASSIGN_OR_RETURN(const TensorView rows, b.View());
   KVCACHE_ASSIGN_OR_RETURN(embedding.b, MakeHalf(backend, b, rows));
   adapter.max_outputs = std::max(adapter.max_outputs, base.hidden_size);

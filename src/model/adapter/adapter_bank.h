@@ -94,7 +94,8 @@ class AdapterBank {
     double factor = 1.0;        // alpha / r
   };
   struct Embedding {
-    TensorView a{};  // [r, vocabulary]
+    TensorView a{};          // [r, vocabulary]
+    PlacedTensors placed{};  // what `a` refers to
     std::unique_ptr<LinearWeight> b{};
     double factor = 1.0;
   };

@@ -57,11 +57,7 @@ struct Gemma3nParams {
 class Gemma3n final : public Decoder {
  public:
   Gemma3n(Backend& backend, std::string_view name, LayerParams params, Gemma3nParams gemma)
-      : Decoder(backend, name, std::move(params)),
-        gemma_(std::move(gemma)),
-        head_ones_(static_cast<std::size_t>(this->params().v_dim), 1.0f),
-        head_norm_{TensorView::Dense(head_ones_.data(), DType::kF32, this->params().v_dim),
-                   this->params().norm_epsilon} {}
+      : Decoder(backend, name, std::move(params)), gemma_(std::move(gemma)) {}
 
  protected:
   Status LoadModelTensors(WeightReader& reader) override;
@@ -87,7 +83,7 @@ class Gemma3n final : public Decoder {
     AltUp::Layer altup;
     TensorView input_scale;  // [hidden_size]
     GatedFeedForward ffn;
-    std::vector<float> cutoff;  // [ffn] -m √(n / (n - 1)); empty if the layer is not sparse
+    PlacedVector cutoff;  // [ffn] -m √(n / (n - 1)); empty if the layer is not sparse
     InputGate input;
   };
 
@@ -97,14 +93,14 @@ class Gemma3n final : public Decoder {
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
   // gates = max(gates - mean - m σ, 0)
-  void Sparsify(Pass& pass, const std::vector<float>& cutoff, const TensorView& gates) const;
+  void Sparsify(Pass& pass, const TensorView& cutoff, const TensorView& gates) const;
   void RunFeedForward(Pass& pass, int index, const TensorView& h) const;
   void AddInput(Pass& pass, int index, const TensorView& states) const;
 
   std::int64_t hidden() const { return params().hidden_size; }
 
   Gemma3nParams gemma_;
-  std::vector<float> head_ones_;
+  PlacedVector head_ones_;
   Norm head_norm_;  // of values
   AltUp altup_;
   LayerInputs inputs_;
@@ -126,6 +122,8 @@ Status Gemma3n::LoadModelTensors(WeightReader& reader) {
   KVCACHE_ASSIGN_OR_RETURN(inputs_, LayerInputs::Load(reader, params(), gemma_.input_size));
   KVCACHE_ASSIGN_OR_RETURN(altup_, AltUp::Load(reader, backend(), hidden()));
   KVCACHE_ASSIGN_OR_RETURN(gate_lengths_, VectorLengths::Make(backend(), params().ffn[0]));
+  KVCACHE_ASSIGN_OR_RETURN(head_ones_, PlacedVector::Make(backend(), params().v_dim, 1.0f));
+  head_norm_ = {head_ones_.view(), params().norm_epsilon};
   return Status::Ok();
 }
 
@@ -174,8 +172,9 @@ Status Gemma3n::LoadLayer(WeightReader& reader, int index) {
   const float deviations = gemma_.sparsity[static_cast<std::size_t>(index)];
   if (std::isfinite(deviations)) {
     const auto gates = static_cast<float>(p.ffn[0]);
-    layer.cutoff.assign(static_cast<std::size_t>(p.ffn[0]),
-                        -deviations * std::sqrt(gates / (gates - 1.0f)));
+    KVCACHE_ASSIGN_OR_RETURN(
+        layer.cutoff,
+        PlacedVector::Make(backend(), p.ffn[0], -deviations * std::sqrt(gates / (gates - 1.0f))));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.input, InputGate::Load(reader, p, gemma_.input_size, index));
   layers_.push_back(std::move(layer));
@@ -232,16 +231,14 @@ void Gemma3n::Attend(Pass& pass, int index, const TensorView& h) const {
 }
 
 // With c = gates - mean and c = direction · length, σ is length · √(n / (n - 1)).
-void Gemma3n::Sparsify(Pass& pass, const std::vector<float>& cutoff,
-                       const TensorView& gates) const {
+void Gemma3n::Sparsify(Pass& pass, const TensorView& cutoff, const TensorView& gates) const {
   const Pass::Scope scope(pass);
   const std::int64_t size = gates.dims[0];
   const TensorView direction = pass.TakeHidden(size);
   const TensorView length = pass.TakeHidden(1);
   if (pass.runs()) pass.Check(pass.backend().Center(gates, gates));
   gate_lengths_.Split(pass, gates, direction, length);
-  const TensorView bias = TensorView::Dense(cutoff.data(), DType::kF32, size);
-  if (pass.runs()) pass.Check(pass.backend().AddBias(direction, bias));
+  if (pass.runs()) pass.Check(pass.backend().AddBias(direction, cutoff));
   pass.Activate(direction, Activation::kRelu);
   pass.Multiply(direction, length);
   pass.Copy(direction, gates);
@@ -254,7 +251,7 @@ void Gemma3n::RunFeedForward(Pass& pass, int index, const TensorView& h) const {
   const TensorView gate = pass.TakeHidden(params().ffn[0]);
   const TensorView up = pass.TakeHidden(params().ffn[0]);
   pass.Linear(h, {{ffn.gate, gate}, {ffn.up, up}});
-  if (!layer.cutoff.empty()) Sparsify(pass, layer.cutoff, gate);
+  if (!layer.cutoff.empty()) Sparsify(pass, layer.cutoff.view(), gate);
   pass.Gate(gate, up, Activation::kGelu);
   pass.Linear(gate, {{ffn.down, h}});
 }

@@ -15,9 +15,9 @@ constexpr float kTinyEpsilon = 1e-30f;  // a length of zero gives zeros
 Result<VectorLengths> VectorLengths::Make(Backend& backend, std::int64_t size) {
   VectorLengths lengths;
   const auto count = static_cast<std::size_t>(size);
-  lengths.ones_.assign(count, 1.0f);
+  KVCACHE_ASSIGN_OR_RETURN(lengths.ones_, PlacedVector::Make(backend, size, 1.0f));
   lengths.shares_.assign(count, 1.0f / static_cast<float>(size));
-  lengths.norm_ = {TensorView::Dense(lengths.ones_.data(), DType::kF32, size), kTinyEpsilon};
+  lengths.norm_ = {lengths.ones_.view(), kTinyEpsilon};
   KVCACHE_ASSIGN_OR_RETURN(
       lengths.mean_.weight,
       backend.MakeLinear(TensorView::Dense(lengths.shares_.data(), DType::kF32, size, 1)));
@@ -55,9 +55,7 @@ Result<AltUp> AltUp::Load(WeightReader& reader, Backend& backend, std::int64_t h
   for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
     reader.ForgetSite(name);  // Spread and Merge multiply by them
   }
-  for (const char* const name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
-    reader.ForgetSite(name);  // the pass does not multiply by them
-  }
+  KVCACHE_ASSIGN_OR_RETURN(altup.ones_, PlacedVector::Make(backend, kStates, 1.0f));
   KVCACHE_ASSIGN_OR_RETURN(altup.lengths_, VectorLengths::Make(backend, hidden_size));
   return altup;
 }
@@ -72,7 +70,7 @@ Result<AltUp::Layer> AltUp::LoadLayer(WeightReader& reader, const LayerParams& p
   KVCACHE_ASSIGN_OR_RETURN(l.predict,
                            reader.Linear(prefix + "predict_coef", kStates, kStates * kStates));
   KVCACHE_ASSIGN_OR_RETURN(l.correct, reader.Linear(prefix + "correct_coef", kStates, kStates));
-  l.correct.bias = TensorView::Dense(ones_.data(), DType::kF32, kStates);
+  l.correct.bias = ones_.view();
   return l;
 }
 

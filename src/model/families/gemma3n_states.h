@@ -33,7 +33,8 @@ class VectorLengths {
              const TensorView& out) const;
 
  private:
-  std::vector<float> ones_, shares_;  // [size]; moving a VectorLengths keeps their addresses
+  PlacedVector ones_;          // [size]
+  std::vector<float> shares_;  // [size] of mean_; moving a VectorLengths keeps the address
   Norm norm_;
   Projection mean_;  // size → 1
 };
@@ -80,7 +81,7 @@ class AltUp {
                     const TensorView& planes) const;
 
   std::int64_t hidden_size_ = 0;
-  std::vector<float> ones_ = std::vector<float>(kStates, 1.0f);  // moving keeps its address
+  PlacedVector ones_;                             // [kStates]
   std::unique_ptr<LinearWeight> spread_, merge_;  // three matrices each, hidden_size → hidden_size
   VectorLengths lengths_;
 };

@@ -39,10 +39,7 @@ struct Gemma4Params {
 class Gemma4 final : public Decoder {
  public:
   Gemma4(Backend& backend, std::string_view name, LayerParams params, Gemma4Params gemma)
-      : Decoder(backend, name, std::move(params)),
-        gemma_(std::move(gemma)),
-        ones_(static_cast<std::size_t>(std::max(this->params().v_dim, gemma_.kinds.window_dim)),
-              1.0f) {}
+      : Decoder(backend, name, std::move(params)), gemma_(std::move(gemma)) {}
 
   Status LoadHead(const GgufFile& file) override;
   bool has_head() const override { return assistant_ != nullptr; }
@@ -84,7 +81,7 @@ class Gemma4 final : public Decoder {
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
 
   Gemma4Params gemma_;
-  std::vector<float> ones_;  // the weights of a norm without weights
+  PlacedVector ones_;  // the weights of a norm without weights
   std::optional<LayerInputs> inputs_;
   std::vector<Layer> layers_;
   ExpertPlan plan_;
@@ -103,6 +100,8 @@ std::vector<LayerMemory> Gemma4::Memory() const {
 // ---- Loading
 
 Status Gemma4::LoadModelTensors(WeightReader& reader) {
+  const int widest = std::max(params().v_dim, gemma_.kinds.window_dim);
+  KVCACHE_ASSIGN_OR_RETURN(ones_, PlacedVector::Make(backend(), widest, 1.0f));
   if (gemma_.input_size == 0) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(inputs_, LayerInputs::Load(reader, params(), gemma_.input_size));
   return Status::Ok();
@@ -153,9 +152,8 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
   const Pass::Scope scope(pass);
   const TensorView k = pass.TakeHeads(dim, kv_heads);
   const TensorView v = pass.TakeHeads(dim, kv_heads);
-  // A norm reads weights; ones leave its result unchanged. The backend only reads them.
-  const Norm unweighted{TensorView::Dense(const_cast<float*>(ones_.data()), DType::kF32, dim),
-                        params().norm_epsilon};
+  // A norm reads weights; ones leave its result unchanged.
+  const Norm unweighted{Slice(ones_.view(), 0, dim), params().norm_epsilon};
   if (layer.v) {
     pass.Linear(h, {{*layer.k, k}, {*layer.v, v}});
     pass.RmsNorm(v, unweighted, v);

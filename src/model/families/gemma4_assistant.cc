@@ -24,10 +24,6 @@ Status CheckIsAssistant(const GgufFile& file) {
                          Quoted(architecture), ", that of such heads is ", Quoted(kAssistant)));
 }
 
-TensorView TargetStates(const float* states, std::int64_t size, std::int64_t count) {
-  return TensorView::Dense(const_cast<float*>(states), DType::kF32, size, count);
-}
-
 }  // namespace
 
 // ---- Loading
@@ -43,7 +39,8 @@ Result<std::unique_ptr<Gemma4Assistant>> Gemma4Assistant::Load(const GgufFile& f
   KVCACHE_RETURN_IF_ERROR(head->CheckTarget(keys));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
   KVCACHE_RETURN_IF_ERROR(head->LoadTensors(weights));
-  head->owned_weight_bytes_ = weights.owned_bytes();
+  head->placed_ = weights.TakePlaced();
+  head->owned_weight_bytes_ = weights.owned_bytes() + head->placed_.bytes();
   return head;
 }
 
@@ -113,7 +110,7 @@ Status Gemma4Assistant::LoadTensors(WeightReader& weights) {
 
 Status Gemma4Assistant::Reserve(int max) {
   Pass measure = Pass::Measuring(max);
-  (void)Run(measure, {}, nullptr);
+  (void)Run(measure, {}, TensorView{});
   KVCACHE_RETURN_IF_ERROR(measure.status());
   return activations_.Reserve(backend_, measure.peak_values());
 }
@@ -152,7 +149,7 @@ void Gemma4Assistant::RunLayer(Pass& pass, int index, const TensorView& x) {
 }
 
 Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::int32_t> tokens,
-                                              const float* states) {
+                                              const TensorView& states) {
   const std::int64_t size = target_.hidden_size;
   const Results results{.normed = pass.TakeHidden(params_.hidden_size),
                         .next = pass.TakeHidden(size)};
@@ -164,7 +161,7 @@ Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::i
     pass.Embed(target_.embedding, tokens, results.next);
     pass.Scale(results.next, target_.embedding_scale);
     pass.Copy(results.next, Slice(both, 0, size));
-    pass.Copy(TargetStates(states, size, pass.batch()), Slice(both, size, size));
+    pass.Copy(states, Slice(both, size, size));
     pass.Linear(both, {{pre_, x}});
   }
   for (int layer = 0; layer < params_.layers; ++layer) RunLayer(pass, layer, x);
@@ -180,16 +177,20 @@ Status Gemma4Assistant::Draft(const Inputs& inputs, Cache& cache,
     return InvalidArgument(
         StrCat("drafts have ", batch, " rows; must be the ", rows_, " that began"));
   }
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView states,
+                           host_states_.In(backend_, inputs.states, target_.hidden_size, batch));
   Pass pass(backend_, activations_, &cache, inputs.positions, interrupt);
-  const Results results = Run(pass, inputs.tokens, inputs.states);
+  const Results results = Run(pass, inputs.tokens, states);
   KVCACHE_RETURN_IF_ERROR(pass.status());
-  KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(
-      results.next, TargetStates(inputs.next_states, target_.hidden_size, batch)));
-  const TensorView logits =
-      TensorView::Dense(inputs.logits, DType::kF32, params_.vocabulary, batch);
+  KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
+      results.next, std::as_writable_bytes(std::span(
+                        inputs.next_states, static_cast<std::size_t>(results.next.elements())))));
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView logits,
+                           host_logits_.Out(backend_, inputs.logits, params_.vocabulary, batch));
   const LinearOutput out[] = {{output_.weight.get(), logits}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(results.normed, out));
-  return output_.scale == 1.0f ? Status::Ok() : backend_.Scale(logits, output_.scale);
+  if (output_.scale != 1.0f) KVCACHE_RETURN_IF_ERROR(backend_.Scale(logits, output_.scale));
+  return HostValues::Deliver(backend_, logits, inputs.logits);
 }
 
 }  // namespace kvcache

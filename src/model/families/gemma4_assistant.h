@@ -27,6 +27,7 @@
 #include "kvcache/transaction.h"
 #include "model/families/gemma4_layer.h"
 #include "model/graph/activation_buffer.h"
+#include "model/graph/host_values.h"
 #include "model/graph/sequence_views.h"
 
 namespace kvcache {
@@ -87,7 +88,7 @@ class Gemma4Assistant {
     TensorView normed;  // [hidden_size, batch]
     TensorView next;    // [H, batch]
   };
-  Results Run(Pass& pass, std::span<const std::int32_t> tokens, const float* states);
+  Results Run(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& states);
   void RunLayer(Pass& pass, int index, const TensorView& x);
 
   Backend& backend_;
@@ -96,6 +97,8 @@ class Gemma4Assistant {
   Gemma4Kinds kinds_;
   Projection pre_, post_, output_;
   Norm output_norm_;
+  PlacedTensors placed_;  // what views of weights refer to
+  HostValues host_states_, host_logits_;
   std::vector<Gemma4Layer> layers_;
   ExpertPlan plan_;  // of no experts
   std::size_t owned_weight_bytes_ = 0;

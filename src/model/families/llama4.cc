@@ -35,11 +35,13 @@ class Llama4 final : public BlockDecoder {
  public:
   Llama4(Backend& backend, std::string_view name, LayerParams params, BlockParams blocks,
          const Llama4Params& config)
-      : BlockDecoder(backend, name, std::move(params), std::move(blocks)),
-        config_(config),
-        ones_(static_cast<std::size_t>(this->params().k_dim), 1.0f) {}
+      : BlockDecoder(backend, name, std::move(params), std::move(blocks)), config_(config) {}
 
  protected:
+  Status LoadModelTensors(WeightReader& reader) override {
+    KVCACHE_ASSIGN_OR_RETURN(ones_, PlacedVector::Make(backend(), params().k_dim, 1.0f));
+    return BlockDecoder::LoadModelTensors(reader);
+  }
   void RunMixer(Pass& pass, int index, const TensorView& h) override;
   RopeParams rope(int layer) const override {
     return config_.Rotates(layer) ? BlockDecoder::rope(layer) : RopeParams{};
@@ -47,12 +49,10 @@ class Llama4 final : public BlockDecoder {
 
  private:
   // Returns the norm of a head without a weight.
-  Norm HeadNorm() {
-    return {TensorView::Dense(ones_.data(), DType::kF32, params().k_dim), params().norm_epsilon};
-  }
+  Norm HeadNorm() const { return {ones_.view(), params().norm_epsilon}; }
 
   Llama4Params config_;
-  std::vector<float> ones_;  // [k_dim]
+  PlacedVector ones_;  // [k_dim]
 };
 
 void Llama4::RunMixer(Pass& pass, int index, const TensorView& h) {

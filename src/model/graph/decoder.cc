@@ -34,7 +34,8 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
     reader.Ignore(DraftHead::kTokens);
   }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
-  owned_weight_bytes_ = reader.owned_bytes();
+  placed_ = reader.TakePlaced();
+  owned_weight_bytes_ = reader.owned_bytes() + placed_.bytes();
   adapters_.SetSites(reader.TakeSites());
   digest_ = ModelDigest(file);
   FillInfo(file);
@@ -137,7 +138,7 @@ Status Decoder::Reserve(int max_batch) {
   if (head_) {
     PutHead(measure, {}, finals);
     Pass draft = Pass::Measuring(kMaxDraftRows);
-    RunDraft(draft, {}, nullptr);
+    RunDraft(draft, {}, TensorView{});
     KVCACHE_RETURN_IF_ERROR(draft_activations_.Reserve(backend_, draft.peak_values()));
   }
   KVCACHE_RETURN_IF_ERROR(measure.status());
@@ -217,7 +218,8 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
         NormalizeRow(rows[static_cast<std::size_t>(i)],
                      activations_.At(normed + i * hidden_size, hidden_size, 1)));
   }
-  const TensorView y = TensorView::Dense(logits, DType::kF32, params_.vocabulary, count);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView y,
+                           host_logits_.Out(backend_, logits, params_.vocabulary, count));
   const LinearOutput out[] = {{output_.weight.get(), y}};
   const TensorView x = activations_.At(normed, hidden_size, count);
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(x, out));
@@ -225,15 +227,17 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   if (adapters_.is_used()) {
     KVCACHE_RETURN_IF_ERROR(adapters_.ApplyRows(backend_, x, rows, {.output = out[0]}));
   }
-  return FinishLogits(y);
+  return FinishLogits(y, logits);
 }
 
-Status Decoder::FinishLogits(const TensorView& logits) const {
+Status Decoder::FinishLogits(const TensorView& y, float* logits) const {
   if (params_.logit_scale != 1.0f) {
-    KVCACHE_RETURN_IF_ERROR(backend_.Scale(logits, params_.logit_scale));
+    KVCACHE_RETURN_IF_ERROR(backend_.Scale(y, params_.logit_scale));
   }
-  return params_.logit_soft_cap > 0.0f ? backend_.SoftCap(logits, params_.logit_soft_cap)
-                                       : Status::Ok();
+  if (params_.logit_soft_cap > 0.0f) {
+    KVCACHE_RETURN_IF_ERROR(backend_.SoftCap(y, params_.logit_soft_cap));
+  }
+  return HostValues::Deliver(backend_, y, logits);
 }
 
 void Decoder::EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,

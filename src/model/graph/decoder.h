@@ -24,6 +24,7 @@
 #include "model/graph/activation_buffer.h"
 #include "model/graph/decoder_texts.h"
 #include "model/graph/draft_head.h"
+#include "model/graph/host_values.h"
 #include "model/graph/layer_caches.h"
 #include "model/graph/pass.h"
 #include "model/load/hyperparameters.h"
@@ -132,14 +133,17 @@ class Decoder : public Model {
   void PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals);
   void CopyPrevious(Pass& pass, const TensorView& finals, const TensorView& previous) const;
   // Leaves the head's state in `state`, and returns it normed.
-  TensorView RunDraft(Pass& pass, std::span<const std::int32_t> tokens, const float* states);
-  Status FinishLogits(const TensorView& logits) const;
+  TensorView RunDraft(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& states);
+  // Scales and caps products of the output matrix, and brings them to the host.
+  Status FinishLogits(const TensorView& y, float* logits) const;
 
   Backend& backend_;
   std::string_view architecture_;
   LayerParams params_;
   ModelInfo info_;
   DecoderTexts texts_{*this};
+  PlacedTensors placed_;  // what views of weights refer to
+  HostValues host_states_, host_logits_;
   TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
   Projection output_;  // hidden_size → vocabulary

@@ -16,11 +16,6 @@ namespace {
 
 constexpr std::int64_t kMaxFfn = 1 << 23;
 
-// Returns states [hidden_size, count] of a caller.
-TensorView StatesAt(const float* states, std::int64_t hidden_size, std::int64_t count) {
-  return TensorView::Dense(const_cast<float*>(states), DType::kF32, hidden_size, count);
-}
-
 // Returns columns [first, first + count) of x [size, batch].
 TensorView Columns(const TensorView& x, std::int64_t first, std::int64_t count) {
   TensorView view = WithOffset(x, first * x.stride_bytes[1]);
@@ -86,7 +81,9 @@ Status Decoder::LoadHead(const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(head_, DraftHead::Load(reader, params_, layer));
   KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, layer));
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed(LayerPrefix(layer)));
-  owned_weight_bytes_ += reader.owned_bytes();
+  PlacedTensors placed = reader.TakePlaced();
+  owned_weight_bytes_ += reader.owned_bytes() + placed.bytes();
+  placed_.Add(std::move(placed));
   head_digest_ = ModelDigest(file);
   zeros_.assign(static_cast<std::size_t>(params_.hidden_size), 0.0f);
   info_.memory.push_back(
@@ -121,7 +118,7 @@ void Decoder::CopyPrevious(Pass& pass, const TensorView& finals, const TensorVie
       const float* const state = from == PreviousStates::kUnknown
                                      ? zeros_.data()
                                      : previous_.known + (-2 - std::int64_t{from}) * size;
-      pass.Copy(StatesAt(state, size, 1), Columns(previous, i, 1));
+      pass.CopyFromHost(std::span(state, static_cast<std::size_t>(size)), Columns(previous, i, 1));
     } else {
       while (i + count < pass.batch() && of[static_cast<std::size_t>(i + count)] == from + count) {
         ++count;
@@ -152,26 +149,30 @@ Status Decoder::BeginDrafts(Cache&, std::span<const SequenceLength>) {
 Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
   KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
   const std::int64_t size = params_.hidden_size;
-  const std::int64_t finals = 2 * AlignedValues(size * batch_);
+  const std::int64_t normed = AlignedValues(size * batch_);  // as in Logits
   for (const std::int32_t row : rows) {
-    const TensorView to = StatesAt(states, size, 1);
-    KVCACHE_RETURN_IF_ERROR(
-        has_head() ? backend_.CopyValues(activations_.At(finals + row * size, size, 1), to)
-                   : NormalizeRow(row, to));
+    TensorView state = activations_.At(normed, size, 1);
+    if (has_head()) {
+      state = activations_.At(2 * normed + row * size, size, 1);
+    } else {
+      KVCACHE_RETURN_IF_ERROR(NormalizeRow(row, state));
+    }
+    KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
+        state, std::as_writable_bytes(std::span(states, static_cast<std::size_t>(size)))));
     states += size;
   }
   return Status::Ok();
 }
 
 TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,
-                             const float* states) {
+                             const TensorView& states) {
   const std::int64_t size = params_.hidden_size;
   const TensorView normed = pass.TakeHidden(size);
   const Pass::Scope scope(pass);
   const TensorView x = pass.TakeHidden(size);
   const TensorView embedded = pass.TakeHidden(size);
   EmbedTokens(pass, head_->embedding.value_or(embedding_), tokens, embedded);
-  head_->Join(pass, embedded, StatesAt(states, size, pass.batch()), x);
+  head_->Join(pass, embedded, states, x);
   RunLayer(pass, params_.layers, x);
   pass.Normalize(x, head_->norm.value_or(output_norm_), normed);
   return normed;
@@ -189,16 +190,20 @@ Status Decoder::Draft(std::span<const std::int32_t> tokens, std::span<const Posi
                       const float* states, Cache& cache, float* logits, float* next_states) {
   KVCACHE_RETURN_IF_ERROR(CheckDrafts(tokens, positions));
   const auto batch = static_cast<std::int64_t>(tokens.size());
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView given,
+                           host_states_.In(backend_, states, params_.hidden_size, batch));
   Pass pass(backend_, draft_activations_, &cache, positions, interrupt());
-  const TensorView state = RunDraft(pass, tokens, states);
+  const TensorView state = RunDraft(pass, tokens, given);
   KVCACHE_RETURN_IF_ERROR(pass.status());
-  KVCACHE_RETURN_IF_ERROR(
-      backend_.CopyValues(state, StatesAt(next_states, params_.hidden_size, batch)));
+  KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
+      state,
+      std::as_writable_bytes(std::span(next_states, static_cast<std::size_t>(state.elements())))));
   const LinearWeight& output = *(head_->output ? *head_->output : output_).weight;
-  const TensorView y = TensorView::Dense(logits, DType::kF32, output.outputs(), batch);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView y,
+                           host_logits_.Out(backend_, logits, output.outputs(), batch));
   const LinearOutput out[] = {{&output, y}};
   KVCACHE_RETURN_IF_ERROR(backend_.Linear(state, out));
-  return FinishLogits(y);
+  return FinishLogits(y, logits);
 }
 
 }  // namespace kvcache

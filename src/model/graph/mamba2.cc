@@ -14,8 +14,7 @@ Status Mamba2::LoadScan(WeightReader& reader, const std::string& prefix,
   KVCACHE_ASSIGN_OR_RETURN(dt_bias, reader.Vector(prefix + "ssm_dt.bias", sizes.heads));
   KVCACHE_ASSIGN_OR_RETURN(const TensorView a, reader.FloatTable(prefix + "ssm_a", 1, sizes.heads));
   rates = TensorView::Dense(a.data, DType::kF32, sizes.heads);
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView d, reader.FloatTable(prefix + "ssm_d", 1, sizes.heads));
-  skip = {d.as<const float>(), static_cast<std::size_t>(sizes.heads)};
+  KVCACHE_ASSIGN_OR_RETURN(skip, reader.FloatRows(prefix + "ssm_d", 1, sizes.heads));
   return Status::Ok();
 }
 

@@ -118,6 +118,10 @@ void Pass::Copy(const TensorView& from, const TensorView& to) {
   if (runs()) Check(backend_->CopyValues(from, to));
 }
 
+void Pass::CopyFromHost(std::span<const float> values, const TensorView& to) {
+  if (runs()) Check(backend_->CopyFromHost(std::as_bytes(values), to));
+}
+
 void Pass::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
   if (runs()) Check(backend_->Gate(gate, up, activation));
 }

@@ -166,6 +166,8 @@ class Pass {
   void Add(const TensorView& x, const TensorView& y);  // x += y
   // to = from. The sizes must be equal; any strides are allowed.
   void Copy(const TensorView& from, const TensorView& to);
+  // to = values of the host; `to` is dense.
+  void CopyFromHost(std::span<const float> values, const TensorView& to);
   void Multiply(const TensorView& x, const TensorView& y);  // x *= y, which may be [1, batch]
   // gate = activation(gate) × up
   void Gate(const TensorView& gate, const TensorView& up, Activation activation);

@@ -5,9 +5,6 @@
 #include <cstddef>
 #include <span>
 #include <string>
-#include <vector>
-
-#include "base/errors.h"
 
 namespace kvcache {
 namespace {
@@ -81,18 +78,16 @@ Status PooledHead::Activate(Backend& backend, const TensorView& x) const {
 }
 
 Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count,
-                       const Adapters& adapters, float* out) const {
+                       const Adapters& adapters, float* out) {
   if (count == 0) return Status::Ok();
-  std::vector<float> inner;
-  const std::int64_t width = first_ ? first_->weight->outputs() : inputs_;
-  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a head's values", [&] {
-    inner.assign(states, states + inputs_ * count);
-    if (first_) inner.resize(static_cast<std::size_t>((inputs_ + width) * count));
-  }));
-  TensorView x = TensorView::Dense(inner.data(), DType::kF32, inputs_, count);
+  const std::int64_t width = first_ ? first_->weight->outputs() : 0;
+  const std::int64_t results = last_ ? outputs_ : 0;
+  KVCACHE_RETURN_IF_ERROR(values_.Reserve(backend, (inputs_ + width + results) * count));
+  TensorView x = values_.At(0, inputs_, count);
+  KVCACHE_RETURN_IF_ERROR(backend.CopyFromHost(
+      std::as_bytes(std::span(states, static_cast<std::size_t>(inputs_ * count))), x));
   if (first_) {
-    const TensorView y =
-        TensorView::Dense(inner.data() + inputs_ * count, DType::kF32, width, count);
+    const TensorView y = values_.At(inputs_ * count, width, count);
     KVCACHE_RETURN_IF_ERROR(Multiply(backend, *first_, adapters, x, y));
     KVCACHE_RETURN_IF_ERROR(Activate(backend, y));
     x = y;
@@ -101,12 +96,15 @@ Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count
     KVCACHE_RETURN_IF_ERROR(backend.Center(x, x));
     KVCACHE_RETURN_IF_ERROR(backend.RmsNorm(x, norm_->weight, norm_->epsilon, x));
   }
-  const TensorView result = TensorView::Dense(out, DType::kF32, outputs_, count);
-  if (!last_) return backend.CopyValues(x, result);
-  KVCACHE_RETURN_IF_ERROR(Multiply(backend, *last_, adapters, x, result));
-  if (kind_ == PooledHeadKind::kQwen3) {
-    Softmax(std::span(out, static_cast<std::size_t>(outputs_ * count)),
-            static_cast<std::size_t>(outputs_));
+  if (last_) {
+    const TensorView y = values_.At((inputs_ + width) * count, outputs_, count);
+    KVCACHE_RETURN_IF_ERROR(Multiply(backend, *last_, adapters, x, y));
+    x = y;
+  }
+  const std::span<float> values(out, static_cast<std::size_t>(outputs_ * count));
+  KVCACHE_RETURN_IF_ERROR(backend.CopyToHost(x, std::as_writable_bytes(values)));
+  if (last_ && kind_ == PooledHeadKind::kQwen3) {
+    Softmax(values, static_cast<std::size_t>(outputs_));
   }
   return Status::Ok();
 }

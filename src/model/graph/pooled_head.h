@@ -18,6 +18,7 @@
 
 #include "kvcache/backend.h"
 #include "model/adapter/adapter_bank.h"
+#include "model/graph/activation_buffer.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"
 
@@ -45,7 +46,7 @@ class PooledHead {
   // Writes the head's values [outputs(), count] for states [hidden_size, count]. Errors: kOutOfMemory; those
   // of the kernels.
   Status Run(Backend& backend, const float* states, std::int64_t count, const Adapters& adapters,
-             float* out) const;
+             float* out);
 
  private:
   Status Activate(Backend& backend, const TensorView& x) const;
@@ -56,6 +57,7 @@ class PooledHead {
   std::optional<Projection> first_;  // cls, dense_2
   std::optional<Norm> norm_;
   std::optional<Projection> last_;  // cls.output, dense_3
+  ActivationBuffer values_;
 };
 
 }  // namespace kvcache

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "tensor/quantize.h"
 
 namespace kvcache {
 namespace {
@@ -184,11 +185,11 @@ std::int64_t WeightReader::Rows(std::string_view name) const {
 
 Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inputs,
                                        std::int64_t outputs) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
+  KVCACHE_ASSIGN_OR_RETURN(TensorView view, Take(name, inputs, outputs));
   // Looks up no rows. A type that the backend does not support fails here instead of in a pass.
   const TensorView none = TensorView::Dense(nullptr, DType::kF32, inputs, 0);
   KVCACHE_RETURN_IF_ERROR(backend_.Embed(view, {}, none).WithContext("tensor '" + name + "'"));
-  return view;
+  return placed_.Place(backend_, view);
 }
 
 Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t length) {
@@ -196,6 +197,12 @@ Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t le
 }
 
 Result<TensorView> WeightReader::FloatTable(const std::string& name, std::int64_t inputs,
+                                            std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, TakeFloats(name, inputs, outputs));
+  return placed_.Place(backend_, view);
+}
+
+Result<TensorView> WeightReader::TakeFloats(const std::string& name, std::int64_t inputs,
                                             std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Take(name, inputs, outputs));
   if (view.dtype != DType::kF32) {
@@ -211,8 +218,13 @@ Result<std::span<const float>> WeightReader::FloatsIfPresent(const std::string& 
 }
 
 Result<std::span<const float>> WeightReader::Floats(const std::string& name, std::int64_t length) {
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, Vector(name, length));
-  return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(length));
+  return FloatRows(name, length, 1);
+}
+
+Result<std::span<const float>> WeightReader::FloatRows(const std::string& name, std::int64_t inputs,
+                                                       std::int64_t outputs) {
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, TakeFloats(name, inputs, outputs));
+  return std::span<const float>(view.as<const float>(), static_cast<std::size_t>(view.elements()));
 }
 
 Result<std::vector<float>> WeightReader::Values(const std::string& name, std::int64_t inputs,
@@ -223,8 +235,8 @@ Result<std::vector<float>> WeightReader::Values(const std::string& name, std::in
                               "; must be f32, f16 or bf16"));
   }
   std::vector<float> values(static_cast<std::size_t>(inputs * outputs));
-  const TensorView to = TensorView::Dense(values.data(), DType::kF32, inputs, outputs);
-  KVCACHE_RETURN_IF_ERROR(backend_.CopyValues(view, to));
+  const auto bytes = static_cast<std::size_t>(BytesOf(view.dtype, view.elements()));
+  KVCACHE_RETURN_IF_ERROR(Dequantize(view.dtype, {view.data, bytes}, values));
   return values;
 }
 

@@ -21,6 +21,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "model/load/key_reader.h"
+#include "model/load/placed_tensors.h"
 #include "model/load/spellings.h"
 
 namespace kvcache {
@@ -104,20 +105,23 @@ class WeightReader {
   // Returns the number of rows of a matrix; 0 if the file lacks it.
   std::int64_t Rows(std::string_view name) const;
 
-  // Returns a view of the matrix in the file, for Backend::Embed. Checks that Embed supports its
-  // type.
+  // Returns the matrix in the backend's memory, for Backend::Embed. Checks that Embed supports its type.
   Result<TensorView> Table(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
-  // Returns a view of a matrix of f32 values in the file.
+  // Returns a matrix of f32 values in the backend's memory.
   Result<TensorView> FloatTable(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
-  // Returns a view of a vector of f32 values in the file.
+  // Returns a vector of f32 values in the backend's memory.
   Result<TensorView> Vector(const std::string& name, std::int64_t length);
 
   // Returns a vector's f32 values, in host memory.
   Result<std::span<const float>> Floats(const std::string& name, std::int64_t length);
 
-  // The same; empty if the file lacks the tensor.
+  // The same for a matrix.
+  Result<std::span<const float>> FloatRows(const std::string& name, std::int64_t inputs,
+                                           std::int64_t outputs);
+
+  // Floats; empty if the file lacks the tensor.
   Result<std::span<const float>> FloatsIfPresent(const std::string& name, std::int64_t length);
 
   // Returns a vector's i64 values, however many they are.
@@ -141,6 +145,9 @@ class WeightReader {
   // The bytes of matrices that the backend has copied.
   std::size_t owned_bytes() const { return owned_bytes_; }
 
+  // Returns what views refer to in the backend's memory: it must live as long as they do.
+  PlacedTensors TakePlaced() { return std::move(placed_); }
+
   // Returns all matrices that were taken, without those that ForgetSite named.
   std::vector<LinearSite> TakeSites() { return std::move(sites_); }
   // The family multiplies by the tensor otherwise than with Pass::Linear, so adapters cannot change it.
@@ -152,6 +159,8 @@ class WeightReader {
   bool Takes(Bias bias, const std::string& name) const;
   Result<TensorView> Take(const std::string& name, std::int64_t d0, std::int64_t d1,
                           std::int64_t d2 = 1);
+  // Takes a matrix of f32 values, in the file's memory.
+  Result<TensorView> TakeFloats(const std::string& name, std::int64_t inputs, std::int64_t outputs);
 
   // Returns the tensor, or null.
   const GgufTensor* Find(std::string_view name) const;
@@ -162,6 +171,7 @@ class WeightReader {
   std::set<std::string, std::less<>> used_;
   std::size_t owned_bytes_ = 0;
   std::vector<LinearSite> sites_;
+  PlacedTensors placed_;
 };
 
 // Marks the keys and tensors of vision and audio encoders as known. Files of multimodal models may
