@@ -123,7 +123,7 @@ endfunction()
 set(KVCACHE_TEST_OPTIONS "" CACHE STRING "Further options of the tests' sources")
 set(KVCACHE_COMPUTING_TEST_OPTIONS "${KVCACHE_TEST_OPTIONS}" CACHE STRING
   "Further options of the sources of tests that compute what they expect")
-set(KVCACHE_COMPUTING_TESTS backend_tests cache_tests chat_template_structure convert_tests exactness_checks
+set(KVCACHE_COMPUTING_TESTS backend_tests cache_tests chat_template_structure convert_tests cuda_tests exactness_checks
   fault_checks grammar_tests model_checks replay_tests scheduler_checks speculation_tests store_tests story_checks
   tensor_tests tokenizer_properties tokenizer_tests)
 

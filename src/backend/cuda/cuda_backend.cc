@@ -3,6 +3,10 @@
 #include <string>
 
 #include "backend/cpu/kv/kv_check.h"
+#include "backend/cuda/kv/copy.h"
+#include "backend/cuda/kv/shift.h"
+#include "backend/cuda/kv/store.h"
+#include "backend/cuda/kv/values.h"
 
 namespace kvcache::cuda {
 namespace {
@@ -26,35 +30,35 @@ Result<std::unique_ptr<Buffer>> CudaBackend::Allocate(std::size_t size_bytes) {
   return device_->Allocate(size_bytes);
 }
 
-Status CudaBackend::StoreKv(const LayerKv& /*layer*/, const TensorView& /*k*/,
-                            const TensorView& /*v*/, std::span<const CellRun> /*cells*/) {
-  return NotYet("StoreKv");
+Status CudaBackend::StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
+                            std::span<const CellRun> cells) {
+  return cuda::StoreKv(*device_, Begin(), layer, k, v, cells);
 }
 
-Status CudaBackend::CopyCells(const LayerKv& /*layer*/, std::span<const CellMove> /*moves*/) {
-  return NotYet("CopyCells");
+Status CudaBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
+  return cuda::CopyCells(*device_, Begin(), layer, moves);
 }
 
-Status CudaBackend::TransferCells(const LayerKv& /*from*/, const LayerKv& /*to*/,
-                                  std::span<const CellMove> /*moves*/) {
-  return NotYet("TransferCells");
+Status CudaBackend::TransferCells(const LayerKv& from, const LayerKv& to,
+                                  std::span<const CellMove> moves) {
+  return cuda::TransferCells(*device_, Begin(), host_, from, to, moves);
 }
 
-Status CudaBackend::CopyValues(const TensorView& /*from*/, const TensorView& /*to*/) {
-  return NotYet("CopyValues");
+Status CudaBackend::CopyValues(const TensorView& from, const TensorView& to) {
+  return cuda::CopyValues(*device_, from, to);
 }
 
-Status CudaBackend::CopyToHost(const TensorView& /*from*/, std::span<std::byte> /*to*/) {
-  return NotYet("CopyToHost");
+Status CudaBackend::CopyToHost(const TensorView& from, std::span<std::byte> to) {
+  return cuda::CopyToHost(*device_, from, to);
 }
 
-Status CudaBackend::CopyFromHost(std::span<const std::byte> /*from*/, const TensorView& /*to*/) {
-  return NotYet("CopyFromHost");
+Status CudaBackend::CopyFromHost(std::span<const std::byte> from, const TensorView& to) {
+  return cuda::CopyFromHost(*device_, from, to);
 }
 
-Status CudaBackend::ShiftKeys(const LayerKv& /*layer*/, std::span<const CellRun> /*cells*/,
-                              Position /*offset*/, const RopeParams& /*rope*/) {
-  return NotYet("ShiftKeys");
+Status CudaBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,
+                              const RopeParams& rope) {
+  return cuda::ShiftKeys(*device_, Begin(), layer, cells, offset, rope);
 }
 
 Status CudaBackend::Attention(const LayerKv& /*layer*/, const TensorView& /*q*/,

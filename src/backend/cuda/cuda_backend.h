@@ -13,6 +13,7 @@
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "kvcache/backend.h"
+#include "platform/thread_pool.h"
 
 namespace kvcache::cuda {
 
@@ -84,6 +85,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Device> device_;
   CallMemory memory_;
+  ThreadPool host_{1};  // for what the host's processor does of a call
 };
 
 }  // namespace kvcache::cuda
