@@ -7,6 +7,10 @@
 #include "backend/cuda/kv/shift.h"
 #include "backend/cuda/kv/store.h"
 #include "backend/cuda/kv/values.h"
+#include "backend/cuda/ops/elementwise.h"
+#include "backend/cuda/ops/experts.h"
+#include "backend/cuda/ops/norms.h"
+#include "backend/cuda/ops/recurrence.h"
 
 namespace kvcache::cuda {
 namespace {
@@ -84,86 +88,85 @@ Status CudaBackend::Embed(const TensorView& /*table*/, std::span<const std::int3
   return NotYet("Embed");
 }
 
-Status CudaBackend::RmsNorm(const TensorView& /*x*/, const TensorView& /*weight*/,
-                            float /*epsilon*/, const TensorView& /*y*/) {
-  return NotYet("RmsNorm");
+Status CudaBackend::RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
+                            const TensorView& y) {
+  return cuda::RmsNorm(*device_, x, weight, epsilon, y);
 }
 
-Status CudaBackend::Center(const TensorView& /*x*/, const TensorView& /*y*/) {
-  return NotYet("Center");
+Status CudaBackend::Center(const TensorView& x, const TensorView& y) {
+  return cuda::Center(*device_, x, y);
 }
 
-Status CudaBackend::Rope(const TensorView& /*x*/, std::span<const Position> /*positions*/,
-                         const RopeParams& /*rope*/) {
-  return NotYet("Rope");
+Status CudaBackend::Rope(const TensorView& x, std::span<const Position> positions,
+                         const RopeParams& rope) {
+  return cuda::Rope(*device_, Begin(), rope_tables_, x, positions, rope);
 }
 
-Status CudaBackend::Gate(const TensorView& /*gate*/, const TensorView& /*up*/,
-                         Activation /*activation*/) {
-  return NotYet("Gate");
+Status CudaBackend::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
+  return cuda::Gate(*device_, gate, up, activation);
 }
 
-Status CudaBackend::GateClamped(const TensorView& /*gate*/, const TensorView& /*up*/,
-                                float /*alpha*/, float /*limit*/) {
-  return NotYet("GateClamped");
+Status CudaBackend::GateClamped(const TensorView& gate, const TensorView& up, float alpha,
+                                float limit) {
+  return cuda::GateClamped(*device_, gate, up, alpha, limit);
 }
 
-Status CudaBackend::Activate(const TensorView& /*x*/, Activation /*activation*/) {
-  return NotYet("Activate");
+Status CudaBackend::Activate(const TensorView& x, Activation activation) {
+  return cuda::Activate(*device_, x, activation);
 }
 
-Status CudaBackend::Xielu(const TensorView& /*x*/, const XieluParams& /*params*/) {
-  return NotYet("Xielu");
+Status CudaBackend::Xielu(const TensorView& x, const XieluParams& params) {
+  return cuda::Xielu(*device_, x, params);
 }
 
-Status CudaBackend::Scale(const TensorView& /*x*/, float /*factor*/) {
-  return NotYet("Scale");
+Status CudaBackend::Scale(const TensorView& x, float factor) {
+  return cuda::Scale(*device_, x, factor);
 }
 
-Status CudaBackend::SoftCap(const TensorView& /*x*/, float /*cap*/) {
-  return NotYet("SoftCap");
+Status CudaBackend::SoftCap(const TensorView& x, float cap) {
+  return cuda::SoftCap(*device_, x, cap);
 }
 
-Status CudaBackend::Add(const TensorView& /*x*/, const TensorView& /*y*/) {
-  return NotYet("Add");
+Status CudaBackend::Add(const TensorView& x, const TensorView& y) {
+  return cuda::Add(*device_, x, y);
 }
 
-Status CudaBackend::Multiply(const TensorView& /*x*/, const TensorView& /*y*/) {
-  return NotYet("Multiply");
+Status CudaBackend::Multiply(const TensorView& x, const TensorView& y) {
+  return cuda::Multiply(*device_, x, y);
 }
 
-Status CudaBackend::AddBias(const TensorView& /*x*/, const TensorView& /*bias*/) {
-  return NotYet("AddBias");
+Status CudaBackend::AddBias(const TensorView& x, const TensorView& bias) {
+  return cuda::AddBias(*device_, x, bias);
 }
 
-Status CudaBackend::ScaleColumns(const TensorView& /*x*/, std::span<const float> /*factors*/) {
-  return NotYet("ScaleColumns");
+Status CudaBackend::ScaleColumns(const TensorView& x, std::span<const float> factors) {
+  return cuda::ScaleColumns(*device_, Begin(), x, factors);
 }
 
-Status CudaBackend::Route(const TensorView& /*logits*/, const RouterOptions& /*options*/,
-                          std::span<std::int32_t> /*experts*/, std::span<float> /*weights*/) {
-  return NotYet("Route");
+Status CudaBackend::Route(const TensorView& logits, const RouterOptions& options,
+                          std::span<std::int32_t> experts, std::span<float> weights) {
+  return cuda::Route(*device_, Begin(), logits, options, experts, weights);
 }
 
-Status CudaBackend::Combine(const TensorView& /*y*/, std::span<const std::int32_t> /*columns*/,
-                            std::span<const float> /*weights*/, const TensorView& /*out*/) {
-  return NotYet("Combine");
+Status CudaBackend::Combine(const TensorView& y, std::span<const std::int32_t> columns,
+                            std::span<const float> weights, const TensorView& out) {
+  return cuda::Combine(*device_, Begin(), y, columns, weights, out);
 }
 
-Status CudaBackend::ShortConv(const TensorView& /*x*/, const ConvTaps& /*taps*/,
-                              const StateSegments& /*inputs*/, const TensorView& /*y*/) {
-  return NotYet("ShortConv");
+Status CudaBackend::ShortConv(const TensorView& x, const ConvTaps& taps,
+                              const StateSegments& inputs, const TensorView& y) {
+  return cuda::ShortConv(*device_, Begin(), x, taps, inputs, y);
 }
 
-Status CudaBackend::DecayRates(const TensorView& /*raw*/, const TensorView& /*bias*/,
-                               const TensorView& /*rates*/, const TensorView& /*steps*/,
-                               const TensorView& /*decays*/) {
-  return NotYet("DecayRates");
+Status CudaBackend::DecayRates(const TensorView& raw, const TensorView& bias,
+                               const TensorView& rates, const TensorView& steps,
+                               const TensorView& decays) {
+  return cuda::DecayRates(*device_, raw, bias, rates, steps, decays);
 }
 
-Status CudaBackend::StateScan(const ScanInputs& /*inputs*/, const ScanOptions& /*options*/,
-                              const StateSegments& /*states*/, const TensorView& /*out*/) {
-  return NotYet("StateScan");
+Status CudaBackend::StateScan(const ScanInputs& inputs, const ScanOptions& options,
+                              const StateSegments& states, const TensorView& out) {
+  return cuda::StateScan(*device_, Begin(), inputs, options, states, out);
 }
 
 }  // namespace kvcache::cuda

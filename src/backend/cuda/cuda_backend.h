@@ -12,6 +12,7 @@
 
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/ops/rope.h"
 #include "kvcache/backend.h"
 #include "platform/thread_pool.h"
 
@@ -85,6 +86,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Device> device_;
   CallMemory memory_;
+  RopeTables rope_tables_;
   ThreadPool host_{1};  // for what the host's processor does of a call
 };
 
