@@ -88,7 +88,7 @@ struct XieluParams {
 class Backend : public KvBackend {
  public:
   // Prepares W, dims {inputs, outputs} or {inputs, outputs, matrices}, rows dense as in a model
-  // file. The backend may repack the rows, and then the weight owns a copy of the same size, or
+  // file, in host memory. The backend may repack the rows, and then the weight owns a copy of the same size, or
   // refer to them in place.
   virtual Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) = 0;
 

@@ -116,7 +116,7 @@ class Model {
                         Cache& cache) = 0;
 
   // Puts an output that the caller has computed, such as an image's, instead of the encoder's:
-  // states [hidden_size, any number], dense f32 in the backend's memory. The cache keeps the output
+  // states [hidden_size, any number], dense f32 in host memory. The cache keeps the output
   // as long as the token of the batch's item. Errors and requirements are those of Encode; also
   // kInvalidArgument for states of another shape or type.
   virtual Status EncodeStates(const TensorView& states, SequenceId sequence, Cache& cache) = 0;

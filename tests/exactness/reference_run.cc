@@ -12,6 +12,8 @@
 #include <random>
 #include <utility>
 
+#include "support/backend_of_tests.h"
+
 namespace kvcache::exactness {
 namespace {
 
@@ -205,12 +207,12 @@ std::filesystem::path ModelFolder() {
 }
 
 // The folder of this process's models; removed when the process ends.
-class Models final : public testing::Environment {
+class Models final : public ::testing::Environment {
  public:
   void TearDown() override { std::filesystem::remove_all(ModelFolder()); }
 };
-[[maybe_unused]] testing::Environment* const kModels =
-    testing::AddGlobalTestEnvironment(new Models);
+[[maybe_unused]] ::testing::Environment* const kModels =
+    ::testing::AddGlobalTestEnvironment(new Models);
 
 bool IsAnswer(std::span<const float> row) {
   bool varies = false;
@@ -328,15 +330,26 @@ std::string CacheKinds(const ModelInfo& info) {
 }
 
 // Records the architecture in the test's report.
-std::unique_ptr<Engine> Open(const std::string& path, const EngineOptions& options) {
-  auto engine = Engine::Open(path, options);
+std::unique_ptr<Engine> Open(const std::string& path, const EngineOptions& options,
+                             std::unique_ptr<Backend> backend) {
+  auto engine = Engine::Open(path, options, std::move(backend));
   if (engine.ok()) {
-    testing::Test::RecordProperty("architecture", (*engine)->info().architecture);
-    testing::Test::RecordProperty("cache", CacheKinds((*engine)->info()));
+    ::testing::Test::RecordProperty("architecture", (*engine)->info().architecture);
+    ::testing::Test::RecordProperty("cache", CacheKinds((*engine)->info()));
     return std::move(engine).value();
   }
   ADD_FAILURE() << engine.status().message();
   return nullptr;
+}
+
+EngineOptions OptionsOf(const ModelCase& model, const RunOptions& options) {
+  return {.threads = options.threads,
+          .k_type = model.kv,
+          .v_type = model.v.value_or(model.kv),
+          .context = kContext,
+          .max_sequences = options.sequences,
+          .prefill_chunk = options.chunk,
+          .checkpoints = {.spacing = options.checkpoint_spacing}};
 }
 
 }  // namespace
@@ -349,23 +362,20 @@ std::string ModelPath(const ModelCase& model) {
 }
 
 std::unique_ptr<Engine> OpenEngine(const ModelCase& model, const RunOptions& options) {
-  return Open(ModelPath(model), {.threads = options.threads,
-                                 .k_type = model.kv,
-                                 .v_type = model.v.value_or(model.kv),
-                                 .context = kContext,
-                                 .max_sequences = options.sequences,
-                                 .prefill_chunk = options.chunk,
-                                 .checkpoints = {.spacing = options.checkpoint_spacing}});
+  return Open(ModelPath(model), OptionsOf(model, options),
+              testing::BackendOfTests(options.threads));
 }
 
 std::unique_ptr<Engine> OpenFlags(const std::string& name, const std::string& flags,
                                   const RunOptions& options, DType kv) {
-  return Open(WriteModel(name, flags), {.threads = options.threads,
-                                        .k_type = kv,
-                                        .v_type = kv,
-                                        .context = kContext,
-                                        .max_sequences = options.sequences,
-                                        .prefill_chunk = options.chunk});
+  return Open(WriteModel(name, flags),
+              {.threads = options.threads,
+               .k_type = kv,
+               .v_type = kv,
+               .context = kContext,
+               .max_sequences = options.sequences,
+               .prefill_chunk = options.chunk},
+              testing::BackendOfTests(options.threads));
 }
 
 std::vector<std::int32_t> RandomTokens(const Engine& engine, int count, std::uint32_t seed) {
@@ -418,7 +428,7 @@ const ReferenceRun& ReferenceOf(const ModelCase& model, std::uint32_t seed) {
   static std::map<std::pair<std::string, std::uint32_t>, ReferenceRun> runs;
   ReferenceRun& run = runs[{CaseName(model), seed}];
   if (!run.expected.empty()) return run;
-  const auto engine = OpenEngine(model, {});
+  const auto engine = Open(ModelPath(model), OptionsOf(model, {}), nullptr);
   if (engine == nullptr) return run;
   run.tokens = RandomTokens(*engine, kReferenceTokens, seed);
   run.expected = EvaluateAlone(*engine, SequenceId{0}, run.tokens);

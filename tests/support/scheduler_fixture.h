@@ -17,6 +17,7 @@
 #include "kvcache_engine/session.h"
 #include "make_model/architecture.h"
 #include "make_model/make_model.h"
+#include "support/backend_of_tests.h"
 
 namespace kvcache {
 
@@ -79,6 +80,7 @@ class SchedulerFixture : public ::testing::TestWithParam<const char*> {
   void StartWith(const EngineOptions& engine_options, SchedulerOptions options,
                  std::unique_ptr<Backend> backend = nullptr) {
     scheduler_.reset();  // before its engine
+    if (backend == nullptr) backend = testing::BackendOfTests(engine_options.threads);
     engine_ = Open(engine_options, std::move(backend));
     options.recompute_bound = 32;
     auto scheduler = Scheduler::Make(*engine_, options);

@@ -69,6 +69,7 @@ class Mllama final : public BlockDecoder {
   std::map<int, Gates> gates_;    // of cross-attention layers
   std::vector<float> has_image_;  // [max_batch]: 1 or 0
   ActivationBuffer states_activations_;
+  HostValues host_states_;
   std::int64_t states_capacity_ = 0;  // tokens that states_activations_ holds
   std::vector<Position> states_positions_;
 };
@@ -204,10 +205,13 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
   }
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const TensorView placed,
+      host_states_.In(backend(), states.as<const float>(), params().hidden_size, states.dims[1]));
   const auto tokens = static_cast<std::size_t>(states.dims[1]);
   Pass pass(backend(), states_activations_, nullptr, std::span(states_positions_).first(tokens),
             interrupt());
-  PutStates(pass, states, encoder);
+  PutStates(pass, placed, encoder);
   return pass.status();
 }
 

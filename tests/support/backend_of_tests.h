@@ -1,0 +1,23 @@
+// The backend of tests that compare an engine's results with those of the CPU: KVCACHE_TEST_BACKEND names another one.
+#pragma once
+
+#include <cstdlib>
+#include <memory>
+#include <string_view>
+#include <utility>
+
+#include "kvcache/cpu_backend.h"
+#include "support/remote_backend.h"
+
+namespace kvcache::testing {
+
+// Returns the backend that the environment variable names; null for the CPU, which an engine makes itself.
+inline std::unique_ptr<Backend> BackendOfTests(int threads) {
+  const char* const name = std::getenv("KVCACHE_TEST_BACKEND");
+  if (name == nullptr || name == std::string_view("cpu")) return nullptr;
+  auto cpu = MakeCpuBackend({.threads = threads});
+  if (!cpu.ok() || name != std::string_view("remote")) std::abort();  // an unknown name
+  return std::make_unique<RemoteBackend>(*std::move(cpu));
+}
+
+}  // namespace kvcache::testing
