@@ -7,6 +7,7 @@
 #include "backend/cuda/kv/shift.h"
 #include "backend/cuda/kv/store.h"
 #include "backend/cuda/kv/values.h"
+#include "backend/cuda/linear/linear.h"
 #include "backend/cuda/ops/elementwise.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/norms.h"
@@ -71,21 +72,22 @@ Status CudaBackend::Attention(const LayerKv& /*layer*/, const TensorView& /*q*/,
   return NotYet("Attention");
 }
 
-Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& /*w*/) {
-  return NotYet("MakeLinear");
+Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& w) {
+  return cuda::MakeLinear(*device_, host_, w);
 }
 
-Status CudaBackend::Linear(const TensorView& /*x*/, std::span<const LinearOutput> /*outputs*/) {
-  return NotYet("Linear");
+Status CudaBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {
+  const LinearGroup group{x, outputs};
+  return cuda::LinearGroups(*device_, Begin(), {&group, 1});
 }
 
-Status CudaBackend::LinearGroups(std::span<const LinearGroup> /*groups*/) {
-  return NotYet("LinearGroups");
+Status CudaBackend::LinearGroups(std::span<const LinearGroup> groups) {
+  return cuda::LinearGroups(*device_, Begin(), groups);
 }
 
-Status CudaBackend::Embed(const TensorView& /*table*/, std::span<const std::int32_t> /*tokens*/,
-                          const TensorView& /*y*/) {
-  return NotYet("Embed");
+Status CudaBackend::Embed(const TensorView& table, std::span<const std::int32_t> tokens,
+                          const TensorView& y) {
+  return cuda::Embed(*device_, Begin(), table, tokens, y);
 }
 
 Status CudaBackend::RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,

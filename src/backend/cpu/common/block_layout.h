@@ -43,7 +43,6 @@
 // and the scales of Q3_K, IQ4_XS and TQ1_0 (docs/design/block-weights.md).
 #pragma once
 
-#include <algorithm>
 #include <cstdint>
 
 #include "kvcache/types.h"
@@ -121,7 +120,9 @@ constexpr std::int64_t Chunks(std::int64_t inputs) {
 }
 // Blocks of 32 inputs in chunk `chunk`.
 constexpr std::int64_t BlocksOf(std::int64_t inputs, std::int64_t chunk) {
-  return std::min(kChunkBlocks, inputs / kBlock - chunk * kChunkBlocks);
+  // Without std::min: its references would need the constant in a device's memory.
+  const std::int64_t rest = inputs / kBlock - chunk * kChunkBlocks;
+  return rest < kChunkBlocks ? rest : kChunkBlocks;
 }
 // REQUIRES: inputs is a multiple of the type's block size.
 constexpr std::int64_t PanelBytes(DType dtype, std::int64_t inputs) {

@@ -6,6 +6,7 @@
 
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_call.h"
+#include "backend/cpu/linear/linear_check.h"
 #include "backend/cpu/linear/linear_weight.h"
 #include "backend/cpu/linear/weight_memory.h"
 
@@ -26,10 +27,6 @@ bool IsDenseStack(const TensorView& view) {
   return view.dims[3] == 1 && view.stride_bytes[0] == InfoOf(view.dtype).block_bytes &&
          (view.dims[1] == 1 || view.stride_bytes[1] == row_bytes) &&
          (view.dims[2] == 1 || view.stride_bytes[2] == row_bytes * view.dims[1]);
-}
-
-bool IsDenseMatrix(const TensorView& view) {
-  return view.dims[2] == 1 && IsDenseStack(view);
 }
 
 Status CheckWeight(const TensorView& w) {
@@ -64,38 +61,8 @@ Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, WeightMemory&
   return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
 }
 
-// ---- One call
-
-Status CheckOutput(const TensorView& x, const LinearOutput& output) {
-  const auto* const weight = dynamic_cast<const CpuWeight*>(output.weight);
-  if (weight == nullptr) return Invalid("a weight was not made by this backend's MakeLinear");
-  // Builds its text only for an error, since that allocates.
-  const auto invalid = [&](const std::string& what) {
-    return Invalid(what + ": weight " + Size(weight->inputs(), weight->outputs()) + ", x " +
-                   Size(x.dims[0], x.dims[1]) + ", y " + Size(output.y.dims[0], output.y.dims[1]));
-  };
-  if (weight->inputs() != x.dims[0]) return invalid("inputs of weight and x differ");
-  if (weight->outputs() != output.y.dims[0]) return invalid("outputs of weight and y differ");
-  if (output.y.dims[1] != x.dims[1]) return invalid("batches of x and y differ");
-  if (output.y.dtype != DType::kF32 || !IsDenseMatrix(output.y)) {
-    return invalid("y is not a dense f32 matrix");
-  }
-  if (output.matrix < 0 || output.matrix >= weight->matrices()) {
-    return invalid("matrix " + std::to_string(output.matrix) + " of a stack of " +
-                   std::to_string(weight->matrices()));
-  }
-  return Status::Ok();
-}
-
-Status CheckGroup(const LinearGroup& group) {
-  const TensorView& x = group.x;
-  if (x.dtype != DType::kF32 || !IsDenseMatrix(x)) {
-    return Invalid("x " + Size(x.dims[0], x.dims[1]) + " is not a dense f32 matrix");
-  }
-  for (const LinearOutput& output : group.outputs) {
-    KVCACHE_RETURN_IF_ERROR(CheckOutput(x, output));
-  }
-  return Status::Ok();
+bool IsCpuWeight(const LinearWeight* weight) {
+  return dynamic_cast<const CpuWeight*>(weight) != nullptr;
 }
 
 }  // namespace
@@ -117,9 +84,7 @@ Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, WeightMemory&
 }
 
 Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups) {
-  for (const LinearGroup& group : groups) {
-    KVCACHE_RETURN_IF_ERROR(CheckGroup(group));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckLinearGroups(groups, IsCpuWeight));
   if (groups.empty()) return Status::Ok();
   LinearCall call(pool, groups);
   KVCACHE_RETURN_IF_ERROR(call.Reserve(workspace));

@@ -32,7 +32,8 @@
 #endif
 
 // Both define, in namespace kvcache::cuda (KVCACHE_DEVICE marks a function that kernels call, KVCACHE_TABLE
-// an array of constants that they read; KVCACHE_UNROLL stands before a loop that nvcc has to unroll):
+// an array of constants that they read; KVCACHE_UNROLL stands before a loop that nvcc has to unroll, KVCACHE_UNROLL_BY(n) before one that it
+// unrolls n times, or not at all with 1):
 //
 //   KVCACHE_KERNEL(name, Args, threads) { body }   a kernel `name` with `const Args& args`
 //
@@ -56,8 +57,16 @@
 //   void MmaS8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
 //   // The same with unsigned a.
 //   void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+//   // The same for half as many inputs: a is 16 × 16, with a[0] and a[1] as above, and b is 16 × 8.
+//   void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b);
+//   // Returns four bytes of the eight of a (0 to 3) and b (4 to 7): byte i is the one that bits 4 i to
+//   // 4 i + 2 of the selector number. The fourth bit of each is 0; bits from 16 on are ignored.
+//   std::uint32_t BytePermute(std::uint32_t a, std::uint32_t b, std::uint32_t selector);
 //   // c + the dot product of four int8 of a and four of b.
 //   std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c);
+//
+//   // Reads a value of 1, 2, 4, 8 or 16 bytes (aligned) of global memory that no thread of the launch writes.
+//   template <class T> T LoadOnly(const T* at);
 //
 //   // Copies 16 bytes (aligned) to shared memory in the background. They are there after AsyncWait, and
 //   // other threads see them after a barrier behind it.

@@ -12,6 +12,8 @@
 #define KVCACHE_DEVICE __device__ __forceinline__
 #define KVCACHE_TABLE static __device__ const
 #define KVCACHE_UNROLL _Pragma("unroll")
+#define KVCACHE_PRAGMA_(text) _Pragma(#text)
+#define KVCACHE_UNROLL_BY(times) KVCACHE_PRAGMA_(unroll times)
 
 #define KVCACHE_KERNEL(name, Args, threads)                                   \
   static_assert(sizeof(Args) <= 4000);                                        \
@@ -93,8 +95,33 @@ KVCACHE_DEVICE void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4],
       : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
       : "r"(a[0]), "r"(a[1]), "r"(a[2]), "r"(a[3]), "r"(b[0]), "r"(b[1]));
 }
+KVCACHE_DEVICE void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b) {
+  asm("mma.sync.aligned.m16n8k16.row.col.s32.s8.s8.s32 {%0, %1, %2, %3}, {%4, %5}, {%6}, "
+      "{%0, %1, %2, %3};"
+      : "+r"(d[0]), "+r"(d[1]), "+r"(d[2]), "+r"(d[3])
+      : "r"(a[0]), "r"(a[1]), "r"(b));
+}
+KVCACHE_DEVICE std::uint32_t BytePermute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  return __byte_perm(a, b, selector);
+}
 KVCACHE_DEVICE std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
   return __dp4a(static_cast<int>(a), static_cast<int>(b), c);
+}
+
+template <class T>
+KVCACHE_DEVICE T LoadOnly(const T* at) {
+  static_assert(sizeof(T) <= 16 && (sizeof(T) & (sizeof(T) - 1)) == 0 && alignof(T) == sizeof(T));
+  if constexpr (sizeof(T) == 16) {
+    return __builtin_bit_cast(T, __ldg(reinterpret_cast<const uint4*>(at)));
+  } else if constexpr (sizeof(T) == 8) {
+    return __builtin_bit_cast(T, __ldg(reinterpret_cast<const uint2*>(at)));
+  } else if constexpr (sizeof(T) == 4) {
+    return __builtin_bit_cast(T, __ldg(reinterpret_cast<const unsigned*>(at)));
+  } else if constexpr (sizeof(T) == 2) {
+    return __builtin_bit_cast(T, __ldg(reinterpret_cast<const unsigned short*>(at)));
+  } else {
+    return __builtin_bit_cast(T, __ldg(reinterpret_cast<const unsigned char*>(at)));
+  }
 }
 
 KVCACHE_DEVICE void AsyncCopy16(void* shared, const void* global) {

@@ -16,6 +16,7 @@
 #define KVCACHE_DEVICE inline
 #define KVCACHE_TABLE static constexpr
 #define KVCACHE_UNROLL
+#define KVCACHE_UNROLL_BY(times)
 
 #define KVCACHE_KERNEL(name, Args, threads)                                      \
   static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= 4000);     \
@@ -122,7 +123,28 @@ inline void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std
   for (int i = 0; i < 4; ++i) d[i] = sums.d[i];
 }
 
+inline void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b,
+                      KVCACHE_SITE_) {
+  const shim::Fragments sums =
+      shim::Mma(true, a[0], a[1], 0, 0, b, 0, d[0], d[1], d[2], d[3], {file, line});
+  for (int i = 0; i < 4; ++i) d[i] = sums.d[i];
+}
+
 #undef KVCACHE_SITE_
+
+inline std::uint32_t BytePermute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
+  const std::uint64_t both = std::uint64_t{b} << 32 | a;
+  std::uint32_t word = 0;
+  for (int i = 0; i < 4; ++i) {
+    word |= (static_cast<std::uint32_t>(both >> (selector >> 4 * i & 7U) * 8) & 255U) << 8 * i;
+  }
+  return word;
+}
+template <class T>
+T LoadOnly(const T* at) {
+  static_assert(sizeof(T) <= 16 && (sizeof(T) & (sizeof(T) - 1)) == 0 && alignof(T) == sizeof(T));
+  return *at;
+}
 
 inline std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
   std::uint32_t sum = static_cast<std::uint32_t>(c);
