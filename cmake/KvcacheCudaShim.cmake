@@ -4,7 +4,8 @@
 # What kernels are compiled with. The compiler calls a function before each access to memory, and the shim
 # defines these functions: a program with kernels is never linked with a sanitizer's library.
 set(KVCACHE_SHIM_KERNEL_OPTIONS "SHELL:-x c++" -fsanitize=thread --param=tsan-instrument-func-entry-exit=0
-  -fno-math-errno -fno-exceptions -Wno-unknown-pragmas)
+  -fsanitize=bounds,alignment,shift,integer-divide-by-zero -g -fno-math-errno -fno-exceptions
+  -fno-optimize-sibling-calls -Wno-unknown-pragmas)
 
 # kvcache_cuda_shim(OUT): compiles the shim and, for it, all kernels of src/backend/cuda. OUT lists the
 # objects, as sources of a test program. It is empty in trees with a sanitizer: its functions and the

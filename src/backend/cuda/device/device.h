@@ -38,6 +38,12 @@ struct Grid {
   std::int64_t z = 1;  // below 65,536
 };
 
+// What a part of an allocation is used for.
+enum class MemoryUse : std::uint8_t {
+  kNone,       // nothing: nobody may touch it
+  kUndefined,  // it is about to be written, and holds nothing that is defined
+};
+
 class Device {
  public:
   virtual ~Device() = default;
@@ -47,6 +53,10 @@ class Device {
 
   // Returns zeroed memory of the device, 256-byte aligned.
   virtual Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) = 0;
+
+  // Says what bytes of an allocation are used for from now on, to devices that check kernels. `at` is 256-byte
+  // aligned.
+  virtual void Mark(std::byte* /*at*/, std::size_t /*bytes*/, MemoryUse /*use*/) {}
 
   // The host's memory may be used again when CopyIn returns.
   virtual Status CopyIn(std::span<const std::byte> from, std::byte* to) = 0;

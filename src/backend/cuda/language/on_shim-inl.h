@@ -83,8 +83,9 @@ std::uint32_t WordOf(T value) {
 
 }  // namespace shim
 
+// Inlined, as AsyncWait is, so that the shim finds the line of the call.
 template <class T>
-T& SharedMemory() {
+[[gnu::always_inline]] inline T& SharedMemory() {
   static_assert(std::is_trivially_copyable_v<T> && alignof(T) <= 128);
   return *reinterpret_cast<T*>(shim::SharedBytes(sizeof(T)));
 }
@@ -156,7 +157,7 @@ inline std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
 }
 
 template <int kPending>
-void AsyncWait() {
+[[gnu::always_inline]] inline void AsyncWait() {
   static_assert(kPending >= 0);
   shim::AsyncWait(kPending);
 }

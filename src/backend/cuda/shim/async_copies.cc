@@ -2,6 +2,7 @@
 
 #include <cstring>
 
+#include "backend/cuda/shim/accesses.h"
 #include "backend/cuda/shim/block_runner.h"
 #include "backend/cuda/shim/kernel_calls.h"
 #include "backend/cuda/shim/thread_state.h"
@@ -22,14 +23,21 @@ void AsyncCopies::Add(int thread, void* shared, const void* global) {
 }
 
 void AsyncWait(int pending) {
+  const auto place = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
   BlockRunner::Get().copies().Wait(
-      current.thread, static_cast<std::uint32_t>(pending),
-      [](const AsyncCopies::Copy& copy) { std::memcpy(copy.shared, copy.global, 16); });
+      current.thread, static_cast<std::uint32_t>(pending), [place](const AsyncCopies::Copy& copy) {
+        CopyLands(reinterpret_cast<std::uintptr_t>(copy.shared),
+                  reinterpret_cast<std::uintptr_t>(copy.global), place);
+        std::memcpy(copy.shared, copy.global, 16);
+      });
 }
 
 }  // namespace shim
 
 void AsyncCopy16(void* shared, const void* global) {
+  shim::CheckCopyBegins(reinterpret_cast<std::uintptr_t>(shared),
+                        reinterpret_cast<std::uintptr_t>(global),
+                        reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)));
   shim::BlockRunner::Get().copies().Add(shim::current.thread, shared, global);
 }
 

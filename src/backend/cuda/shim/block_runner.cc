@@ -3,11 +3,16 @@
 #include <algorithm>
 #include <cstring>
 #include <numeric>
+#include <utility>
 
 namespace kvcache::cuda::shim {
 namespace {
 
-constexpr std::size_t kSharedAlignment = 128;
+constexpr std::int64_t kMaxDraw = std::int64_t{1} << 31;
+
+bool SameSite(Site a, Site b) {
+  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
+}
 
 }  // namespace
 
@@ -15,11 +20,7 @@ BlockRunner::BlockRunner()
     : fibers_(&RunThreads),
       fiber_of_(kMaxThreads),
       ready_(kMaxThreads),
-      warps_(kMaxThreads / 32),
-      shared_memory_(kMaxSharedBytes + kSharedAlignment) {
-  const auto address = reinterpret_cast<std::uintptr_t>(shared_memory_.data());
-  shared_ = shared_memory_.data() + (kSharedAlignment - address % kSharedAlignment);
-}
+      warps_(kMaxThreads / kLanes) {}
 
 BlockRunner& BlockRunner::Get() {
   static thread_local BlockRunner runner;
@@ -33,51 +34,88 @@ std::uint32_t BlockRunner::Draw(std::uint32_t below) {
   return static_cast<std::uint32_t>(((random_ >> 32) * below) >> 32);
 }
 
-Status BlockRunner::Run(const LaunchShape& launch, std::uint64_t seed) {
+void BlockRunner::BeginLaunch(const LaunchShape& launch) {
   launch_ = launch;
-  random_ = seed | 1;
-  error_.clear();
+  random_ = launch.seed | 1;
+  failed_ = false;
+  launch.memory->BeginLaunch();
+  current.shared = launch.memory->shared();
+  current.shared.bytes = launch.shared_bytes;
+  current.global = launch.memory->global();
+  current.pieces = launch.memory->pieces();
+  current.args_low = reinterpret_cast<std::uintptr_t>(launch.args);
+  current.args_bytes = launch.kernel->args_bytes;
+  current.clock.launch = launch.memory->NextStamp();
+  current.grid_x = static_cast<int>(launch.grid.x);
+}
+
+Status BlockRunner::Run(const LaunchShape& launch) {
+  BeginLaunch(launch);
   const std::int64_t blocks = launch.grid.x * launch.grid.y * launch.grid.z;
+  const auto draw = [&] { return Draw(static_cast<std::uint32_t>(std::min(blocks, kMaxDraw))); };
   // Blocks b, b + step, b + 2 step, …: `step` and their number have no common divisor, so all come.
-  std::int64_t step = 1 + static_cast<std::int64_t>(Draw(static_cast<std::uint32_t>(blocks)));
+  std::int64_t step = 1 + draw();
   while (std::gcd(step, blocks) != 1) ++step;
-  std::int64_t block = Draw(static_cast<std::uint32_t>(blocks));
-  for (std::int64_t i = 0; i < blocks; ++i) {
+  std::int64_t block = draw();
+  for (std::int64_t i = 0; i < blocks && !failed_; ++i) {
     RunBlock(block);
-    if (!error_.empty()) {
-      fibers_.Reset();
-      return Status(StatusCode::kInternal, std::move(error_));
-    }
     block = (block + step) % blocks;
   }
-  return Status::Ok();
+  current.stack_low = 0;
+  current.stack_bytes = kEverything;
+  if (!failed_) return Status::Ok();
+  report_.where = PlaceOfAddress(report_.address);
+  fibers_.Reset();
+  return Status(StatusCode::kInternal,
+                "kernel '" + std::string(launch.kernel->name) + "', " + TextOf(report_));
 }
 
 void BlockRunner::RunBlock(std::int64_t block) {
   const Grid& grid = launch_.grid;
-  current.grid_x = static_cast<int>(grid.x);
   current.block_x = static_cast<int>(block % grid.x);
   current.block_y = static_cast<int>(block / grid.x % grid.y);
   current.block_z = static_cast<int>(block / grid.x / grid.y);
+  current.clock.block = launch_.memory->NextStamp();
   const int threads = launch_.kernel->threads;
   std::fill_n(fiber_of_.begin(), threads, nullptr);
-  for (int warp = 0; warp < threads / 32; ++warp) warps_[warp].arrived = 0;
-  std::iota(ready_.begin(), ready_.begin() + threads, std::uint16_t{0});
-  ready_count_ = threads;
+  for (int warp = 0; warp < threads / kLanes; ++warp) warps_[warp].arrived = 0;
+  MakeAllReady();
   ended_ = 0;
-  at_barrier_ = 0;
   copies_.BeginBlock(threads);
   // All ones: a NaN in every float type.
-  if (launch_.shared_bytes > 0) std::memset(shared_, 0xff, launch_.shared_bytes);
+  if (launch_.shared_bytes > 0) {
+    std::memset(reinterpret_cast<void*>(current.shared.low), 0xff, launch_.shared_bytes);
+  }
   Begin(DrawReady());
   fibers_.Switch(fibers_.main(), running_);
 }
 
-// Makes `thread` the running one on a fiber that runs threads from their beginning.
-void BlockRunner::Begin(int thread) {
+// All threads of the block are at its start or behind a barrier.
+void BlockRunner::MakeAllReady() {
+  ready_count_ = launch_.kernel->threads;
+  std::iota(ready_.begin(), ready_.begin() + ready_count_, std::uint16_t{0});
+  std::fill_n(waits_for_block_.begin(), ready_count_, false);
+  at_barrier_ = 0;
+  current.clock.barrier = launch_.memory->NextStamp();
+  std::fill_n(warp_stamps_.begin(), ready_count_ / kLanes, current.clock.barrier);
+}
+
+// The running thread is `thread` from now on.
+void BlockRunner::Become(int thread) {
   current.thread = thread;
-  running_ = fibers_.Take();
-  fiber_of_[thread] = running_;
+  current.clock.warp = warp_stamps_[thread / kLanes];
+  current.clock.mine =
+      (Record{current.clock.warp} << 32) | (static_cast<Record>(thread) << kThreadShift);
+  running_ = fiber_of_[thread];
+  if (!launch_.checks) return;
+  current.stack_low = reinterpret_cast<std::uintptr_t>(running_->stack);
+  current.stack_bytes = Fibers::kStackBytes;
+}
+
+// Makes `thread` the running one, on a fiber that runs threads from their beginning.
+void BlockRunner::Begin(int thread) {
+  fiber_of_[thread] = fibers_.Take();
+  Become(thread);
 }
 
 // The entry of all fibers: runs the current thread, and after it others that have not begun.
@@ -85,18 +123,22 @@ void BlockRunner::RunThreads() {
   BlockRunner& runner = Get();
   for (;;) {
     runner.launch_.kernel->run(runner.launch_.args);
+    Fiber* const self = runner.running_;
+    runner.fiber_of_[current.thread] = runner.fibers_.main();
     ++runner.ended_;
     const int next = runner.DrawReady();
     if (next >= 0 && runner.fiber_of_[next] == nullptr) {
-      runner.fiber_of_[next] = runner.running_;
-      current.thread = next;
+      runner.fiber_of_[next] = self;
+      runner.Become(next);
       continue;
     }
     if (next < 0 && runner.ended_ != runner.launch_.kernel->threads) runner.FailWaiting();
-    Fiber* const self = runner.running_;
     runner.fibers_.Return(self);
-    if (next >= 0) current.thread = next;
-    runner.running_ = next >= 0 ? runner.fiber_of_[next] : runner.fibers_.main();
+    if (next >= 0) {
+      runner.Become(next);
+    } else {
+      runner.running_ = runner.fibers_.main();
+    }
     runner.fibers_.Switch(self, runner.running_);
   }
 }
@@ -114,66 +156,84 @@ int BlockRunner::DrawReady() {
 void BlockRunner::SwitchToReady() {
   const int next = DrawReady();
   if (next < 0) FailWaiting();
-  if (next == current.thread) return;
-  const int thread = current.thread;
   Fiber* const self = running_;
   if (fiber_of_[next] == nullptr) {
     Begin(next);
   } else {
-    current.thread = next;
-    running_ = fiber_of_[next];
+    Become(next);
   }
-  fibers_.Switch(self, running_);
-  current.thread = thread;
+  if (running_ != self) fibers_.Switch(self, running_);
 }
 
 void BlockRunner::WaitForBlock(Site site) {
-  if (at_barrier_ == 0) barrier_site_ = site;
-  if (barrier_site_.line != site.line || std::strcmp(barrier_site_.file, site.file) != 0) {
-    Fail("threads of a block wait at two barriers");
+  if (at_barrier_ == 0) {
+    barrier_site_ = site;
+  } else if (!SameSite(barrier_site_, site)) {
+    Fail({.site = site,
+          .text = "waits at another barrier than threads of its block, which are at " +
+                  SiteText(barrier_site_)});
   }
-  if (++at_barrier_ == launch_.kernel->threads) {
-    at_barrier_ = 0;
-    std::iota(ready_.begin(), ready_.begin() + launch_.kernel->threads, std::uint16_t{0});
-    ready_count_ = launch_.kernel->threads;
-  }
+  waits_for_block_[current.thread] = true;
+  if (++at_barrier_ == launch_.kernel->threads) MakeAllReady();
   SwitchToReady();
 }
 
-const std::uint32_t* BlockRunner::MeetWarp(Complete complete, Site site,
+const std::uint32_t* BlockRunner::MeetWarp(const WarpMeeting::Kind& kind, Site site,
                                            std::initializer_list<std::uint32_t> words) {
-  WarpMeeting& meeting = warps_[current.thread / 32];
-  const int lane = current.thread % 32;
+  const int warp = current.thread / kLanes;
+  const int lane = current.thread % kLanes;
+  WarpMeeting& meeting = warps_[warp];
   if (meeting.arrived == 0) {
-    meeting.complete = complete;
+    meeting.kind = &kind;
     meeting.site = site;
-  } else if (meeting.complete != complete || meeting.site.line != site.line ||
-             std::strcmp(meeting.site.file, site.file) != 0) {
-    Fail("lanes of a warp wait at two places");
+    meeting.lanes = 0;
+  } else if (meeting.kind != &kind || !SameSite(meeting.site, site)) {
+    Fail({.site = site,
+          .text = "reaches " + std::string(kind.name) + ", but other lanes of its warp are in " +
+                  meeting.kind->name + " at " + SiteText(meeting.site)});
   }
   std::copy(words.begin(), words.end(), meeting.given[lane]);
-  if (++meeting.arrived == 32) {
+  meeting.lanes |= 1U << lane;
+  if (++meeting.arrived == kLanes) {
     meeting.arrived = 0;
-    complete(meeting);
-    for (int i = 0; i < 32; ++i) {
-      ready_[ready_count_++] = static_cast<std::uint16_t>(current.thread - lane + i);
+    kind.complete(meeting);
+    for (int i = 0; i < kLanes; ++i) {
+      ready_[ready_count_++] = static_cast<std::uint16_t>(warp * kLanes + i);
     }
   }
   SwitchToReady();
   return meeting.results[lane];
 }
 
-std::byte* BlockRunner::SharedBytes(std::size_t needed) {
-  if (needed > launch_.shared_bytes) Fail("shared memory is smaller than the kernel's struct");
-  return shared_;
+void BlockRunner::AdvanceWarp(int warp) {
+  warp_stamps_[warp] = launch_.memory->NextStamp();
+}
+
+std::byte* BlockRunner::SharedBytes(std::size_t needed, std::uintptr_t place) {
+  if (needed > launch_.shared_bytes) {
+    Fail({.place = place,
+          .text = "the kernel's shared memory has " + std::to_string(needed) +
+                  " bytes, but the launch names " + std::to_string(launch_.shared_bytes)});
+  }
+  return reinterpret_cast<std::byte*>(current.shared.low);
 }
 
 void BlockRunner::FailWaiting() {
-  Fail("threads wait for others that never come");
+  Stop({.text = WaitingText()});
 }
 
-void BlockRunner::Fail(std::string message) {
-  error_ = "kernel '" + std::string(launch_.kernel->name) + "': " + message;
+void BlockRunner::Fail(Report report) {
+  report.thread = current.thread;
+  report.other_block = StampOf(report.other) < current.clock.block;
+  Stop(std::move(report));
+}
+
+void BlockRunner::Stop(Report report) {
+  report.block[0] = current.block_x;
+  report.block[1] = current.block_y;
+  report.block[2] = current.block_z;
+  report_ = std::move(report);
+  failed_ = true;
   Fiber* const self = running_;
   running_ = fibers_.main();
   fibers_.Switch(self, running_);

@@ -1,5 +1,6 @@
 // The functions of the language that all lanes of a warp reach.
 #include <cstring>
+#include <string>
 
 #include "backend/cuda/shim/block_runner.h"
 #include "backend/cuda/shim/kernel_calls.h"
@@ -32,17 +33,19 @@ int GridX() {
 namespace shim {
 namespace {
 
-void CompleteBarrier(WarpMeeting& /*meeting*/) {}
+void CompleteBarrier(WarpMeeting& /*meeting*/) {
+  BlockRunner::Get().AdvanceWarp(current.thread / 32);
+}
 
 void CompleteShuffleXor(WarpMeeting& meeting) {
   for (int lane = 0; lane < 32; ++lane) {
-    meeting.results[lane][0] = meeting.given[lane ^ (meeting.given[lane][1] % 32)][0];
+    meeting.results[lane][0] = meeting.given[lane ^ meeting.given[lane][1]][0];
   }
 }
 
 void CompleteShuffle(WarpMeeting& meeting) {
   for (int lane = 0; lane < 32; ++lane) {
-    meeting.results[lane][0] = meeting.given[meeting.given[lane][1] % 32][0];
+    meeting.results[lane][0] = meeting.given[meeting.given[lane][1]][0];
   }
 }
 
@@ -81,10 +84,25 @@ void CompleteMma(WarpMeeting& meeting) {
   }
 }
 
+constexpr WarpMeeting::Kind kBarrier = {"WarpBarrier", &CompleteBarrier};
+constexpr WarpMeeting::Kind kShuffleXor = {"ShuffleXor", &CompleteShuffleXor};
+constexpr WarpMeeting::Kind kShuffle = {"Shuffle", &CompleteShuffle};
+constexpr WarpMeeting::Kind kBallot = {"Ballot", &CompleteBallot};
+constexpr WarpMeeting::Kind kMmaS8 = {"MmaS8", &CompleteMma<std::int8_t>};
+constexpr WarpMeeting::Kind kMmaU8S8 = {"MmaU8S8", &CompleteMma<std::uint8_t>};
+
+void CheckLane(const char* what, int value, Site site) {
+  if (value >= 0 && value < 32) return;
+  BlockRunner::Get().Fail(
+      {.site = site,
+       .text = std::string(what) + " is " + std::to_string(value) + "; must be from 0 to 31"});
+}
+
 }  // namespace
 
 std::byte* SharedBytes(std::size_t needed) {
-  return BlockRunner::Get().SharedBytes(needed);
+  return BlockRunner::Get().SharedBytes(
+      needed, reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)));
 }
 
 void BlockBarrier(Site site) {
@@ -92,29 +110,29 @@ void BlockBarrier(Site site) {
 }
 
 void WarpBarrier(Site site) {
-  BlockRunner::Get().MeetWarp(&CompleteBarrier, site, {});
+  BlockRunner::Get().MeetWarp(kBarrier, site, {});
 }
 
 std::uint32_t ShuffleXor(std::uint32_t value, int mask, Site site) {
-  return BlockRunner::Get().MeetWarp(&CompleteShuffleXor, site,
+  CheckLane("the mask of a shuffle", mask, site);
+  return BlockRunner::Get().MeetWarp(kShuffleXor, site,
                                      {value, static_cast<std::uint32_t>(mask)})[0];
 }
 
 std::uint32_t Shuffle(std::uint32_t value, int lane, Site site) {
-  return BlockRunner::Get().MeetWarp(&CompleteShuffle, site,
-                                     {value, static_cast<std::uint32_t>(lane)})[0];
+  CheckLane("the lane of a shuffle", lane, site);
+  return BlockRunner::Get().MeetWarp(kShuffle, site, {value, static_cast<std::uint32_t>(lane)})[0];
 }
 
 std::uint32_t Ballot(bool value, Site site) {
-  return BlockRunner::Get().MeetWarp(&CompleteBallot, site, {value ? 1U : 0U})[0];
+  return BlockRunner::Get().MeetWarp(kBallot, site, {value ? 1U : 0U})[0];
 }
 
 Fragments Mma(bool a_is_signed, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
               std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, std::int32_t d0,
               std::int32_t d1, std::int32_t d2, std::int32_t d3, Site site) {
-  const auto complete = a_is_signed ? &CompleteMma<std::int8_t> : &CompleteMma<std::uint8_t>;
   const std::uint32_t* const sums = BlockRunner::Get().MeetWarp(
-      complete, site,
+      a_is_signed ? kMmaS8 : kMmaU8S8, site,
       {a0, a1, a2, a3, b0, b1, static_cast<std::uint32_t>(d0), static_cast<std::uint32_t>(d1),
        static_cast<std::uint32_t>(d2), static_cast<std::uint32_t>(d3)});
   Fragments result;

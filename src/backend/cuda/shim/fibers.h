@@ -34,6 +34,7 @@ class Fibers {
   // Leaves the running fiber, or the host's stack if it is `main()`, and goes on with `to`.
   void Switch(Fiber* from, Fiber* to);
   Fiber* main() { return &main_; }
+  const Fiber* main() const { return &main_; }
 
   // Forgets where the fibers are: all start anew, and none is taken. REQUIRES: none runs.
   void Reset();

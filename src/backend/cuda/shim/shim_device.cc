@@ -1,11 +1,12 @@
 #include "backend/cuda/shim/shim_device.h"
 
 #include <cstring>
-#include <new>
+#include <optional>
 #include <string>
 #include <utility>
 
 #include "backend/cuda/shim/block_runner.h"
+#include "backend/cuda/shim/device_memory.h"
 #include "backend/cuda/shim/kernel_registry.h"
 
 namespace kvcache::cuda {
@@ -13,26 +14,24 @@ namespace {
 
 class ShimBuffer final : public Buffer {
  public:
-  ShimBuffer(std::size_t size, std::size_t& used)
-      : memory_(new (std::align_val_t{256}) std::byte[size + 256]()), size_(size), used_(used) {
-    used_ += size_;
-  }
-  ~ShimBuffer() override {
-    ::operator delete[](memory_, std::align_val_t{256});
-    used_ -= size_;
-  }
-  std::byte* data() override { return memory_; }
+  ShimBuffer(std::size_t size, shim::DeviceMemory& memory)
+      : data_(memory.Allocate(size)), size_(size), memory_(memory) {}
+  ~ShimBuffer() override { memory_.Free(data_); }
+  std::byte* data() override { return data_; }
   std::size_t size_bytes() const override { return size_; }
 
  private:
-  std::byte* memory_;
+  std::byte* data_;
   std::size_t size_;
-  std::size_t& used_;
+  shim::DeviceMemory& memory_;
 };
 
 class ShimDevice final : public Device {
  public:
-  explicit ShimDevice(const ShimOptions& options) : seed_(options.seed) {
+  explicit ShimDevice(const ShimOptions& options)
+      : seed_(options.seed),
+        checks_(options.checks == AccessChecks::kOn),
+        memory_(options.shared_bytes) {
     info_.name = "shim";
     info_.capability = 80;
     info_.processors = 4;
@@ -41,7 +40,7 @@ class ShimDevice final : public Device {
   }
 
   const DeviceInfo& info() const override { return info_; }
-  std::size_t FreeBytes() const override { return info_.memory_bytes - used_; }
+  std::size_t FreeBytes() const override { return info_.memory_bytes - memory_.used_bytes(); }
 
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
     if (size_bytes > FreeBytes()) {
@@ -49,29 +48,72 @@ class ShimDevice final : public Device {
                                                   " bytes do not fit in " +
                                                   std::to_string(FreeBytes()) + " free bytes");
     }
-    return std::unique_ptr<Buffer>(std::make_unique<ShimBuffer>(size_bytes, used_));
+    return std::unique_ptr<Buffer>(std::make_unique<ShimBuffer>(size_bytes, memory_));
   }
 
-  Status CopyIn(std::span<const std::byte> from, std::byte* to) override {
-    return Copy(from.data(), to, from.size());
-  }
-  Status CopyOut(const std::byte* from, std::span<std::byte> to) override {
-    return Copy(from, to.data(), to.size());
-  }
-  Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
-    if (bytes > 0) std::memmove(to, from, bytes);
-    return Status::Ok();
+  void Mark(std::byte* at, std::size_t bytes, MemoryUse use) override {
+    if (checks_) memory_.Mark(at, bytes, use);
   }
 
+  Status CopyIn(std::span<const std::byte> from, std::byte* to) override;
+  Status CopyOut(const std::byte* from, std::span<std::byte> to) override;
+  Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override;
   Status Launch(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
                 std::span<const std::byte> args) override;
   Status Synchronize() override { return Status::Ok(); }
 
  private:
+  Status CheckSource(const char* call, const std::byte* from, std::size_t bytes) const;
+  Status CheckTarget(const char* call, const std::byte* to, std::size_t bytes) const;
+  std::string RangeText(const char* call, const std::byte* at, std::size_t bytes) const;
+
   DeviceInfo info_;
-  std::size_t used_ = 0;
   std::uint64_t seed_;
+  bool checks_;
+  shim::DeviceMemory memory_;
 };
+
+std::string ShimDevice::RangeText(const char* call, const std::byte* at, std::size_t bytes) const {
+  const std::string where = memory_.Describe(reinterpret_cast<std::uintptr_t>(at));
+  return std::string(call) + ": " + std::to_string(bytes) + " bytes at " +
+         (where.empty() ? "an address of the host" : where);
+}
+
+Status ShimDevice::CheckTarget(const char* call, const std::byte* to, std::size_t bytes) const {
+  if (memory_.Holds(to, bytes)) return Status::Ok();
+  return Status(StatusCode::kInternal, RangeText(call, to, bytes) + ": out of bounds");
+}
+
+Status ShimDevice::CheckSource(const char* call, const std::byte* from, std::size_t bytes) const {
+  KVCACHE_RETURN_IF_ERROR(CheckTarget(call, from, bytes));
+  if (bytes == 0 || !checks_) return Status::Ok();
+  const std::optional<std::size_t> unwritten = memory_.FindUnwritten(from, bytes);
+  if (!unwritten.has_value()) return Status::Ok();
+  return Status(StatusCode::kInternal, RangeText(call, from, bytes) +
+                                           ": nobody has written the byte at offset " +
+                                           std::to_string(*unwritten));
+}
+
+Status ShimDevice::CopyIn(std::span<const std::byte> from, std::byte* to) {
+  KVCACHE_RETURN_IF_ERROR(CheckTarget("CopyIn", to, from.size()));
+  if (!from.empty()) std::memcpy(to, from.data(), from.size());
+  if (checks_) memory_.SetWritten(to, from.size());
+  return Status::Ok();
+}
+
+Status ShimDevice::CopyOut(const std::byte* from, std::span<std::byte> to) {
+  KVCACHE_RETURN_IF_ERROR(CheckSource("CopyOut", from, to.size()));
+  if (!to.empty()) std::memcpy(to.data(), from, to.size());
+  return Status::Ok();
+}
+
+Status ShimDevice::Copy(const std::byte* from, std::byte* to, std::size_t bytes) {
+  KVCACHE_RETURN_IF_ERROR(CheckSource("Copy", from, bytes));
+  KVCACHE_RETURN_IF_ERROR(CheckTarget("Copy", to, bytes));
+  if (bytes > 0) std::memmove(to, from, bytes);
+  if (checks_) memory_.SetWritten(to, bytes);
+  return Status::Ok();
+}
 
 Status Invalid(const Kernel& kernel, const std::string& text) {
   return Status(StatusCode::kInternal, "kernel '" + std::string(kernel.name) + "': " + text);
@@ -111,7 +153,7 @@ Status ShimDevice::Launch(const Kernel& kernel, const Grid& grid, std::size_t sh
   alignas(64) std::byte copy[4096];
   std::memcpy(copy, args.data(), args.size());
   seed_ = seed_ * 6364136223846793005ULL + 1442695040888963407ULL;
-  return shim::BlockRunner::Get().Run({entry, grid, shared_bytes, copy}, seed_);
+  return shim::BlockRunner::Get().Run({entry, grid, shared_bytes, copy, &memory_, checks_, seed_});
 }
 
 }  // namespace

@@ -12,8 +12,13 @@
 
 namespace kvcache::cuda {
 
+// Whether accesses to memory are checked. Without, kernels run five times as fast; barriers and calls are
+// checked all the same.
+enum class AccessChecks : std::uint8_t { kOff, kOn };
+
 struct ShimOptions {
   std::uint64_t seed = 1;  // chooses the order of blocks and threads
+  AccessChecks checks = AccessChecks::kOn;
   std::size_t memory_bytes = std::size_t{1} << 30;
   std::size_t shared_bytes = std::size_t{99} << 10;  // what every device since sm_80 has
 };
