@@ -11,7 +11,7 @@ namespace {
 constexpr Kernel kAngles{"rope_angles", kRopeThreads};
 constexpr Kernel kRotate{"rotate_heads", kRopeThreads};
 
-std::int64_t BlocksOf(std::int64_t threads) {
+std::int64_t BlocksForThreads(std::int64_t threads) {
   return (threads + kRopeThreads - 1) / kRopeThreads;
 }
 
@@ -47,7 +47,7 @@ Status RopeTables::Fill(Device& device, CallMemory& memory, std::span<const Posi
                        .pairs = static_cast<std::int32_t>(rope.inv_freq.size()),
                        .magnitude = rope.magnitude};
   KVCACHE_RETURN_IF_ERROR(
-      Launch(device, kAngles, {.x = BlocksOf(static_cast<std::int64_t>(angles))}, args));
+      Launch(device, kAngles, {.x = BlocksForThreads(static_cast<std::int64_t>(angles))}, args));
   entry.positions.assign(positions.begin(), positions.end());
   entry.inv_freq.assign(rope.inv_freq.begin(), rope.inv_freq.end());
   entry.magnitude = rope.magnitude;
@@ -77,7 +77,7 @@ Status Rope(Device& device, CallMemory& memory, RopeTables& tables, const Tensor
   KVCACHE_ASSIGN_OR_RETURN(const RopeTables::Table table,
                            tables.Find(device, memory, positions, rope));
   constexpr auto kFloat = static_cast<std::int64_t>(sizeof(float));
-  const std::int64_t blocks = BlocksOf(pairs * x.dims[1]);
+  const std::int64_t blocks = BlocksForThreads(pairs * x.dims[1]);
   const RotateArgs args{.x = x.as<float>() + rope.first,
                         .cosines = table.cosines,
                         .sines = table.sines,

@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cstring>
 #include <iterator>
+#include <vector>
 
 namespace kvcache::cuda::shim {
 namespace {
@@ -103,34 +104,41 @@ bool DeviceMemory::Holds(const std::byte* at, std::size_t bytes) const {
   return true;
 }
 
-std::optional<std::size_t> DeviceMemory::FindUnwritten(const std::byte* at,
-                                                       std::size_t bytes) const {
-  const std::size_t first = reinterpret_cast<std::uintptr_t>(at) - global_.low;
-  for (std::size_t i = 0; i < bytes; ++i) {
-    const std::size_t offset = first + i;
-    const Cell& word = global_.words[offset / kWordBytes];
-    const Record write = word.write == kSplit ? global_.single[offset].write : word.write;
-    if ((write & kStateMask) == kNoWrite) return i;
-    if (word.write != kSplit) i += kWordBytes - 1 - offset % kWordBytes;
+bool DeviceMemory::IsWritten(std::size_t offset) const {
+  const Record word = global_.words[offset / kWordBytes].write;
+  const Record write = word == kSplit ? global_.single[offset].write : word;
+  return (write & kStateMask) != kNoWrite;
+}
+
+void DeviceMemory::SetByte(std::size_t offset, Record write) {
+  Cell& word = global_.words[offset / kWordBytes];
+  if (word.write != kSplit) {
+    std::fill_n(global_.single + offset / kWordBytes * kWordBytes, kWordBytes, word);
+    word.write = kSplit;
   }
-  return std::nullopt;
+  global_.single[offset] = {write, 0};
 }
 
 void DeviceMemory::SetWritten(const std::byte* at, std::size_t bytes) {
   const std::size_t first = reinterpret_cast<std::uintptr_t>(at) - global_.low;
-  for (std::size_t offset = first; offset < first + bytes; ++offset) {
-    Cell& word = global_.words[offset / kWordBytes];
-    const bool whole = offset % kWordBytes == 0 && offset + kWordBytes <= first + bytes;
-    if (whole) {
-      word = {};
-      offset += kWordBytes - 1;
-      continue;
-    }
-    if (word.write != kSplit) {
-      std::fill_n(global_.single + offset / kWordBytes * kWordBytes, kWordBytes, word);
-      word.write = kSplit;
-    }
-    global_.single[offset] = {};
+  const std::size_t end = first + bytes;
+  const std::size_t first_word = (first + kWordBytes - 1) / kWordBytes;
+  const std::size_t end_word = end / kWordBytes;
+  if (first_word < end_word) {
+    std::fill(global_.words + first_word, global_.words + end_word, Cell{});
+  }
+  for (std::size_t i = first; i < std::min(end, first_word * kWordBytes); ++i) SetByte(i, 0);
+  for (std::size_t i = std::max(first, end_word * kWordBytes); i < end; ++i) SetByte(i, 0);
+}
+
+void DeviceMemory::CopyWritten(const std::byte* from, const std::byte* to, std::size_t bytes) {
+  const std::size_t source = reinterpret_cast<std::uintptr_t>(from) - global_.low;
+  const std::size_t target = reinterpret_cast<std::uintptr_t>(to) - global_.low;
+  std::vector<bool> written(bytes);
+  for (std::size_t i = 0; i < bytes; ++i) written[i] = IsWritten(source + i);
+  SetWritten(to, bytes);
+  for (std::size_t i = 0; i < bytes; ++i) {
+    if (!written[i]) SetByte(target + i, kNoWrite);
   }
 }
 

@@ -6,7 +6,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <map>
-#include <optional>
 #include <string>
 
 #include "backend/cuda/device/device.h"
@@ -39,9 +38,9 @@ class DeviceMemory {
   // As Device::Mark.
   void Mark(std::byte* at, std::size_t bytes, MemoryUse use);
   bool Holds(const std::byte* at, std::size_t bytes) const;
-  // Where in the range the first byte lies that nobody has written.
-  std::optional<std::size_t> FindUnwritten(const std::byte* at, std::size_t bytes) const;
   void SetWritten(const std::byte* at, std::size_t bytes);
+  // Of what was copied, those bytes count as written that were written at the source.
+  void CopyWritten(const std::byte* from, const std::byte* to, std::size_t bytes);
 
   const Space& global() const { return global_; }
   const std::uint16_t* pieces() const { return pieces_; }
@@ -61,6 +60,8 @@ class DeviceMemory {
     int number = 0;
   };
   void Drop(std::size_t offset, std::size_t bytes);
+  bool IsWritten(std::size_t offset) const;
+  void SetByte(std::size_t offset, Record write);
   void SetPieces(std::size_t offset, std::size_t bytes, bool usable);
 
   Mapping data_;

@@ -12,7 +12,7 @@
 namespace kvcache::cuda::language_test {
 namespace {
 
-class Language : public testing::TestWithParam<int> {
+class Language : public ::testing::TestWithParam<int> {
  protected:
   // Returns a copy of `values` on the device.
   template <class T>
@@ -143,7 +143,7 @@ TEST_P(Language, Lanes) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Seeds, Language, testing::Range(1, 6));
+INSTANTIATE_TEST_SUITE_P(Seeds, Language, ::testing::Range(1, 6));
 
 }  // namespace
 }  // namespace kvcache::cuda::language_test

@@ -13,7 +13,7 @@
 namespace kvcache::cuda::planted_test {
 namespace {
 
-using testing::HasSubstr;
+using ::testing::HasSubstr;
 
 struct Planted {
   const char* name;
@@ -154,7 +154,7 @@ const std::vector<Planted> kPlanted = {
     {"copy_past_shared", 64, 1, kOrderShared, {"writes 16 bytes at", "out of bounds"}},
 };
 
-class PlantedErrors : public testing::TestWithParam<Planted> {
+class PlantedErrors : public ::testing::TestWithParam<Planted> {
  protected:
   static Status Run(const std::string& prefix, std::uint64_t seed, AccessChecks checks) {
     const Planted& planted = GetParam();
@@ -201,7 +201,7 @@ TEST_P(PlantedErrors, AreNotSeenInTheirTwins) {
   }
 }
 
-INSTANTIATE_TEST_SUITE_P(Kernels, PlantedErrors, testing::ValuesIn(kPlanted),
+INSTANTIATE_TEST_SUITE_P(Kernels, PlantedErrors, ::testing::ValuesIn(kPlanted),
                          [](const auto& test) { return std::string(test.param.name); });
 
 }  // namespace
