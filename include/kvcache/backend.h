@@ -9,6 +9,7 @@
 #include <memory>
 #include <span>
 
+#include "kvcache/expert_routing.h"
 #include "kvcache/kv_backend.h"
 #include "kvcache/recurrence.h"
 #include "kvcache/status.h"
@@ -159,6 +160,12 @@ class Backend : public KvBackend {
   // host memory. REQUIRES: `out` does not overlap y.
   virtual Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                          std::span<const float> weights, const TensorView& out) = 0;
+
+  // Returns an object that routes tokens to experts without the host, up to these sizes; or null, if the backend
+  // has none. Errors: kOutOfMemory.
+  virtual Result<std::unique_ptr<ExpertRouting>> MakeRouting(const RoutingSizes& /*sizes*/) {
+    return std::unique_ptr<ExpertRouting>();
+  }
 
   // ---- Recurrent layers, all f32. kvcache/recurrence.h explains segments.
 

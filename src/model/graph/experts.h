@@ -7,11 +7,8 @@
 // its output.
 //
 // A pass groups its tokens by expert, so that it reads each expert's weights once for all of the
-// expert's tokens, and all experts' products are one parallel region. A slot is the place of one
-// token in the group of one of its experts:
+// expert's tokens, and all experts' products are one parallel region (kvcache/expert_routing.h):
 //
-//   choices            t0: 5 1   t1: 1 3   t2: 5 3
-//   slots by expert    1: t0 t1 | 3: t1 t2 | 5: t0 t2
 //   gate, up, down     over all slots
 //   combine            t0: the sum over its slots, in the order of its choices; …
 //
@@ -29,66 +26,28 @@
 #include <string>
 #include <vector>
 
+#include "model/graph/host_routing.h"
 #include "model/graph/pass.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"
 
 namespace kvcache {
 
-// The assignment of a pass's tokens to experts. It lives in host memory; a model keeps one for all
-// of its layers.
+// Where a pass's tokens are assigned to experts: in the backend, or on the host. A model keeps one for all of its
+// layers.
 class ExpertPlan {
  public:
-  // Allocates memory for passes of `batch` tokens. Errors: kOutOfMemory with the sizes.
-  Status Reserve(std::int64_t batch, int experts, int chosen);
+  // The host's memory for these sizes. Errors: kOutOfMemory with the sizes.
+  Status Reserve(const RoutingSizes& sizes);
 
-  // Outputs for Backend::Route: [chosen × batch] expert numbers and weights.
-  std::span<std::int32_t> Choices(std::int64_t batch);
-  std::span<float> Weights(std::int64_t batch);
-
-  // Multiplies each choice's weight by its expert's factor [experts].
-  void ScaleWeights(std::span<const float> factors);
-
-  // Returns each slot's expert's factor, from [experts]; valid until the next call.
-  std::span<const float> SlotFactors(std::span<const float> factors);
-
-  // Sorts the choices into slots, by expert and then by token. Cost: O(batch × chosen + experts).
-  void Group(std::int64_t batch);
-
-  // Moves the weights to slot_weights() and replaces them by ones, for weighting the experts'
-  // inputs.
-  void MoveWeightsToInputs();
-  std::span<const float> slot_weights() const { return slot_weights_; }  // [slots]
-
-  std::span<const std::int32_t> token_of_slot() const { return token_of_slot_; }
-  std::span<const std::int32_t> expert_of_slot() const { return expert_of_slot_; }
-  // [chosen × batch] slots of each token, in the order of its choices.
-  std::span<const std::int32_t> slots() const { return slots_; }
-
-  // Returns the products gate · h and up · h of all slots, valid until the next call. `gathered`
-  // [hidden_size, slots] has h's columns by slot. For a pass of one token, `gathered` is h itself
-  // [hidden_size, 1], and one group multiplies it by all of its experts. A null `gate` has no
-  // product. If `gate` is `up`, the stack alternates between the two matrices of each expert.
-  std::span<const LinearGroup> GateAndUp(const LinearWeight* gate, const LinearWeight& up,
-                                         const TensorView& gathered, const TensorView& gate_out,
-                                         const TensorView& up_out);
-  // Returns the products down · inner of all slots, inner [ffn, slots]; valid until the next call.
-  std::span<const LinearGroup> Down(const LinearWeight& down, const TensorView& inner,
-                                    const TensorView& out);
+  // Returns the routing of the next layer; valid until the plan changes its backend. REQUIRES: Reserve.
+  Result<ExpertRouting*> RoutingOf(Backend& backend);
 
  private:
-  int experts_ = 0;
-  int chosen_ = 0;
-  std::vector<std::int32_t> choices_;         // [chosen × batch]
-  std::vector<float> weights_;                // [chosen × batch]
-  std::vector<float> slot_weights_;           // [slots]
-  std::vector<float> slot_factors_;           // [slots]
-  std::vector<std::int32_t> token_of_slot_;   // [slots]
-  std::vector<std::int32_t> expert_of_slot_;  // [slots]
-  std::vector<std::int32_t> slots_;           // [chosen × batch]
-  std::vector<std::int32_t> begin_;           // [experts + 1]: first slot of each expert
-  std::vector<LinearOutput> outputs_;
-  std::vector<LinearGroup> groups_;
+  RoutingSizes sizes_;
+  HostRouting host_;
+  Backend* backend_ = nullptr;          // of the last call
+  std::unique_ptr<ExpertRouting> own_;  // the backend's; null: host_ routes
 };
 
 // One layer's router and experts.
@@ -118,8 +77,8 @@ struct Experts {
   Status LoadStacks(WeightReader& reader, const std::string& prefix, std::int64_t width);
   RouterOptions router_options() const;
   Status LoadBiases(WeightReader& reader, const std::string& prefix, std::int64_t hidden_size);
-  void AdaptGateAndUp(Pass& pass, const ExpertPlan& plan, const TensorView& x,
-                      const TensorView& gate_out, const TensorView& up_out) const;
+  void MultiplyGateAndUp(Pass& pass, ExpertRouting& routing, const TensorView& x,
+                         const TensorView& gate_out, const TensorView& up_out) const;
   void Gate(Pass& pass, const TensorView& gate_out, const TensorView& up_out) const;
 };
 

@@ -5,7 +5,6 @@
 #include <algorithm>
 #include <cmath>
 #include <cstring>
-#include <numeric>
 #include <random>
 #include <utility>
 #include <vector>
@@ -21,34 +20,6 @@ std::vector<float> RandomValues(std::size_t count, std::uint32_t seed) {
   std::vector<float> values(count);
   for (float& value : values) value = normal(random);
   return values;
-}
-
-TEST(ExpertPlan, SlotsAreSortedByExpertAndThenByToken) {
-  constexpr int kExperts = 9;
-  constexpr int kChosen = 3;
-  ExpertPlan plan;
-  ASSERT_TRUE(plan.Reserve(64, kExperts, kChosen).ok());
-  std::mt19937 random(1);
-  for (const std::int64_t batch : {1, 5, 64, 2}) {
-    const auto choices = plan.Choices(batch);
-    for (std::size_t token = 0; token < static_cast<std::size_t>(batch); ++token) {
-      std::vector<std::int32_t> all(kExperts - 1);  // one gets no token
-      std::iota(all.begin(), all.end(), 0);
-      std::shuffle(all.begin(), all.end(), random);
-      std::copy_n(all.begin(), kChosen,
-                  choices.begin() + static_cast<std::ptrdiff_t>(token) * kChosen);
-    }
-    plan.Group(batch);
-    ASSERT_EQ(plan.slots().size(), choices.size());
-    std::vector<std::pair<std::int32_t, std::int32_t>> by_slot(choices.size());
-    for (std::size_t i = 0; i < choices.size(); ++i) {
-      const auto slot = static_cast<std::size_t>(plan.slots()[i]);
-      const auto token = static_cast<std::int32_t>(i / kChosen);
-      EXPECT_EQ(plan.token_of_slot()[slot], token);
-      by_slot[slot] = {choices[i], token};
-    }
-    EXPECT_TRUE(std::is_sorted(by_slot.begin(), by_slot.end()));
-  }
 }
 
 // A layer's experts on the CPU, and their expected result.
