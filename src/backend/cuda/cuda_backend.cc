@@ -66,10 +66,10 @@ Status CudaBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cel
   return cuda::ShiftKeys(*device_, Begin(), layer, cells, offset, rope);
 }
 
-Status CudaBackend::Attention(const LayerKv& /*layer*/, const TensorView& /*q*/,
-                              const Visibility& /*visibility*/, const AttentionOptions& /*options*/,
-                              const TensorView& /*out*/) {
-  return NotYet("Attention");
+Status CudaBackend::Attention(const LayerKv& layer, const TensorView& q,
+                              const Visibility& visibility, const AttentionOptions& options,
+                              const TensorView& out) {
+  return cuda::Attention(*device_, Begin(), attention_, layer, q, visibility, options, out);
 }
 
 Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& w) {

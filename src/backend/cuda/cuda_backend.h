@@ -10,6 +10,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/cuda/attention/attention.h"
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/ops/rope.h"
@@ -86,6 +87,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Device> device_;
   CallMemory memory_;
+  AttentionWorkspace attention_;
   RopeTables rope_tables_;
   ThreadPool host_{1};  // for what the host's processor does of a call
 };

@@ -47,6 +47,7 @@
 //   T ShuffleXor(T value, int mask);                T is float, int32_t or uint32_t; all 32 lanes take part
 //   T Shuffle(T value, int lane);
 //   std::uint32_t Ballot(bool value);
+//   int PopCount(std::uint32_t value);              bits that are set
 //
 //   // d += a b for int8: a is 16 × 32, b is 32 × 8, d is 16 × 8, int32, in the fragments of
 //   // mma.m16n8k32: lane l, with g = l / 4 and t = l % 4, has

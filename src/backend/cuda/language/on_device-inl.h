@@ -80,6 +80,9 @@ KVCACHE_DEVICE T Shuffle(T value, int lane) {
 KVCACHE_DEVICE std::uint32_t Ballot(bool value) {
   return __ballot_sync(0xffffffffu, value);
 }
+KVCACHE_DEVICE int PopCount(std::uint32_t value) {
+  return __popc(value);
+}
 
 KVCACHE_DEVICE void MmaS8(std::int32_t (&d)[4], const std::uint32_t (&a)[4],
                           const std::uint32_t (&b)[2]) {

@@ -147,6 +147,10 @@ T LoadOnly(const T* at) {
   return *at;
 }
 
+inline int PopCount(std::uint32_t value) {
+  return __builtin_popcount(value);
+}
+
 inline std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
   std::uint32_t sum = static_cast<std::uint32_t>(c);
   for (int shift = 0; shift < 32; shift += 8) {

@@ -137,7 +137,7 @@ class Shadow {
     if (state == kReadByBlocks) return read;
     if (stamp < clock.barrier) return mine;
     if (state == kReadByWarps) return read;
-    if (ThreadOf(read) / 32 != ThreadOf(mine) / 32) return read | kReadByWarps;
+    if (ThreadOf(read) / 32 != ThreadOf(mine) / 32) return (read & ~kStateMask) | kReadByWarps;
     // An older read of this warp is before whatever this read is before.
     if (stamp != clock.warp) return mine;
     return read | kReadByLanes;

@@ -1,0 +1,223 @@
+#include "backend/cuda/attention/attention_tasks.h"
+
+#include <algorithm>
+
+#include "backend/cpu/attention/attention_kernels.h"
+#include "backend/cpu/attention/attention_split.h"
+
+namespace kvcache::cuda {
+namespace {
+
+// Rows of one KV head whose partial results lie together: those of a node or of a sequence in prefill.
+struct RowsOfHead {
+  std::span<const cpu::QueryToken> tokens;
+  std::int32_t first_token = 0;
+  std::int32_t history = 0;
+  PositionRange seen{};
+};
+
+class Builder {
+ public:
+  Builder(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
+          const Visibility& visibility, const UsableRows& usable)
+      : plan_(plan),
+        kv_heads_(layer.shape.kv_heads),
+        row_floats_(cpu::PartialStride(layer.shape.v_dim)),
+        group_(group),
+        visibility_(visibility),
+        usable_(usable) {}
+
+  AttentionTasks Build() {
+    AddTokens();
+    AddRuns();
+    const auto splits = plan_.splits();
+    to_.splits.assign(splits.begin(), splits.end());
+    to_.partial_floats = plan_.partial_floats();
+    for (const cpu::AttentionTask& task : plan_.tasks()) {
+      if (task.kind == cpu::AttentionTask::Kind::kDecode) AddDecode(task);
+    }
+    for (const cpu::SequencePlan& sequence : plan_.sequences()) {
+      if (sequence.decode) {
+        AddSteps(sequence);
+      } else {
+        AddPrefill(sequence);
+      }
+    }
+    return std::move(to_);
+  }
+
+ private:
+  void AddTokens() {
+    for (const cpu::QueryToken& token : plan_.tokens()) {
+      to_.tokens.push_back({token.index, token.position, token.seen.begin, token.seen.end});
+      to_.merge_tokens.push_back({token.index, 0, 0});
+    }
+  }
+
+  // The runs of the histories that have queries.
+  void AddRuns() {
+    first_runs_.assign(visibility_.histories.size(), 0);
+    for (const cpu::SequencePlan& sequence : plan_.sequences()) {
+      const auto history = static_cast<std::size_t>(sequence.history);
+      first_runs_[history] = static_cast<std::int32_t>(to_.runs.size());
+      for (const HistoryRun& run : visibility_.histories[history]) {
+        to_.runs.push_back({run.position, run.cell, run.length});
+      }
+    }
+  }
+
+  // The place in kTaskRows of the kernel for `rows` rows of a KV head: the smallest that holds them. A kernel for
+  // many rows computes as many as it is made for, so a few more than sixteen are better cut in two.
+  std::size_t KernelFor(std::int64_t rows) const {
+    std::size_t best = 0;
+    for (std::size_t i = 0; i < kTaskRows.size(); ++i) {
+      if (!usable_[i]) continue;
+      best = i;
+      if (rows <= kTaskRows[i]) break;
+      if (kTaskRows[i] == 16 && rows <= 32) break;
+    }
+    return best;
+  }
+
+  std::int64_t ResultFloats(std::int64_t tokens) const { return tokens * group_ * row_floats_; }
+
+  // The positions that the rows [first, first + rows) see.
+  PositionRange SeenBy(const RowsOfHead& of, std::int32_t first, std::int32_t rows) const {
+    PositionRange seen{kEndOfSequence, 0};
+    for (std::int32_t i = first / group_; i <= (first + rows - 1) / group_; ++i) {
+      seen = cpu::Union(seen, of.tokens[static_cast<std::size_t>(i)].seen);
+    }
+    return {std::max(seen.begin, of.seen.begin), std::min(seen.end, of.seen.end)};
+  }
+
+  AttendTask TaskOf(const RowsOfHead& of, std::int32_t kv_head, std::int32_t first,
+                    std::int32_t rows) const {
+    const auto history = static_cast<std::size_t>(of.history);
+    const PositionRange seen = SeenBy(of, first, rows);
+    return {.partials = 0,
+            .distance = 0,
+            .kv_head = kv_head,
+            .first_token = of.first_token,
+            .first_row = first,
+            .rows = rows,
+            .first_run = first_runs_[history],
+            .runs = static_cast<std::int32_t>(visibility_.histories[history].size()),
+            .first_split = 0,
+            .splits = 0,
+            .seen_begin = seen.begin,
+            .seen_end = seen.end};
+  }
+
+  void AddDecode(const cpu::AttentionTask& task) {
+    const cpu::PrefixNode& node = plan_.nodes()[static_cast<std::size_t>(task.of)];
+    const RowsOfHead of{plan_.TokensOf(node), node.first_token,
+                        plan_.SequencesOf(node).front().history, node.seen};
+    const std::int64_t result = ResultFloats(node.tokens);
+    const std::int64_t before = task.part == 0 ? 0 : task.part - node.merged + 1;
+    const bool merge = node.parent < 0 && task.part == 0;
+    const std::int32_t rows = node.tokens * group_;
+    const std::size_t kernel = KernelFor(rows);
+    for (std::int32_t first = 0; first < rows; first += kTaskRows[kernel]) {
+      AttendTask of_rows =
+          TaskOf(of, task.kv_head, first, std::min(rows - first, kTaskRows[kernel]));
+      of_rows.partials = node.partials +
+                         (std::int64_t{task.kv_head} * node.partials_of_head() + before) * result +
+                         first * row_floats_;
+      of_rows.distance = merge ? 0 : result;
+      of_rows.first_split = node.first_split + task.part;
+      of_rows.splits = task.count;
+      to_.tasks[kernel].push_back(of_rows);
+    }
+  }
+
+  // The nodes from the root to the sequence's leaf.
+  void AddSteps(const cpu::SequencePlan& sequence) {
+    const auto first = static_cast<std::int32_t>(to_.merge_steps.size());
+    for (std::int32_t i = sequence.leaf; i >= 0;) {
+      const cpu::PrefixNode& node = plan_.nodes()[static_cast<std::size_t>(i)];
+      const std::int64_t result = ResultFloats(node.tokens);
+      to_.merge_steps.push_back({node.partials, node.partials_of_head() * result, result,
+                                 node.partials_of_head(), node.first_token});
+      i = node.parent;
+    }
+    std::reverse(to_.merge_steps.begin() + first, to_.merge_steps.end());
+    SetSteps(sequence, first);
+  }
+
+  void SetSteps(const cpu::SequencePlan& sequence, std::int32_t first) {
+    for (std::int32_t i = 0; i < sequence.tokens; ++i) {
+      MergeToken& token = to_.merge_tokens[static_cast<std::size_t>(sequence.first_token + i)];
+      token.first_step = first;
+      token.steps = static_cast<std::int32_t>(to_.merge_steps.size()) - first;
+    }
+  }
+
+  // Appends the splits that hold a retained position of `seen`.
+  void AddSplits(const RowsOfHead& of) {
+    std::int32_t last = -1;
+    for (const HistoryRun& run : visibility_.histories[static_cast<std::size_t>(of.history)]) {
+      const std::int64_t run_end = std::int64_t{run.position} + run.length;
+      const std::int64_t begin = std::max(run.position, of.seen.begin);
+      const std::int64_t end = std::min<std::int64_t>(run_end, of.seen.end);
+      if (begin >= end) continue;
+      const auto first =
+          std::max(last + 1, static_cast<std::int32_t>(begin / cpu::kSplitPositions));
+      last = static_cast<std::int32_t>((end - 1) / cpu::kSplitPositions);
+      for (std::int32_t split = first; split <= last; ++split) to_.splits.push_back(split);
+    }
+  }
+
+  // Each task visits all splits that its rows see. The last rows see the most and come first, so that they do
+  // not keep one processor busy after all others have finished.
+  void AddPrefill(const cpu::SequencePlan& sequence) {
+    const RowsOfHead of{plan_.TokensOf(sequence), sequence.first_token, sequence.history,
+                        sequence.seen};
+    const auto first_split = static_cast<std::ptrdiff_t>(to_.splits.size());
+    AddSplits(of);
+    const std::int32_t rows = sequence.tokens * group_;
+    const std::int64_t result = ResultFloats(sequence.tokens);
+    const std::size_t kernel = KernelFor(rows);
+    const std::int32_t at_once = kTaskRows[kernel];
+    for (std::int32_t first = (rows - 1) / at_once * at_once; first >= 0; first -= at_once) {
+      for (std::int32_t head = 0; head < kv_heads_; ++head) {
+        AttendTask task = TaskOf(of, head, first, std::min(rows - first, at_once));
+        task.partials = to_.partial_floats + head * result + first * row_floats_;
+        CutSplits(first_split, task);
+        to_.tasks[kernel].push_back(task);
+      }
+    }
+    const auto step = static_cast<std::int32_t>(to_.merge_steps.size());
+    to_.merge_steps.push_back({to_.partial_floats, result, result, 1, sequence.first_token});
+    SetSteps(sequence, step);
+    to_.partial_floats += kv_heads_ * result;
+  }
+
+  // Sets the splits of the task to those from place `first` on that its rows see.
+  void CutSplits(std::ptrdiff_t first, AttendTask& task) const {
+    if (task.seen_begin >= task.seen_end) return;
+    const auto begin = std::lower_bound(to_.splits.begin() + first, to_.splits.end(),
+                                        task.seen_begin / cpu::kSplitPositions);
+    const auto end =
+        std::upper_bound(begin, to_.splits.end(), (task.seen_end - 1) / cpu::kSplitPositions);
+    task.first_split = static_cast<std::int32_t>(begin - to_.splits.begin());
+    task.splits = static_cast<std::int32_t>(end - begin);
+  }
+
+  const cpu::AttentionPlan& plan_;
+  int kv_heads_;
+  std::int64_t row_floats_;
+  int group_;
+  const Visibility& visibility_;
+  UsableRows usable_;
+  std::vector<std::int32_t> first_runs_;  // [histories]
+  AttentionTasks to_;
+};
+
+}  // namespace
+
+AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
+                                  const Visibility& visibility, const UsableRows& usable) {
+  return Builder(plan, layer, group, visibility, usable).Build();
+}
+
+}  // namespace kvcache::cuda

@@ -1,0 +1,39 @@
+// Turns the plan of a call of attention into the arrays that the kernels read.
+//
+// Thread safety: values.
+#pragma once
+
+#include <array>
+#include <cstddef>
+#include <cstdint>
+#include <span>
+#include <vector>
+
+#include "backend/cpu/attention/attention_plan.h"
+#include "backend/cuda/attention/attention_kernels.h"
+#include "kvcache/kv.h"
+#include "kvcache/visibility.h"
+
+namespace kvcache::cuda {
+
+// The rows of a task that the kernels are compiled for.
+inline constexpr std::array<int, 4> kTaskRows = {4, 8, 16, 64};
+
+// Which of kTaskRows this call may use: large heads do not fit into shared memory with many rows.
+using UsableRows = std::array<bool, kTaskRows.size()>;
+
+struct AttentionTasks {
+  std::array<std::vector<AttendTask>, kTaskRows.size()> tasks;  // by the kernel's rows
+  std::vector<AttendToken> tokens;
+  std::vector<AttendRun> runs;
+  std::vector<std::int32_t> splits;
+  std::vector<MergeToken> merge_tokens;
+  std::vector<MergeStep> merge_steps;
+  std::int64_t partial_floats = 0;  // of all partial results
+};
+
+// REQUIRES: a plan that was built for these arguments; at least one usable number of rows.
+AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
+                                  const Visibility& visibility, const UsableRows& usable);
+
+}  // namespace kvcache::cuda
