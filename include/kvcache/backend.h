@@ -93,6 +93,18 @@ class Backend : public KvBackend {
   // refer to them in place.
   virtual Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) = 0;
 
+  // The same for a matrix that is multiplied where `base` is: an adapter's.
+  virtual Result<std::unique_ptr<LinearWeight>> MakeLinearBeside(const LinearWeight& /*base*/,
+                                                                 const TensorView& w) {
+    return MakeLinear(w);
+  }
+
+  // Says that the next calls belong to a layer of the model: its number, kBeforeLayers for the embedding, or the
+  // number of layers for what comes behind them. `live` [any], dense f32, has the activations that are in use. A
+  // backend that divides layers among machines brings them where the layer is.
+  static constexpr int kBeforeLayers = -1;
+  virtual Status EnterLayer(int /*layer*/, const TensorView& /*live*/) { return Status::Ok(); }
+
   // Computes y = W x for each output. x is [inputs, batch], f32, dense, shared by all outputs.
   virtual Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) = 0;
 

@@ -84,6 +84,12 @@ class KvBackend {
   // Returns `size_bytes` zeroed bytes, or kOutOfMemory with the number.
   virtual Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) = 0;
 
+  // As Allocate, for memory that only the model's layer `layer` uses: its cells, its states. A backend that
+  // divides layers among machines places it.
+  virtual Result<std::unique_ptr<Buffer>> AllocateForLayer(int /*layer*/, std::size_t size_bytes) {
+    return Allocate(size_bytes);
+  }
+
   // Writes a batch's K [k_dim, kv_heads, batch] and V [v_dim, kv_heads, batch] (f32, rows of
   // any stride) to cells: batch token 0 to the first cell of the first run, and so on.
   // Converts to the layer's types and layout. If the layer has V in K, V has only a shape and is

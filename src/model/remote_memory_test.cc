@@ -10,6 +10,7 @@
 #include <utility>
 #include <vector>
 
+#include "backend/split/split_backend.h"
 #include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
 #include "make_model/architecture.h"
@@ -150,18 +151,31 @@ class ModelRun {
   bool ok_ = true;
 };
 
+Answers AnswersOf(const GgufFile& file, Backend& backend) {
+  ModelRun run(file, backend);
+  if (!run.ok()) return {};
+  Answers answers = run.model().info().is_encoder ? run.Texts() : run.Decode();
+  EXPECT_TRUE(run.ok());
+  return answers;
+}
+
 TEST_P(RemoteMemory, GivesTheSameAnswers) {
-  const auto backend = Cpu();
-  testing::RemoteBackend remote_backend(Cpu());
-  ModelRun host(*file_, *backend);
-  ModelRun remote(*file_, remote_backend);
-  ASSERT_TRUE(host.ok() && remote.ok());
-  const bool is_encoder = host.model().info().is_encoder;
-  const Answers expected = is_encoder ? host.Texts() : host.Decode();
-  const Answers answers = is_encoder ? remote.Texts() : remote.Decode();
-  ASSERT_TRUE(host.ok() && remote.ok());
-  EXPECT_EQ(answers, expected);
+  const Answers expected = AnswersOf(*file_, *Cpu());
   EXPECT_NE(std::ranges::max(expected.states), 0.0f);
+  testing::RemoteBackend remote(Cpu());
+  EXPECT_EQ(AnswersOf(*file_, remote), expected);
+}
+
+// The first layer belongs to one backend, the others to the other.
+TEST_P(RemoteMemory, GivesTheSameAnswersWhenLayersAreDivided) {
+  const Answers expected = AnswersOf(*file_, *Cpu());
+  SplitBackend remote_behind(Cpu(), std::make_unique<testing::RemoteBackend>(Cpu()), 1);
+  EXPECT_EQ(AnswersOf(*file_, remote_behind), expected);
+  SplitBackend remote_before(std::make_unique<testing::RemoteBackend>(Cpu()), Cpu(), 1);
+  EXPECT_EQ(AnswersOf(*file_, remote_before), expected);
+  SplitBackend both(std::make_unique<testing::RemoteBackend>(Cpu()),
+                    std::make_unique<testing::RemoteBackend>(Cpu()), 1);
+  EXPECT_EQ(AnswersOf(*file_, both), expected);
 }
 
 std::vector<std::string> Architectures() {

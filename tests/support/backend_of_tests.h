@@ -6,6 +6,7 @@
 #include <string_view>
 #include <utility>
 
+#include "backend/split/split_backend.h"
 #include "kvcache/cpu_backend.h"
 #include "support/remote_backend.h"
 
@@ -15,9 +16,13 @@ namespace kvcache::testing {
 inline std::unique_ptr<Backend> BackendOfTests(int threads) {
   const char* const name = std::getenv("KVCACHE_TEST_BACKEND");
   if (name == nullptr || name == std::string_view("cpu")) return nullptr;
-  auto cpu = MakeCpuBackend({.threads = threads});
-  if (!cpu.ok() || name != std::string_view("remote")) std::abort();  // an unknown name
-  return std::make_unique<RemoteBackend>(*std::move(cpu));
+  const auto make_cpu = [threads] {
+    return std::move(MakeCpuBackend({.threads = threads})).value();
+  };
+  auto remote = std::make_unique<RemoteBackend>(make_cpu());
+  if (name == std::string_view("remote")) return remote;
+  if (name != std::string_view("split")) std::abort();  // an unknown name
+  return std::make_unique<SplitBackend>(make_cpu(), std::move(remote), 1);
 }
 
 }  // namespace kvcache::testing

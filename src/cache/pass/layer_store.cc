@@ -60,7 +60,7 @@ Result<LayerKv> LayerStore::Ensure(int layer, const KvShape& shape) {
   KVCACHE_RETURN_IF_ERROR(CheckLayer(layer, shape, "this Put"));
   if (const LayerKv* storage = Find(layer); storage != nullptr) return *storage;
   Layer made;
-  KVCACHE_RETURN_IF_ERROR(Allocate(shape, made).WithContext(StrCat("layer ", layer)));
+  KVCACHE_RETURN_IF_ERROR(Allocate(layer, shape, made).WithContext(StrCat("layer ", layer)));
   if (layer >= size()) {
     KVCACHE_RETURN_IF_ERROR(
         Guarded("no memory for the list of layers", [&] { layers_.resize(layer + 1); }));
@@ -93,22 +93,23 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<Buffer>> LayerStore::Take(std::int64_t bytes) {
+Result<std::unique_ptr<Buffer>> LayerStore::Take(int layer, std::int64_t bytes) {
   const auto size = static_cast<std::size_t>(bytes);
-  return memory_ == nullptr ? backend_->Allocate(size) : memory_->AllocateCells(size);
+  return memory_ == nullptr ? backend_->AllocateForLayer(layer, size)
+                            : memory_->AllocateCells(size);
 }
 
-Status LayerStore::Allocate(const KvShape& shape, Layer& layer) {
+Status LayerStore::Allocate(int number, const KvShape& shape, Layer& layer) {
   layer.storage = prototype_;
   layer.storage.shape = shape;
-  KVCACHE_ASSIGN_OR_RETURN(layer.k, Take(layer.storage.KBytes()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.k, Take(number, layer.storage.KBytes()));
   layer.storage.k = layer.k->data();
   if (shape.v_in_k) {
     layer.storage.v_type = layer.storage.k_type;
     layer.storage.v_transposed = false;
     return Status::Ok();
   }
-  KVCACHE_ASSIGN_OR_RETURN(layer.v, Take(layer.storage.VBytes()));
+  KVCACHE_ASSIGN_OR_RETURN(layer.v, Take(number, layer.storage.VBytes()));
   layer.storage.v = layer.v->data();
   return Status::Ok();
 }

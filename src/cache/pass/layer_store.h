@@ -60,10 +60,10 @@ class LayerStore {
     std::unique_ptr<Buffer> v;
   };
 
-  Status Allocate(const KvShape& shape, Layer& layer);
+  Status Allocate(int number, const KvShape& shape, Layer& layer);
   Status CheckShape(const KvShape& shape) const;
 
-  Result<std::unique_ptr<Buffer>> Take(std::int64_t bytes);
+  Result<std::unique_ptr<Buffer>> Take(int layer, std::int64_t bytes);
   void NoteReleasable(const LayerKv& storage);
 
   KvBackend* backend_ = nullptr;

@@ -94,8 +94,9 @@ void RecurrentParts::Reset(KvBackend& backend, const CacheOptions& cache) {
   const auto layers = static_cast<int>(options.layers.size());
   const int page = cache.releases_memory ? 1 : table.pass_sequences;
   states.Reset(table);
-  conv.Reset(backend, std::int64_t{options.conv_dim} * options.conv_channels, layers, cells, page);
-  state.Reset(backend, options.state_size, layers, cells, page);
+  conv.Reset(backend, std::int64_t{options.conv_dim} * options.conv_channels, options.layers, cells,
+             page);
+  state.Reset(backend, options.state_size, options.layers, cells, page);
   inputs.Reset(backend, options.draft_inputs, layers);
   pool = std::make_shared<RecurrentSnapshotPool>(backend, states, conv, state, layers);
   captures.Reset(pool.get(), cache.max_sequences);

@@ -14,19 +14,22 @@ TensorView Column(const TensorView& view, std::size_t i) {
 
 }  // namespace
 
-void StateStore::Reset(KvBackend& backend, std::int64_t values, int layers, std::int32_t cells,
-                       std::int32_t page_cells) {
+void StateStore::Reset(KvBackend& backend, std::int64_t values, std::span<const int> layers,
+                       std::int32_t cells, std::int32_t page_cells) {
   backend_ = &backend;
   values_ = values;
   page_cells_ = page_cells;
   pages_ = 1 + (cells + page_cells - 1) / page_cells;
   buffers_.clear();
-  buffers_.resize(static_cast<std::size_t>(layers) * pages_);
+  layers_.assign(layers.begin(), layers.end());
+  buffers_.resize(layers.size() * pages_);
 }
 
-Result<std::unique_ptr<Buffer>> StateStore::Allocate(std::int64_t cells) {
+Result<std::unique_ptr<Buffer>> StateStore::Allocate(std::int64_t cells, int layer) {
   const std::int64_t bytes = BytesOf(DType::kF32, values_ * cells);
-  auto buffer = backend_->Allocate(static_cast<std::size_t>(bytes));
+  const auto size = static_cast<std::size_t>(bytes);
+  auto buffer = layer == kNoLayer ? backend_->Allocate(size)
+                                  : backend_->AllocateForLayer(layers_[layer], size);
   if (buffer.ok()) allocated_bytes_ += bytes;
   return buffer;
 }
@@ -35,7 +38,7 @@ Status StateStore::Ensure(int layer, std::span<const std::int32_t> cells) {
   for (const std::int32_t cell : cells) {
     std::unique_ptr<Buffer>& page = buffers_[layer * pages_ + PageOf(cell)];
     if (page != nullptr) continue;
-    KVCACHE_ASSIGN_OR_RETURN(page, Allocate(cell == kZeros ? 1 : page_cells_));
+    KVCACHE_ASSIGN_OR_RETURN(page, Allocate(cell == kZeros ? 1 : page_cells_, layer));
   }
   return Status::Ok();
 }
@@ -75,7 +78,7 @@ Result<TensorView> StateStore::Scratch(std::unique_ptr<Buffer>& buffer, std::siz
   if (buffer == nullptr || static_cast<std::int64_t>(buffer->size_bytes()) < bytes) {
     if (buffer != nullptr) allocated_bytes_ -= static_cast<std::int64_t>(buffer->size_bytes());
     buffer.reset();
-    KVCACHE_ASSIGN_OR_RETURN(buffer, Allocate(static_cast<std::int64_t>(cells)));
+    KVCACHE_ASSIGN_OR_RETURN(buffer, Allocate(static_cast<std::int64_t>(cells), kNoLayer));
   }
   return TensorView::Dense(buffer->data(), DType::kF32, values_, static_cast<std::int64_t>(cells));
 }

@@ -28,10 +28,11 @@ class StateStore {
  public:
   static constexpr std::int32_t kZeros = 0;
 
-  // Makes a store of `layers` layers with `cells` cells each, plus the zeros. With `values` = 0 it
-  // stores nothing. `backend` must outlive the store. May throw std::bad_alloc.
-  void Reset(KvBackend& backend, std::int64_t values, int layers, std::int32_t cells,
-             std::int32_t page_cells);
+  // Makes a store of layers with `cells` cells each, plus the zeros. `layers` has their numbers in the model; the
+  // other calls count them from 0. With `values` = 0 it stores nothing. `backend` must outlive the store. May throw
+  // std::bad_alloc.
+  void Reset(KvBackend& backend, std::int64_t values, std::span<const int> layers,
+             std::int32_t cells, std::int32_t page_cells);
 
   std::int64_t values() const { return values_; }
 
@@ -74,12 +75,14 @@ class StateStore {
   bool Adjacent(std::span<const std::int32_t> cells) const;
   TensorView View(int layer, std::int32_t first, std::size_t cells) const;
   Result<TensorView> Scratch(std::unique_ptr<Buffer>& buffer, std::size_t cells);
-  Result<std::unique_ptr<Buffer>> Allocate(std::int64_t cells);
+  static constexpr int kNoLayer = -1;
+  Result<std::unique_ptr<Buffer>> Allocate(std::int64_t cells, int layer);
 
   KvBackend* backend_ = nullptr;
   std::int64_t values_ = 0;
   std::int32_t page_cells_ = 1;
   std::int32_t pages_ = 0;
+  std::vector<int> layers_;
   std::vector<std::unique_ptr<Buffer>> buffers_;  // [layers][pages]; null: never written
   std::unique_ptr<Buffer> gathered_;
   std::unique_ptr<Buffer> scratch_;

@@ -26,9 +26,10 @@ TensorView ColumnsFrom(const TensorView& view, std::int64_t first, std::int64_t 
                            count);
 }
 
-Result<std::unique_ptr<LinearWeight>> MakeHalf(Backend& backend, const GgufTensor& tensor,
-                                               const TensorView& view) {
-  auto weight = backend.MakeLinear(view);
+// `base`: the matrix that the half belongs to; null: the embedding.
+Result<std::unique_ptr<LinearWeight>> MakeHalf(Backend& backend, const LinearWeight* base,
+                                               const GgufTensor& tensor, const TensorView& view) {
+  auto weight = base == nullptr ? backend.MakeLinear(view) : backend.MakeLinearBeside(*base, view);
   if (weight.ok()) return weight;
   return std::move(weight).TakeStatus().WithContext(StrCat("tensor ", Quoted(tensor.name)));
 }
@@ -94,7 +95,7 @@ Status AdapterBank::Bind(const AdapterPair& pair, double factor, const AdapterBa
     }
     if (a_weight == nullptr) {
       KVCACHE_ASSIGN_OR_RETURN(const TensorView view, a.View());
-      KVCACHE_ASSIGN_OR_RETURN(auto made, MakeHalf(backend, a, view));
+      KVCACHE_ASSIGN_OR_RETURN(auto made, MakeHalf(backend, &weight, a, view));
       a_weight = made.get();
       adapter.weights.push_back(std::move(made));
     }
@@ -106,7 +107,7 @@ Status AdapterBank::Bind(const AdapterPair& pair, double factor, const AdapterBa
       rows = TensorView::Dense(rows.data + site.first_row * rows.stride_bytes[1], rows.dtype,
                                rows.dims[0], weight.outputs());
     }
-    KVCACHE_ASSIGN_OR_RETURN(auto made, MakeHalf(backend, b, rows));
+    KVCACHE_ASSIGN_OR_RETURN(auto made, MakeHalf(backend, &weight, b, rows));
     adapter.bound.push_back({.base = &weight,
                              .a = a_weight,
                              .b = made.get(),
@@ -137,9 +138,11 @@ Status AdapterBank::BindEmbedding(const AdapterPair& pair, double factor, const 
   const TensorView none = TensorView::Dense(nullptr, DType::kF32, pair.rank, 0);
   KVCACHE_RETURN_IF_ERROR(
       backend.Embed(file_rows, {}, none).WithContext(StrCat("tensor ", Quoted(a.name))));
-  KVCACHE_ASSIGN_OR_RETURN(embedding.a, embedding.placed.Place(backend, file_rows));
+  KVCACHE_RETURN_IF_ERROR(backend.EnterLayer(Backend::kBeforeLayers, TensorView{}));
+  KVCACHE_ASSIGN_OR_RETURN(embedding.a,
+                           embedding.placed.Place(backend, Backend::kBeforeLayers, file_rows));
   KVCACHE_ASSIGN_OR_RETURN(const TensorView rows, b.View());
-  KVCACHE_ASSIGN_OR_RETURN(embedding.b, MakeHalf(backend, b, rows));
+  KVCACHE_ASSIGN_OR_RETURN(embedding.b, MakeHalf(backend, nullptr, b, rows));
   adapter.max_outputs = std::max(adapter.max_outputs, base.hidden_size);
   adapter.embedding = std::move(embedding);
   return Status::Ok();

@@ -83,7 +83,11 @@ class Gemma3n final : public Decoder {
     AltUp::Layer altup;
     TensorView input_scale;  // [hidden_size]
     GatedFeedForward ffn;
-    PlacedVector cutoff;  // [ffn] -m √(n / (n - 1)); empty if the layer is not sparse
+    PlacedVector head_ones;  // [v_dim]: the weights of the values' norm
+    VectorLengths state_lengths;
+    // Of a sparse layer: -m √(n / (n - 1)) [ffn]; else empty.
+    PlacedVector cutoff;
+    VectorLengths gate_lengths;
     InputGate input;
   };
 
@@ -93,18 +97,15 @@ class Gemma3n final : public Decoder {
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
   void Attend(Pass& pass, int index, const TensorView& h) const;
   // gates = max(gates - mean - m σ, 0)
-  void Sparsify(Pass& pass, const TensorView& cutoff, const TensorView& gates) const;
+  void Sparsify(Pass& pass, const Layer& layer, const TensorView& gates) const;
   void RunFeedForward(Pass& pass, int index, const TensorView& h) const;
   void AddInput(Pass& pass, int index, const TensorView& states) const;
 
   std::int64_t hidden() const { return params().hidden_size; }
 
   Gemma3nParams gemma_;
-  PlacedVector head_ones_;
-  Norm head_norm_;  // of values
   AltUp altup_;
   LayerInputs inputs_;
-  VectorLengths gate_lengths_;
   std::vector<Layer> layers_;
 };
 
@@ -121,9 +122,6 @@ std::vector<LayerMemory> Gemma3n::Memory() const {
 Status Gemma3n::LoadModelTensors(WeightReader& reader) {
   KVCACHE_ASSIGN_OR_RETURN(inputs_, LayerInputs::Load(reader, params(), gemma_.input_size));
   KVCACHE_ASSIGN_OR_RETURN(altup_, AltUp::Load(reader, backend(), hidden()));
-  KVCACHE_ASSIGN_OR_RETURN(gate_lengths_, VectorLengths::Make(backend(), params().ffn[0]));
-  KVCACHE_ASSIGN_OR_RETURN(head_ones_, PlacedVector::Make(backend(), params().v_dim, 1.0f));
-  head_norm_ = {head_ones_.view(), params().norm_epsilon};
   return Status::Ok();
 }
 
@@ -161,20 +159,23 @@ Status Gemma3n::LoadLayer(WeightReader& reader, int index) {
     KVCACHE_ASSIGN_OR_RETURN(*norm, reader.RmsNorm(prefix + name, hidden(), p.norm_epsilon));
   }
   KVCACHE_RETURN_IF_ERROR(LoadAttention(reader, index, &layer));
+  KVCACHE_ASSIGN_OR_RETURN(layer.head_ones, PlacedVector::Make(backend(), index, p.v_dim, 1.0f));
+  KVCACHE_ASSIGN_OR_RETURN(layer.state_lengths, VectorLengths::Make(backend(), index, hidden()));
   KVCACHE_ASSIGN_OR_RETURN(layer.laurel_left,
                            reader.Linear(prefix + "laurel_l", hidden(), kLaurelRank));
   KVCACHE_ASSIGN_OR_RETURN(layer.laurel_right,
                            reader.Linear(prefix + "laurel_r", kLaurelRank, hidden()));
-  KVCACHE_ASSIGN_OR_RETURN(layer.altup, altup_.LoadLayer(reader, p, index));
+  KVCACHE_ASSIGN_OR_RETURN(layer.altup, altup_.LoadLayer(reader, backend(), p, index));
   KVCACHE_ASSIGN_OR_RETURN(layer.input_scale,
                            reader.Vector(prefix + "altup_correct_scale.weight", hidden()));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn, GatedFeedForward::Load(reader, prefix, hidden(), p.ffn[0]));
   const float deviations = gemma_.sparsity[static_cast<std::size_t>(index)];
   if (std::isfinite(deviations)) {
     const auto gates = static_cast<float>(p.ffn[0]);
-    KVCACHE_ASSIGN_OR_RETURN(
-        layer.cutoff,
-        PlacedVector::Make(backend(), p.ffn[0], -deviations * std::sqrt(gates / (gates - 1.0f))));
+    KVCACHE_ASSIGN_OR_RETURN(layer.gate_lengths, VectorLengths::Make(backend(), index, p.ffn[0]));
+    KVCACHE_ASSIGN_OR_RETURN(layer.cutoff,
+                             PlacedVector::Make(backend(), index, p.ffn[0],
+                                                -deviations * std::sqrt(gates / (gates - 1.0f))));
   }
   KVCACHE_ASSIGN_OR_RETURN(layer.input, InputGate::Load(reader, p, gemma_.input_size, index));
   layers_.push_back(std::move(layer));
@@ -188,7 +189,11 @@ void Gemma3n::RunLayers(Pass& pass, std::span<const std::int32_t> tokens, const 
   inputs_.Compute(pass, tokens, x);
   const TensorView states = altup_.Take(pass);
   altup_.Spread(pass, x, states);
-  for (int i = 0; i < params().layers; ++i) RunLayer(pass, i, states);
+  for (int i = 0; i < params().layers; ++i) {
+    pass.EnterLayer(i);
+    RunLayer(pass, i, states);
+  }
+  pass.EnterLayer(Backend::kBeforeLayers);  // where the matrices are that Merge multiplies by
   altup_.Merge(pass, states, x);
 }
 
@@ -210,7 +215,7 @@ void Gemma3n::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const
   const TensorView v = pass.TakeHeads(params().k_dim, kv_heads);
   pass.Linear(h, {{*layer.k, k}, {*layer.v, v}});
   pass.RmsNorm(k, layer.k_norm, k);
-  pass.RmsNorm(v, head_norm_, v);
+  pass.RmsNorm(v, {layer.head_ones.view(), params().norm_epsilon}, v);
   pass.Rope(k, rope(index));
   pass.Put(index, k, v);
 }
@@ -231,14 +236,14 @@ void Gemma3n::Attend(Pass& pass, int index, const TensorView& h) const {
 }
 
 // With c = gates - mean and c = direction · length, σ is length · √(n / (n - 1)).
-void Gemma3n::Sparsify(Pass& pass, const TensorView& cutoff, const TensorView& gates) const {
+void Gemma3n::Sparsify(Pass& pass, const Layer& layer, const TensorView& gates) const {
   const Pass::Scope scope(pass);
   const std::int64_t size = gates.dims[0];
   const TensorView direction = pass.TakeHidden(size);
   const TensorView length = pass.TakeHidden(1);
   if (pass.runs()) pass.Check(pass.backend().Center(gates, gates));
-  gate_lengths_.Split(pass, gates, direction, length);
-  if (pass.runs()) pass.Check(pass.backend().AddBias(direction, cutoff));
+  layer.gate_lengths.Split(pass, gates, direction, length);
+  if (pass.runs()) pass.Check(pass.backend().AddBias(direction, layer.cutoff.view()));
   pass.Activate(direction, Activation::kRelu);
   pass.Multiply(direction, length);
   pass.Copy(direction, gates);
@@ -251,7 +256,7 @@ void Gemma3n::RunFeedForward(Pass& pass, int index, const TensorView& h) const {
   const TensorView gate = pass.TakeHidden(params().ffn[0]);
   const TensorView up = pass.TakeHidden(params().ffn[0]);
   pass.Linear(h, {{ffn.gate, gate}, {ffn.up, up}});
-  if (!layer.cutoff.empty()) Sparsify(pass, layer.cutoff.view(), gate);
+  if (!layer.cutoff.empty()) Sparsify(pass, layer, gate);
   pass.Gate(gate, up, Activation::kGelu);
   pass.Linear(gate, {{ffn.down, h}});
 }
@@ -260,7 +265,7 @@ void Gemma3n::AddInput(Pass& pass, int index, const TensorView& states) const {
   const Layer& layer = layers_[static_cast<std::size_t>(index)];
   const Pass::Scope scope(pass);
   const TensorView scaled = pass.TakeHidden(hidden());
-  altup_.lengths().Scale(pass, AltUp::StateOf(states, 0), layer.input_scale, scaled);
+  layer.state_lengths.Scale(pass, AltUp::StateOf(states, 0), layer.input_scale, scaled);
   layer.input.Run(pass, inputs_, index, scaled, scaled);
   for (int b = 1; b < AltUp::kStates; ++b) pass.Add(AltUp::StateOf(states, b), scaled);
 }

@@ -12,10 +12,10 @@ constexpr float kTinyEpsilon = 1e-30f;  // a length of zero gives zeros
 
 }  // namespace
 
-Result<VectorLengths> VectorLengths::Make(Backend& backend, std::int64_t size) {
+Result<VectorLengths> VectorLengths::Make(Backend& backend, int layer, std::int64_t size) {
   VectorLengths lengths;
   const auto count = static_cast<std::size_t>(size);
-  KVCACHE_ASSIGN_OR_RETURN(lengths.ones_, PlacedVector::Make(backend, size, 1.0f));
+  KVCACHE_ASSIGN_OR_RETURN(lengths.ones_, PlacedVector::Make(backend, layer, size, 1.0f));
   lengths.shares_.assign(count, 1.0f / static_cast<float>(size));
   lengths.norm_ = {lengths.ones_.view(), kTinyEpsilon};
   KVCACHE_ASSIGN_OR_RETURN(
@@ -55,13 +55,13 @@ Result<AltUp> AltUp::Load(WeightReader& reader, Backend& backend, std::int64_t h
   for (const char* name : {"altup_proj.weight", "altup_unembd_proj.weight"}) {
     reader.ForgetSite(name);  // Spread and Merge multiply by them
   }
-  KVCACHE_ASSIGN_OR_RETURN(altup.ones_, PlacedVector::Make(backend, kStates, 1.0f));
-  KVCACHE_ASSIGN_OR_RETURN(altup.lengths_, VectorLengths::Make(backend, hidden_size));
+  KVCACHE_ASSIGN_OR_RETURN(altup.lengths_,
+                           VectorLengths::Make(backend, Backend::kBeforeLayers, hidden_size));
   return altup;
 }
 
-Result<AltUp::Layer> AltUp::LoadLayer(WeightReader& reader, const LayerParams& params,
-                                      int layer) const {
+Result<AltUp::Layer> AltUp::LoadLayer(WeightReader& reader, Backend& backend,
+                                      const LayerParams& params, int layer) const {
   const std::string prefix = LayerPrefix(layer) + "altup_";
   Layer l;
   KVCACHE_ASSIGN_OR_RETURN(
@@ -70,7 +70,8 @@ Result<AltUp::Layer> AltUp::LoadLayer(WeightReader& reader, const LayerParams& p
   KVCACHE_ASSIGN_OR_RETURN(l.predict,
                            reader.Linear(prefix + "predict_coef", kStates, kStates * kStates));
   KVCACHE_ASSIGN_OR_RETURN(l.correct, reader.Linear(prefix + "correct_coef", kStates, kStates));
-  l.correct.bias = ones_.view();
+  KVCACHE_ASSIGN_OR_RETURN(l.ones, PlacedVector::Make(backend, layer, kStates, 1.0f));
+  l.correct.bias = l.ones.view();
   return l;
 }
 

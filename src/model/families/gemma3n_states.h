@@ -19,7 +19,7 @@ namespace kvcache {
 class VectorLengths {
  public:
   // Errors: those of Backend::MakeLinear.
-  static Result<VectorLengths> Make(Backend& backend, std::int64_t size);
+  static Result<VectorLengths> Make(Backend& backend, int layer, std::int64_t size);
 
   // direction = x / rms(x), zeros for x = 0; may be x.
   void Direct(Pass& pass, const TensorView& x, const TensorView& direction) const {
@@ -47,13 +47,15 @@ class AltUp {
   struct Layer {
     Norm router_norm;                     // [hidden_size]
     Projection router, predict, correct;  // hidden_size → 4, 4 → 16, 4 → 4, the last plus one
+    PlacedVector ones;                    // [kStates]
   };
 
   // Takes altup_proj and altup_unembd_proj. Errors name the tensor.
   static Result<AltUp> Load(WeightReader& reader, Backend& backend, std::int64_t hidden_size);
   // Takes the layer's altup_router_norm, altup_router, altup_predict_coef and altup_correct_coef; the result is
   // valid as long as this object's memory. Errors name the tensor.
-  Result<Layer> LoadLayer(WeightReader& reader, const LayerParams& params, int layer) const;
+  Result<Layer> LoadLayer(WeightReader& reader, Backend& backend, const LayerParams& params,
+                          int layer) const;
 
   // Returns state i: [hidden_size, batch].
   static TensorView StateOf(const TensorView& states, int i) {
@@ -63,7 +65,6 @@ class AltUp {
   }
   // Takes states from the pass.
   TensorView Take(Pass& pass) const { return pass.Take(hidden_size_, pass.batch(), kStates); }
-  const VectorLengths& lengths() const { return lengths_; }  // of states
 
   // Makes the states from the embedded tokens x.
   void Spread(Pass& pass, const TensorView& x, const TensorView& states) const;
@@ -81,9 +82,8 @@ class AltUp {
                     const TensorView& planes) const;
 
   std::int64_t hidden_size_ = 0;
-  PlacedVector ones_;                             // [kStates]
   std::unique_ptr<LinearWeight> spread_, merge_;  // three matrices each, hidden_size → hidden_size
-  VectorLengths lengths_;
+  VectorLengths lengths_;                         // of states, where Spread and Merge are
 };
 
 }  // namespace kvcache

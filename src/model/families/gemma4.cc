@@ -68,7 +68,8 @@ class Gemma4 final : public Decoder {
 
  private:
   struct Layer : Gemma4Layer {
-    Norm k_norm;  // [head]
+    Norm k_norm;        // [head]
+    PlacedVector ones;  // [head]: the weights of the values' norm
     std::optional<Projection> k, v;
     std::optional<InputGate> input;
   };
@@ -81,7 +82,6 @@ class Gemma4 final : public Decoder {
   void PutKeysAndValues(Pass& pass, int index, const TensorView& h) const;
 
   Gemma4Params gemma_;
-  PlacedVector ones_;  // the weights of a norm without weights
   std::optional<LayerInputs> inputs_;
   std::vector<Layer> layers_;
   ExpertPlan plan_;
@@ -100,8 +100,6 @@ std::vector<LayerMemory> Gemma4::Memory() const {
 // ---- Loading
 
 Status Gemma4::LoadModelTensors(WeightReader& reader) {
-  const int widest = std::max(params().v_dim, gemma_.kinds.window_dim);
-  KVCACHE_ASSIGN_OR_RETURN(ones_, PlacedVector::Make(backend(), widest, 1.0f));
   if (gemma_.input_size == 0) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(inputs_, LayerInputs::Load(reader, params(), gemma_.input_size));
   return Status::Ok();
@@ -129,6 +127,7 @@ Status Gemma4::LoadLayer(WeightReader& reader, int index) {
       static_cast<Gemma4Layer&>(layer),
       Gemma4Layer::Load(reader, params(), gemma_.experts, index, head_dim(index)));
   KVCACHE_RETURN_IF_ERROR(LoadKeysAndValues(reader, index, &layer));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ones, PlacedVector::Make(backend(), index, head_dim(index), 1.0f));
   if (inputs_) {
     KVCACHE_ASSIGN_OR_RETURN(layer.input,
                              InputGate::Load(reader, params(), gemma_.input_size, index));
@@ -153,7 +152,7 @@ void Gemma4::PutKeysAndValues(Pass& pass, int index, const TensorView& h) const 
   const TensorView k = pass.TakeHeads(dim, kv_heads);
   const TensorView v = pass.TakeHeads(dim, kv_heads);
   // A norm reads weights; ones leave its result unchanged.
-  const Norm unweighted{Slice(ones_.view(), 0, dim), params().norm_epsilon};
+  const Norm unweighted{layer.ones.view(), params().norm_epsilon};
   if (layer.v) {
     pass.Linear(h, {{*layer.k, k}, {*layer.v, v}});
     pass.RmsNorm(v, unweighted, v);
@@ -208,7 +207,8 @@ AssistantTarget::Source Gemma4::LastOfKind(bool windowed) const {
 Status Gemma4::LoadHead(const GgufFile& file) {
   KVCACHE_ASSIGN_OR_RETURN(assistant_,
                            Gemma4Assistant::Load(file, backend(),
-                                                 {.hidden_size = params().hidden_size,
+                                                 {.layers = params().layers,
+                                                  .hidden_size = params().hidden_size,
                                                   .vocabulary = params().vocabulary,
                                                   .embedding = token_table(),
                                                   .embedding_scale = params().embedding_scale,

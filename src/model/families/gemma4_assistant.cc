@@ -35,6 +35,7 @@ Result<std::unique_ptr<Gemma4Assistant>> Gemma4Assistant::Load(const GgufFile& f
   std::unique_ptr<Gemma4Assistant> head(new Gemma4Assistant(backend, target));
   KeyReader keys(file, kAssistant);
   WeightReader weights(file, backend);
+  KVCACHE_RETURN_IF_ERROR(weights.EnterLayer(target.layers));
   KVCACHE_RETURN_IF_ERROR(head->ReadKeys(keys, weights));
   KVCACHE_RETURN_IF_ERROR(head->CheckTarget(keys));
   KVCACHE_RETURN_IF_ERROR(keys.CheckAllUsed());
@@ -110,7 +111,7 @@ Status Gemma4Assistant::LoadTensors(WeightReader& weights) {
 
 Status Gemma4Assistant::Reserve(int max) {
   Pass measure = Pass::Measuring(max);
-  (void)Run(measure, {}, TensorView{});
+  (void)Run(measure, {}, nullptr);
   KVCACHE_RETURN_IF_ERROR(measure.status());
   return activations_.Reserve(backend_, measure.peak_values());
 }
@@ -149,7 +150,7 @@ void Gemma4Assistant::RunLayer(Pass& pass, int index, const TensorView& x) {
 }
 
 Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::int32_t> tokens,
-                                              const TensorView& states) {
+                                              const float* states) {
   const std::int64_t size = target_.hidden_size;
   const Results results{.normed = pass.TakeHidden(params_.hidden_size),
                         .next = pass.TakeHidden(size)};
@@ -158,10 +159,14 @@ Gemma4Assistant::Results Gemma4Assistant::Run(Pass& pass, std::span<const std::i
   {
     const Pass::Scope inputs(pass);
     const TensorView both = pass.TakeHidden(2 * size);
+    const TensorView given = pass.TakeHidden(size);
+    pass.EnterLayer(Backend::kBeforeLayers);
     pass.Embed(target_.embedding, tokens, results.next);
     pass.Scale(results.next, target_.embedding_scale);
     pass.Copy(results.next, Slice(both, 0, size));
-    pass.Copy(states, Slice(both, size, size));
+    pass.CopyFromHost(states, given);
+    pass.Copy(given, Slice(both, size, size));
+    pass.EnterLayer(target_.layers);
     pass.Linear(both, {{pre_, x}});
   }
   for (int layer = 0; layer < params_.layers; ++layer) RunLayer(pass, layer, x);
@@ -177,10 +182,8 @@ Status Gemma4Assistant::Draft(const Inputs& inputs, Cache& cache,
     return InvalidArgument(
         StrCat("drafts have ", batch, " rows; must be the ", rows_, " that began"));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView states,
-                           host_states_.In(backend_, inputs.states, target_.hidden_size, batch));
   Pass pass(backend_, activations_, &cache, inputs.positions, interrupt);
-  const Results results = Run(pass, inputs.tokens, states);
+  const Results results = Run(pass, inputs.tokens, inputs.states);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
       results.next, std::as_writable_bytes(std::span(

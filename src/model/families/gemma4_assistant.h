@@ -40,6 +40,7 @@ struct AssistantTarget {
     int dim = 0;     // values of a head
     int window = 0;  // tokens that a query sees, its own included; 0: all
   };
+  int layers = 0;  // of the model: the head is behind them
   int hidden_size = 0;
   int vocabulary = 0;
   TensorView embedding;  // [hidden_size, at least `vocabulary`]
@@ -88,7 +89,7 @@ class Gemma4Assistant {
     TensorView normed;  // [hidden_size, batch]
     TensorView next;    // [H, batch]
   };
-  Results Run(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& states);
+  Results Run(Pass& pass, std::span<const std::int32_t> tokens, const float* states);
   void RunLayer(Pass& pass, int index, const TensorView& x);
 
   Backend& backend_;
@@ -98,7 +99,7 @@ class Gemma4Assistant {
   Projection pre_, post_, output_;
   Norm output_norm_;
   PlacedTensors placed_;  // what views of weights refer to
-  HostValues host_states_, host_logits_;
+  HostValues host_logits_;
   std::vector<Gemma4Layer> layers_;
   ExpertPlan plan_;  // of no experts
   std::size_t owned_weight_bytes_ = 0;

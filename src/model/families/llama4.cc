@@ -38,9 +38,10 @@ class Llama4 final : public BlockDecoder {
       : BlockDecoder(backend, name, std::move(params), std::move(blocks)), config_(config) {}
 
  protected:
-  Status LoadModelTensors(WeightReader& reader) override {
-    KVCACHE_ASSIGN_OR_RETURN(ones_, PlacedVector::Make(backend(), params().k_dim, 1.0f));
-    return BlockDecoder::LoadModelTensors(reader);
+  Status LoadLayer(WeightReader& reader, int index) override {
+    KVCACHE_ASSIGN_OR_RETURN(auto ones, PlacedVector::Make(backend(), index, params().k_dim, 1.0f));
+    ones_.push_back(std::move(ones));
+    return BlockDecoder::LoadLayer(reader, index);
   }
   void RunMixer(Pass& pass, int index, const TensorView& h) override;
   RopeParams rope(int layer) const override {
@@ -49,10 +50,12 @@ class Llama4 final : public BlockDecoder {
 
  private:
   // Returns the norm of a head without a weight.
-  Norm HeadNorm() const { return {ones_.view(), params().norm_epsilon}; }
+  Norm HeadNorm(int index) const {
+    return {ones_[static_cast<std::size_t>(index)].view(), params().norm_epsilon};
+  }
 
   Llama4Params config_;
-  PlacedVector ones_;  // [k_dim]
+  std::vector<PlacedVector> ones_;  // [layers] of [k_dim]
 };
 
 void Llama4::RunMixer(Pass& pass, int index, const TensorView& h) {
@@ -64,8 +67,8 @@ void Llama4::RunMixer(Pass& pass, int index, const TensorView& h) {
     pass.Rope(q, rope(index));
     pass.Rope(k, rope(index));
     if (config_.head_norms) {
-      pass.RmsNorm(q, HeadNorm(), q);
-      pass.RmsNorm(k, HeadNorm(), k);
+      pass.RmsNorm(q, HeadNorm(index), q);
+      pass.RmsNorm(k, HeadNorm(index), k);
     }
   } else {
     pass.ScaleTokens(q, QueryFactorsOf(pass));

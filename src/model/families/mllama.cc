@@ -63,13 +63,12 @@ class Mllama final : public BlockDecoder {
     return {params().kv_heads[static_cast<std::size_t>(layer)], params().k_dim, params().v_dim};
   }
   Status ReserveStates(std::int64_t tokens);
-  void PutStates(Pass& pass, const TensorView& states, EncoderCache* encoder);
+  void PutStates(Pass& pass, const float* states, EncoderCache* encoder);
 
   MllamaParams config_;
   std::map<int, Gates> gates_;    // of cross-attention layers
   std::vector<float> has_image_;  // [max_batch]: 1 or 0
   ActivationBuffer states_activations_;
-  HostValues host_states_;
   std::int64_t states_capacity_ = 0;  // tokens that states_activations_ holds
   std::vector<Position> states_positions_;
 };
@@ -161,15 +160,20 @@ void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
   pass.Add(x, h);
 }
 
-void Mllama::PutStates(Pass& pass, const TensorView& states, EncoderCache* encoder) {
+void Mllama::PutStates(Pass& pass, const float* states, EncoderCache* encoder) {
+  const Pass::Scope whole(pass);
+  const TensorView x = pass.TakeHidden(params().hidden_size);
+  pass.EnterLayer(Backend::kBeforeLayers);
+  pass.CopyFromHost(states, x);
   for (int i = 0; i < params().layers; ++i) {
     if (!IsCross(i)) continue;
+    pass.EnterLayer(i);
     const SelfAttention& block = layer(i).attention;
     const AttentionWeights& w = block.weights;
     const Pass::Scope scope(pass);
     const TensorView k = pass.TakeHeads(w.k_dim, w.kv_heads);
     const TensorView v = pass.TakeHeads(w.v_dim, w.kv_heads);
-    pass.Linear(states, {{w.k, k}, {w.v, v}});
+    pass.Linear(x, {{w.k, k}, {w.v, v}});
     pass.RmsNorm(k, *block.k_norm, k);
     if (!pass.runs()) continue;
     encoder->SetLayer(i);
@@ -180,7 +184,7 @@ void Mllama::PutStates(Pass& pass, const TensorView& states, EncoderCache* encod
 Status Mllama::ReserveStates(std::int64_t tokens) {
   if (tokens <= states_capacity_) return Status::Ok();
   Pass measure = Pass::Measuring(tokens);
-  PutStates(measure, {}, nullptr);
+  PutStates(measure, nullptr, nullptr);
   states_capacity_ = 0;
   KVCACHE_RETURN_IF_ERROR(states_activations_.Reserve(backend(), measure.peak_values()));
   KVCACHE_RETURN_IF_ERROR(
@@ -205,13 +209,10 @@ Status Mllama::EncodeStates(const TensorView& states, SequenceId sequence, Cache
   }
   KVCACHE_RETURN_IF_ERROR(encoder->SetSequence(sequence));
   KVCACHE_RETURN_IF_ERROR(ReserveStates(states.dims[1]));
-  KVCACHE_ASSIGN_OR_RETURN(
-      const TensorView placed,
-      host_states_.In(backend(), states.as<const float>(), params().hidden_size, states.dims[1]));
   const auto tokens = static_cast<std::size_t>(states.dims[1]);
   Pass pass(backend(), states_activations_, nullptr, std::span(states_positions_).first(tokens),
             interrupt());
-  PutStates(pass, placed, encoder);
+  PutStates(pass, states.as<const float>(), encoder);
   return pass.status();
 }
 

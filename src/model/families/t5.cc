@@ -226,6 +226,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
 void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
+  pass.EnterLayer(Backend::kBeforeLayers);
   pass.Embed(token_table(), tokens, x);
   for (const Layer& layer : encoder_) {
     {
@@ -246,6 +247,7 @@ void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const Tens
 // Puts each decoder layer's keys and values of the encoder's output into the cache.
 void T5::PutOutput(Pass& pass, const TensorView& output, EncoderCache& encoder, Cache& cache) {
   for (int i = 0; i < params().layers; ++i) {
+    pass.EnterLayer(i);
     const AttentionWeights& w = layers_[static_cast<std::size_t>(i)].cross->block.weights;
     const Pass::Scope scope(pass);
     const TensorView k = pass.TakeHeads(w.k_dim, w.kv_heads);

@@ -15,7 +15,10 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
   const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t vocabulary = params_.vocabulary;
   const std::int64_t rows = std::max(params_.embedding_rows, params_.vocabulary);
+  KVCACHE_RETURN_IF_ERROR(reader.EnterLayer(Backend::kBeforeLayers));
   KVCACHE_ASSIGN_OR_RETURN(embedding_, reader.Table("token_embd.weight", hidden_size, rows));
+  KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
+  KVCACHE_RETURN_IF_ERROR(reader.EnterLayer(params_.layers));
   if (!params_.output_norm_name.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(output_norm_, reader.RmsNorm(std::string(params_.output_norm_name),
                                                           hidden_size, params_.norm_epsilon));
@@ -27,8 +30,10 @@ Status Decoder::Load(WeightReader& reader, const GgufFile& file) {
     KVCACHE_ASSIGN_OR_RETURN(output_, reader.Linear(output, hidden_size, vocabulary));
   }
   KVCACHE_RETURN_IF_ERROR(texts_.Load(reader));
-  KVCACHE_RETURN_IF_ERROR(LoadModelTensors(reader));
-  for (int i = 0; i < params_.layers; ++i) KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
+  for (int i = 0; i < params_.layers; ++i) {
+    KVCACHE_RETURN_IF_ERROR(reader.EnterLayer(i));
+    KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, i));
+  }
   for (int i = 0; i < params_.nextn_layers; ++i) {
     reader.IgnoreAll(LayerPrefix(params_.layers + i));  // LoadHead takes one if it is wanted
     reader.Ignore(DraftHead::kTokens);
@@ -117,7 +122,10 @@ Status Decoder::AddAdapter(const AdapterFile& file) {
 }
 
 void Decoder::RunLayers(Pass& pass, std::span<const std::int32_t>, const TensorView& x) {
-  for (int i = 0; i < params_.layers; ++i) RunLayer(pass, i, x);
+  for (int i = 0; i < params_.layers; ++i) {
+    pass.EnterLayer(i);
+    RunLayer(pass, i, x);
+  }
 }
 
 Status Decoder::Reserve(int max_batch) {
@@ -138,7 +146,7 @@ Status Decoder::Reserve(int max_batch) {
   if (head_) {
     PutHead(measure, {}, finals);
     Pass draft = Pass::Measuring(kMaxDraftRows);
-    RunDraft(draft, {}, TensorView{});
+    RunDraft(draft, {}, nullptr);
     KVCACHE_RETURN_IF_ERROR(draft_activations_.Reserve(backend_, draft.peak_values()));
   }
   KVCACHE_RETURN_IF_ERROR(measure.status());
@@ -170,6 +178,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   }
   EmbedAdapted(pass, tokens, x);
   RunLayers(pass, tokens, x);
+  pass.EnterLayer(params_.layers);
   if (has_head()) pass.Normalize(x, output_norm_, finals);
   if (head_) {
     PutHead(pass, tokens, finals);
@@ -253,6 +262,7 @@ void Decoder::ScaleEmbedding(Pass& pass, const TensorView& x) const {
 void Decoder::EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   adapters_.Begin(std::exchange(of_token_, {}));
   if (adapters_.is_used()) pass.UseAdapters(&adapters_);
+  pass.EnterLayer(Backend::kBeforeLayers);
   pass.Embed(embedding_, tokens, x);
   pass.AdaptEmbedding(tokens, x);
   ScaleEmbedding(pass, x);

@@ -129,11 +129,13 @@ class Decoder : public Model {
   void ScaleEmbedding(Pass& pass, const TensorView& x) const;
   // Begins a pass with the adapters of its tokens, and embeds these.
   void EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
+  void EmbedForHead(Pass& pass, std::span<const std::int32_t> tokens,
+                    const TensorView& embedded) const;
   // Gives the cache the head's keys and values of the pass's tokens.
   void PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals);
   void CopyPrevious(Pass& pass, const TensorView& finals, const TensorView& previous) const;
   // Leaves the head's state in `state`, and returns it normed.
-  TensorView RunDraft(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& states);
+  TensorView RunDraft(Pass& pass, std::span<const std::int32_t> tokens, const float* states);
   // Scales and caps products of the output matrix, and brings them to the host.
   Status FinishLogits(const TensorView& y, float* logits) const;
 
@@ -143,7 +145,7 @@ class Decoder : public Model {
   ModelInfo info_;
   DecoderTexts texts_{*this};
   PlacedTensors placed_;  // what views of weights refer to
-  HostValues host_states_, host_logits_;
+  HostValues host_logits_;
   TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
   Projection output_;  // hidden_size → vocabulary

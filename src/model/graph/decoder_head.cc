@@ -78,6 +78,7 @@ Status Decoder::LoadHead(const GgufFile& file) {
     params_.ffn.back() = static_cast<int>(ffn);
   }
   WeightReader reader(file, backend_);
+  KVCACHE_RETURN_IF_ERROR(reader.EnterLayer(layer));
   KVCACHE_ASSIGN_OR_RETURN(head_, DraftHead::Load(reader, params_, layer));
   KVCACHE_RETURN_IF_ERROR(LoadLayer(reader, layer));
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed(LayerPrefix(layer)));
@@ -118,7 +119,7 @@ void Decoder::CopyPrevious(Pass& pass, const TensorView& finals, const TensorVie
       const float* const state = from == PreviousStates::kUnknown
                                      ? zeros_.data()
                                      : previous_.known + (-2 - std::int64_t{from}) * size;
-      pass.CopyFromHost(std::span(state, static_cast<std::size_t>(size)), Columns(previous, i, 1));
+      pass.CopyFromHost(state, Columns(previous, i, 1));
     } else {
       while (i + count < pass.batch() && of[static_cast<std::size_t>(i + count)] == from + count) {
         ++count;
@@ -129,13 +130,21 @@ void Decoder::CopyPrevious(Pass& pass, const TensorView& finals, const TensorVie
   }
 }
 
+// The model's embedding is before its layers, the head behind them.
+void Decoder::EmbedForHead(Pass& pass, std::span<const std::int32_t> tokens,
+                           const TensorView& embedded) const {
+  if (!head_->embedding) pass.EnterLayer(Backend::kBeforeLayers);
+  EmbedTokens(pass, head_->embedding.value_or(embedding_), tokens, embedded);
+  pass.EnterLayer(params_.layers);
+}
+
 void Decoder::PutHead(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& finals) {
   const std::int64_t size = params_.hidden_size;
   const Pass::Scope scope(pass);
   const TensorView x = pass.TakeHidden(size);
   const TensorView embedded = pass.TakeHidden(size);
   const TensorView previous = pass.TakeHidden(size);
-  EmbedTokens(pass, head_->embedding.value_or(embedding_), tokens, embedded);
+  EmbedForHead(pass, tokens, embedded);
   CopyPrevious(pass, finals, previous);
   head_->Join(pass, embedded, previous, x);
   pass.EndAfterPut();
@@ -165,14 +174,16 @@ Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
 }
 
 TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,
-                             const TensorView& states) {
+                             const float* states) {
   const std::int64_t size = params_.hidden_size;
   const TensorView normed = pass.TakeHidden(size);
   const Pass::Scope scope(pass);
   const TensorView x = pass.TakeHidden(size);
   const TensorView embedded = pass.TakeHidden(size);
-  EmbedTokens(pass, head_->embedding.value_or(embedding_), tokens, embedded);
-  head_->Join(pass, embedded, states, x);
+  const TensorView previous = pass.TakeHidden(size);
+  EmbedForHead(pass, tokens, embedded);
+  pass.CopyFromHost(states, previous);
+  head_->Join(pass, embedded, previous, x);
   RunLayer(pass, params_.layers, x);
   pass.Normalize(x, head_->norm.value_or(output_norm_), normed);
   return normed;
@@ -190,10 +201,8 @@ Status Decoder::Draft(std::span<const std::int32_t> tokens, std::span<const Posi
                       const float* states, Cache& cache, float* logits, float* next_states) {
   KVCACHE_RETURN_IF_ERROR(CheckDrafts(tokens, positions));
   const auto batch = static_cast<std::int64_t>(tokens.size());
-  KVCACHE_ASSIGN_OR_RETURN(const TensorView given,
-                           host_states_.In(backend_, states, params_.hidden_size, batch));
   Pass pass(backend_, draft_activations_, &cache, positions, interrupt());
-  const TensorView state = RunDraft(pass, tokens, given);
+  const TensorView state = RunDraft(pass, tokens, states);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
       state,

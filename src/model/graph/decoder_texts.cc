@@ -63,6 +63,7 @@ Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
   const TensorView x = pass.TakeHidden(decoder_.params_.hidden_size);
   decoder_.EmbedAdapted(pass, tokens, x);
   decoder_.RunLayers(pass, tokens, x);
+  pass.EnterLayer(decoder_.params_.layers);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   decoder_.batch_ = std::ssize(tokens);
   return Status::Ok();

@@ -59,6 +59,10 @@ TensorView Pass::Take(std::int64_t d0, std::int64_t d1, std::int64_t d2) {
                      : activations_->At(at, d0, d1, d2);
 }
 
+void Pass::EnterLayer(int layer) {
+  if (runs()) Check(backend_->EnterLayer(layer, activations_->At(0, top_, 1)));
+}
+
 void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
   constexpr std::size_t kMax = 4;
   assert(products.size() <= kMax);
@@ -118,8 +122,10 @@ void Pass::Copy(const TensorView& from, const TensorView& to) {
   if (runs()) Check(backend_->CopyValues(from, to));
 }
 
-void Pass::CopyFromHost(std::span<const float> values, const TensorView& to) {
-  if (runs()) Check(backend_->CopyFromHost(std::as_bytes(values), to));
+void Pass::CopyFromHost(const float* values, const TensorView& to) {
+  if (!runs()) return;
+  const std::span from(values, static_cast<std::size_t>(to.elements()));
+  Check(backend_->CopyFromHost(std::as_bytes(from), to));
 }
 
 void Pass::Gate(const TensorView& gate, const TensorView& up, Activation activation) {

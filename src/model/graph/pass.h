@@ -132,6 +132,9 @@ class Pass {
     return Take(head_dim, heads, batch_);
   }
 
+  // Says that the next operations belong to a layer (Backend::EnterLayer).
+  void EnterLayer(int layer);
+
   // ---- Views of activations
 
   // Returns values [offset, offset + dim × heads) of each column of x, as heads [dim, heads,
@@ -166,8 +169,8 @@ class Pass {
   void Add(const TensorView& x, const TensorView& y);  // x += y
   // to = from. The sizes must be equal; any strides are allowed.
   void Copy(const TensorView& from, const TensorView& to);
-  // to = values of the host; `to` is dense.
-  void CopyFromHost(std::span<const float> values, const TensorView& to);
+  // to = values of the host, as many as `to` has; `to` is dense.
+  void CopyFromHost(const float* values, const TensorView& to);
   void Multiply(const TensorView& x, const TensorView& y);  // x *= y, which may be [1, batch]
   // gate = activation(gate) × up
   void Gate(const TensorView& gate, const TensorView& up, Activation activation);

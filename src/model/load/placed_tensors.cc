@@ -8,11 +8,11 @@
 
 namespace kvcache {
 
-Result<TensorView> PlacedTensors::Place(KvBackend& backend, const TensorView& host) {
+Result<TensorView> PlacedTensors::Place(KvBackend& backend, int layer, const TensorView& host) {
   if (backend.works_in_host_memory()) return host;
   const auto bytes = static_cast<std::size_t>(BytesOf(host.dtype, host.elements()));
   TensorView placed = host;
-  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend.Allocate(bytes));
+  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, backend.AllocateForLayer(layer, bytes));
   placed.data = buffer->data();
   KVCACHE_RETURN_IF_ERROR(backend.CopyFromHost({host.data, bytes}, placed));
   KVCACHE_RETURN_IF_ERROR(
@@ -26,18 +26,17 @@ void PlacedTensors::Add(PlacedTensors other) {
   bytes_ += other.bytes_;
 }
 
-Result<PlacedVector> PlacedVector::Make(KvBackend& backend, std::vector<float> values) {
+Result<PlacedVector> PlacedVector::Make(KvBackend& backend, int layer, std::int64_t size,
+                                        float value) {
   PlacedVector vector;
-  vector.values_ = std::move(values);
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a vector", [&] {
+    vector.values_.assign(static_cast<std::size_t>(size), value);
+  }));
   KVCACHE_ASSIGN_OR_RETURN(
       vector.view_,
-      vector.placed_.Place(backend, TensorView::Dense(vector.values_.data(), DType::kF32,
-                                                      std::ssize(vector.values_))));
+      vector.placed_.Place(backend, layer,
+                           TensorView::Dense(vector.values_.data(), DType::kF32, size)));
   return vector;
-}
-
-Result<PlacedVector> PlacedVector::Make(KvBackend& backend, std::int64_t size, float value) {
-  return Make(backend, std::vector<float>(static_cast<std::size_t>(size), value));
 }
 
 }  // namespace kvcache

@@ -18,8 +18,8 @@ namespace kvcache {
 class PlacedTensors {
  public:
   // Returns `host`, a dense view of host memory, as a view of the backend's memory: itself, or a copy that lives as
-  // long as this object.
-  Result<TensorView> Place(KvBackend& backend, const TensorView& host);
+  // long as this object. Only the layer of the model that was entered last may use it; `layer` is its number.
+  Result<TensorView> Place(KvBackend& backend, int layer, const TensorView& host);
 
   // Takes all that `other` has.
   void Add(PlacedTensors other);
@@ -35,8 +35,8 @@ class PlacedTensors {
 class PlacedVector {
  public:
   PlacedVector() = default;
-  static Result<PlacedVector> Make(KvBackend& backend, std::vector<float> values);
-  static Result<PlacedVector> Make(KvBackend& backend, std::int64_t size, float value);
+  // A vector of one value, for the layer that was entered last.
+  static Result<PlacedVector> Make(KvBackend& backend, int layer, std::int64_t size, float value);
 
   bool empty() const { return values_.empty(); }
   // [size], f32. Moving the object keeps it valid.

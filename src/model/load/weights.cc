@@ -34,6 +34,11 @@ const GgufTensor* WeightReader::Find(std::string_view name) const {
   return other.empty() ? nullptr : file_.FindTensor(other);
 }
 
+Status WeightReader::EnterLayer(int layer) {
+  layer_ = layer;
+  return backend_.EnterLayer(layer, TensorView{});
+}
+
 bool WeightReader::Has(std::string_view name) const {
   return Find(name) != nullptr;
 }
@@ -189,7 +194,7 @@ Result<TensorView> WeightReader::Table(const std::string& name, std::int64_t inp
   // Looks up no rows. A type that the backend does not support fails here instead of in a pass.
   const TensorView none = TensorView::Dense(nullptr, DType::kF32, inputs, 0);
   KVCACHE_RETURN_IF_ERROR(backend_.Embed(view, {}, none).WithContext("tensor '" + name + "'"));
-  return placed_.Place(backend_, view);
+  return placed_.Place(backend_, layer_, view);
 }
 
 Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t length) {
@@ -199,7 +204,7 @@ Result<TensorView> WeightReader::Vector(const std::string& name, std::int64_t le
 Result<TensorView> WeightReader::FloatTable(const std::string& name, std::int64_t inputs,
                                             std::int64_t outputs) {
   KVCACHE_ASSIGN_OR_RETURN(const TensorView view, TakeFloats(name, inputs, outputs));
-  return placed_.Place(backend_, view);
+  return placed_.Place(backend_, layer_, view);
 }
 
 Result<TensorView> WeightReader::TakeFloats(const std::string& name, std::int64_t inputs,

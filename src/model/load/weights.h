@@ -64,6 +64,9 @@ class WeightReader {
   // Names are those here; the file may write others (spellings.h).
   WeightReader(const GgufFile& file, Backend& backend);
 
+  // Says which layer the next tensors belong to (Backend::EnterLayer). At first it is what comes before the layers.
+  Status EnterLayer(int layer);
+
   bool Has(std::string_view name) const;
 
   // Returns a matrix of `outputs` rows of `inputs` values, ready for Backend::Linear. If the
@@ -172,6 +175,7 @@ class WeightReader {
   std::size_t owned_bytes_ = 0;
   std::vector<LinearSite> sites_;
   PlacedTensors placed_;
+  int layer_ = Backend::kBeforeLayers;
 };
 
 // Marks the keys and tensors of vision and audio encoders as known. Files of multimodal models may
