@@ -90,6 +90,37 @@ KVCACHE_TWINS(byte_of_word, 256) {
   args.y[Thread()] = shared.values[Thread()];
 }
 
+// All lanes of all warps read a word that one thread overwrites.
+KVCACHE_TWINS(all_threads_read, 256) {
+  OrderShared& shared = SharedMemory<OrderShared>();
+  for (int round = 0; round < 3; ++round) {
+    if (Thread() == 100) shared.values[0] = args.x[round];
+    BlockBarrier();
+    args.y[Thread()] = shared.values[0];
+    if (!kBug) BlockBarrier();
+  }
+}
+
+// The same within a warp.
+KVCACHE_TWINS(all_lanes_read, 256) {
+  OrderShared& shared = SharedMemory<OrderShared>();
+  for (int round = 0; round < 3; ++round) {
+    if (Lane() == 7) shared.values[Warp()] = args.x[round];
+    WarpBarrier();
+    args.y[Thread()] = shared.values[Warp()];
+    if (!kBug) WarpBarrier();
+  }
+}
+
+// All threads of all blocks read what one of them overwrites.
+KVCACHE_TWINS(all_blocks_read, 64) {
+  args.y[BlockX() * 64 + Thread()] = args.x[0];
+  BlockBarrier();
+  args.y[BlockX() * 64 + Thread()] = args.x[0];
+  BlockBarrier();
+  if (BlockX() == 0 && Thread() == 3) args.x[kBug ? 0 : 1] = 1.0f;
+}
+
 KVCACHE_TWINS(global_in_block, 256) {
   args.x[Thread()] = 1.0f;
   if (!kBug) BlockBarrier();
