@@ -21,8 +21,9 @@ KVCACHE_DEVICE void Attend(const AttendArgs& args) {
   AttendShared<R>& shared = SharedMemory<AttendShared<R>>();
   auto* const parts = reinterpret_cast<std::uint8_t*>(&shared + 1);
   const AttendLayout& layout = args.layout;
-  const AttendTask task = args.tasks[BlockX()];
-  const bool merge = task.distance == 0;
+  if (Thread() == 0) shared.task = args.tasks[BlockX()];
+  BlockBarrier();
+  const AttendTask& task = shared.task;
   Stages<Shape, kBlockKeys, kBlockValues> stages(args, task, shared.infos, parts + layout.stages);
 
   ListRows<Shape>(args, task, shared);
@@ -48,9 +49,9 @@ KVCACHE_DEVICE void Attend(const AttendArgs& args) {
     }
     BlockBarrier();
     const Results results{args.partials + task.partials + i * task.distance, args.partial_floats,
-                          task.rows, merge};
+                          task.rows, task.distance == 0};
     WeighRows<Shape>(args, task, info, args.splits[task.first_split + i],
-                     merge ? nullptr : results.first, shared);
+                     results.merge ? nullptr : results.first, shared);
     if constexpr (kBlockValues) {
       auto& digits = *reinterpret_cast<WeightDigits<Shape>*>(parts + layout.digits);
       SumBlockValues<Shape>(args, info, stages, shared, digits, results);
@@ -59,7 +60,7 @@ KVCACHE_DEVICE void Attend(const AttendArgs& args) {
     }
   }
   AsyncWait<0>();
-  if (!merge) return;
+  if (task.distance != 0) return;
   BlockBarrier();
   const int r = Thread();
   if (r >= task.rows) return;

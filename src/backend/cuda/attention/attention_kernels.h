@@ -143,6 +143,7 @@ struct RowInfo {
 
 template <int kRows>
 struct AttendShared {
+  AttendTask task;
   SplitInfo infos[kAttendInfos];
   RowInfo rows[kRows];
   // Of the current split:

@@ -54,6 +54,7 @@ KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::
 #pragma unroll 4
     for (int i = 0; i < now; ++i) {
       const MergeFactors factors{shared.keep[i], shared.add[i]};
+      if (factors.add < 0.0f) continue;  // nothing is visible, and no values may be there
       row.sum = Merged(factors, row.sum, shared.sum[i]);
       KVCACHE_UNROLL
       for (int k = 0; k < kMergeDims; ++k) {
