@@ -39,7 +39,7 @@ KVCACHE_DEVICE void Attend(const AttendArgs& args) {
     ScaleQueries<Shape>(args, shared, query);
   }
 
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int i = 0; i < task.splits; ++i) {
     const SplitInfo& info = stages.Info(i);
     if constexpr (kBlockKeys) {

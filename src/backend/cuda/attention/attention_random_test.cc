@@ -27,8 +27,7 @@ class Dice {
 
   // A number in [low, high].
   int Draw(int low, int high) {
-    return low +
-           static_cast<int>(random_() % static_cast<std::uint_fast32_t>(high - low + 1));
+    return low + static_cast<int>(random_() % static_cast<std::uint_fast32_t>(high - low + 1));
   }
   bool OneIn(int n) { return Draw(1, n) == 1; }
   template <class T>
@@ -196,10 +195,10 @@ TEST_P(RandomAttention, HasTheBitsOfTheCpu) {
     const Rules rules = RandomRules(options.heads, dice);
     ASSERT_TRUE(cpu::SameBits(cpu::Attend(device, scene, batch, rules),
                               cpu::Attend(*host, scene, batch, rules)))
-        << "case " << i << ": " << InfoOf(options.k_type).name << " "
-        << InfoOf(options.v_type).name << ", " << options.heads << " of "
-        << options.shape.kv_heads << " heads of " << options.shape.k_dim << " and "
-        << options.shape.v_dim << (options.shape.v_in_k ? " in K" : "")
+        << "case " << i << ": " << InfoOf(options.k_type).name << " " << InfoOf(options.v_type).name
+        << ", " << options.heads << " of " << options.shape.kv_heads << " heads of "
+        << options.shape.k_dim << " and " << options.shape.v_dim
+        << (options.shape.v_in_k ? " in K" : "")
         << (options.layout == KvLayout::kPlain ? ", plain" : "") << ", " << batch.size()
         << " queries, window " << rules.window << ", chunk " << rules.chunk;
   }

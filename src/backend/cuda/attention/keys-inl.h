@@ -25,7 +25,7 @@ struct KeyScores {
 template <class Shape, class T>
 KVCACHE_DEVICE void ScoreDims(const std::uint8_t* at, const float* query, int count,
                               KeyScores<Shape>& scores) {
-#pragma unroll 4
+  KVCACHE_UNROLL_BY(4)
   for (int d = 0; d < count; ++d, at += kAttendTile * T::kBytes, query += Shape::kRows) {
     float keys[Shape::kKeys];
     LoadWide<T>(at, keys);
@@ -62,7 +62,7 @@ KVCACHE_DEVICE void ScoreFloatKeys(const AttendArgs& args, const SplitInfo& info
   const int step = info.key_step;
   const int stage_count = info.key_stages;
   const int offset = slot * SlotBytes(args.k_type, step) + lane * ValueBytes(args.k_type);
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int stage = 0; stage < stage_count; ++stage) {
     const std::uint8_t* const at = stages.Next() + offset;
     if (!used) continue;
@@ -168,7 +168,7 @@ KVCACHE_DEVICE void ScoreBlocks(const std::uint8_t* memory, const CodedQueries& 
   const int first_group = Warp() % Shape::kGroupSets * Shape::kGroups;
   const int first_slot = Warp() / Shape::kGroupSets;
   const int slot_bytes = step * (kCodes + kScaleBytes);
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int b = 0; b < count; ++b) {
     const QueryBlock<Shape> block(queries, first_group, first + b);
     KVCACHE_UNROLL
@@ -208,7 +208,7 @@ KVCACHE_DEVICE void ScoreBlockKeys(const AttendArgs& args, const SplitInfo& info
   const int step = info.key_step;
   const int slots = info.slots;
   const int stage_count = info.key_stages;
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int stage = 0; stage < stage_count; ++stage) {
     const std::uint8_t* const memory = stages.Next();
     const int first = stage * step;

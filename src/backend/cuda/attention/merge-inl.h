@@ -51,7 +51,7 @@ KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::
     const float* const own = from + Thread() * distance + last;
     const bool used = Thread() < now;
     row.max = FindFactors(shared, row.max, used ? own[0] : MinusInfinity(), used ? own[1] : 0.0f);
-#pragma unroll 4
+    KVCACHE_UNROLL_BY(4)
     for (int i = 0; i < now; ++i) {
       const MergeFactors factors{shared.keep[i], shared.add[i]};
       if (factors.add < 0.0f) continue;  // nothing is visible, and no values may be there

@@ -73,24 +73,31 @@ KVCACHE_DEVICE BlockTiles TilesOf(const std::uint8_t* base, KvType type, std::in
   return {base + kv_head * (cells / kAttendTile) * tile_bytes, tile_bytes, scales, code_bytes};
 }
 
+// Gathers keys [first, first + count) of the position of each thread.
+KVCACHE_OUTLINED void GatherFloatKeys(const AttendArgs& args, std::int32_t cell,
+                                      std::int32_t kv_head, int first, int count, int slot_bytes,
+                                      std::uint8_t* to) {
+  const int bytes = ValueBytes(args.k_type);
+  std::uint8_t* at = to + Thread() / kAttendTile * slot_bytes + Thread() % kAttendTile * bytes;
+  KVCACHE_UNROLL_BY(1)
+  for (int d = first; d < first + count; ++d, at += kAttendTile * bytes) {
+    if (cell >= 0) {
+      CopyElement(KeyAt(args, kv_head, cell, d), at, bytes);
+    } else {
+      ClearElement(at, bytes);
+    }
+  }
+}
+
 KVCACHE_DEVICE void CopyFloatKeys(const AttendArgs& args, const SplitInfo& info,
                                   std::int32_t kv_head, int first, std::uint8_t* to) {
-  const int bytes = ValueBytes(args.k_type);
   const int count = Smaller(info.key_step, args.k_dim - first);
   const int slot_bytes = SlotBytes(args.k_type, info.key_step);
   if (info.gathered != 0) {
-    const std::int32_t cell = info.cells[Thread()];
-    std::uint8_t* at = to + Thread() / kAttendTile * slot_bytes + Thread() % kAttendTile * bytes;
-    for (int d = first; d < first + count; ++d, at += kAttendTile * bytes) {
-      if (cell >= 0) {
-        CopyElement(KeyAt(args, kv_head, cell, d), at, bytes);
-      } else {
-        ClearElement(at, bytes);
-      }
-    }
-    return;
+    return GatherFloatKeys(args, info.cells[Thread()], kv_head, first, count, slot_bytes, to);
   }
-  const int all = count * kAttendTile * bytes;
+  const int all = count * kAttendTile * ValueBytes(args.k_type);
+  KVCACHE_UNROLL_BY(1)
   for (int slot = Warp(); slot < info.slots; slot += kAttendWarps) {
     const std::uint8_t* const from = KeyAt(args, kv_head, info.slot_cell[slot], first);
     for (int i = Lane() * 16; i < all; i += 32 * 16)
@@ -101,14 +108,15 @@ KVCACHE_DEVICE void CopyFloatKeys(const AttendArgs& args, const SplitInfo& info,
 // Gathers blocks [first, first + count) of the position of each thread. Keys' codes are words of four values,
 // values' codes are bytes of one cell.
 template <bool kWords>
-KVCACHE_DEVICE void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, int first, int count,
-                                 int step, std::uint8_t* to) {
+KVCACHE_OUTLINED void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, int first, int count,
+                                   int step, std::uint8_t* to) {
   const int slot_bytes = step * (tiles.code_bytes + kScaleBytes);
   const int at_lane = Thread() % kAttendTile;
   const int from_lane = cell < 0 ? 0 : cell % kAttendTile;
   std::uint8_t* const slot = to + Thread() / kAttendTile * slot_bytes;
   const std::uint8_t* const tile =
       tiles.head + (cell < 0 ? 0 : cell / kAttendTile) * tiles.tile_bytes;
+  KVCACHE_UNROLL_BY(1)
   for (int b = 0; b < count; ++b) {
     const std::uint8_t* const from = tile + std::int64_t{first + b} * tiles.code_bytes;
     std::uint8_t* const codes = slot + b * tiles.code_bytes;
@@ -159,32 +167,42 @@ KVCACHE_DEVICE void CopyBlocks(const BlockTiles& tiles, const SplitInfo& info, i
   }
 }
 
-// Values [first, first + count) of the positions [begin, end).
-KVCACHE_DEVICE void CopyValueRows(const AttendArgs& args, const SplitInfo& info,
-                                  std::int32_t kv_head, int first, int count, int begin, int end,
-                                  std::uint8_t* to) {
+// Gathers values [first, first + count) of the positions [begin, end).
+KVCACHE_OUTLINED void GatherValueRows(const AttendArgs& args, const SplitInfo& info,
+                                      std::int32_t kv_head, int first, int count, int begin,
+                                      int end, std::uint8_t* to) {
   const int bytes = ValueBytes(args.v_type);
-  if (args.copy_values != 0) {
-    const int lanes = 1 << args.row_shift;
-    for (int j = begin + (Thread() >> args.row_shift); j < end;
-         j += kAttendThreads >> args.row_shift) {
-      const std::int32_t cell = info.cells[j];
-      if (cell < 0) continue;
-      const std::uint8_t* const from = ValueAt(args, kv_head, cell, first);
-      std::uint8_t* const at = to + (j - begin) * args.row_bytes;
-      for (int i = (Thread() & (lanes - 1)) * 16; i < count * bytes; i += lanes * 16) {
-        AsyncCopy16(at + i, from + i);
-      }
-    }
-    return;
-  }
+  KVCACHE_UNROLL_BY(1)
   for (int j = begin + Warp(); j < end; j += kAttendWarps) {
     const std::int32_t cell = info.cells[j];
     if (cell < 0) continue;
+    KVCACHE_UNROLL_BY(1)
     for (int d = Lane(); d < count; d += 32) {
       CopyElement(ValueAt(args, kv_head, cell, first + d),
                   to + (j - begin) * args.row_bytes + d * bytes, bytes);
     }
+  }
+}
+
+KVCACHE_DEVICE void CopyValueRows(const AttendArgs& args, const SplitInfo& info,
+                                  std::int32_t kv_head, int first, int count, int begin, int end,
+                                  std::uint8_t* to) {
+  if (args.copy_values == 0) {
+    return GatherValueRows(args, info, kv_head, first, count, begin, end, to);
+  }
+  const int bytes = ValueBytes(args.v_type);
+  const int lanes = 1 << args.row_shift;
+  const int offset = (Thread() & (lanes - 1)) * 16;
+  const std::uint8_t* const head = args.v + (kv_head * args.v_head + first) * bytes + offset;
+  const std::int64_t cell_bytes = args.v_cell * bytes;
+  KVCACHE_UNROLL_BY(2)
+  for (int j = begin + (Thread() >> args.row_shift); j < end;
+       j += kAttendThreads >> args.row_shift) {
+    const std::int32_t cell = info.cells[j];
+    if (cell < 0) continue;
+    const std::uint8_t* const from = head + cell * cell_bytes;
+    std::uint8_t* const at = to + (j - begin) * args.row_bytes + offset;
+    for (int i = 0; offset + i < count * bytes; i += lanes * 16) AsyncCopy16(at + i, from + i);
   }
 }
 
@@ -211,7 +229,7 @@ class Stages {
   KVCACHE_DEVICE Stages(const AttendArgs& args, const AttendTask& task, SplitInfo* infos,
                         std::uint8_t* memory)
       : args_(args), task_(task), infos_(infos), memory_(memory) {
-#pragma unroll 1
+    KVCACHE_UNROLL_BY(1)
     for (int i = 0; i < kAttendStages - 1; ++i) CopyNext();
   }
 
@@ -226,9 +244,7 @@ class Stages {
     return at;
   }
 
-  KVCACHE_DEVICE const SplitInfo& Info(int split) const {
-    return infos_[split % kAttendInfos];
-  }
+  KVCACHE_DEVICE const SplitInfo& Info(int split) const { return infos_[split % kAttendInfos]; }
 
  private:
   KVCACHE_DEVICE void CopyNext() {

@@ -115,27 +115,45 @@ KVCACHE_DEVICE void LoadValues(const std::uint8_t* row, int d, int count, float 
   }
 }
 
-// Adds the positions [begin, end), whose rows of `count` values begin at `memory`; the thread's values begin
-// at d.
-template <class Shape, class T>
-KVCACHE_DEVICE void AddRows(const std::uint8_t* memory, int row_bytes, int begin, int end, int d,
-                            int count, ValueSums<Shape>& of) {
-#pragma unroll 2
-  for (int j = begin; j < end; j += 4, memory += 4 * row_bytes) {
-    float values[4][Shape::kDims] = {};
-    if (j >= of.begin && j + 4 <= of.end) {
-      KVCACHE_UNROLL
-      for (int i = 0; i < 4; ++i) LoadValues<T>(memory + i * row_bytes, d, count, values[i]);
-      of.AddFour(j, values);
-      continue;
-    }
-#pragma unroll 1
-    for (int i = 0; i < 4 && j + i < end; ++i) {
-      if (of.info.cells[j + i] < 0) continue;
-      LoadValues<T>(memory + i * row_bytes, d, count, values[0]);
-      of.AddOne(j + i, values[0]);
-    }
+// Where the rows of a stage's positions are, and the thread's values in them.
+struct ValueRows {
+  const std::uint8_t* memory;  // the row of position `first`
+  int row_bytes;
+  int first;
+  int d;      // the thread's first value
+  int count;  // of a row
+
+  KVCACHE_DEVICE const std::uint8_t* At(int position) const {
+    return memory + (position - first) * row_bytes;
   }
+};
+
+// Adds the positions [begin, end), one at a time, for the rows that see them.
+template <class Shape, class T>
+KVCACHE_DEVICE void AddSomeRows(const ValueRows& rows, int begin, int end, ValueSums<Shape>& of) {
+  KVCACHE_UNROLL_BY(1)
+  for (int j = begin; j < end; ++j) {
+    if (of.info.cells[j] < 0) continue;
+    float values[Shape::kDims] = {};
+    LoadValues<T>(rows.At(j), rows.d, rows.count, values);
+    of.AddOne(j, values);
+  }
+}
+
+// Adds the positions from rows.first on: those that all rows see four at a time.
+template <class Shape, class T>
+KVCACHE_DEVICE void AddRows(const ValueRows& rows, int end, ValueSums<Shape>& of) {
+  const int from = Smaller((Larger(rows.first, of.begin) + 3) & ~3, end);
+  const int until = Larger(Smaller(end, of.end) & ~3, from);
+  AddSomeRows<Shape, T>(rows, Larger(rows.first, of.info.begin), from, of);
+  KVCACHE_UNROLL_BY(2)
+  for (int j = from; j < until; j += 4) {
+    float values[4][Shape::kDims] = {};
+    KVCACHE_UNROLL
+    for (int i = 0; i < 4; ++i) LoadValues<T>(rows.At(j + i), rows.d, rows.count, values[i]);
+    of.AddFour(j, values);
+  }
+  AddSomeRows<Shape, T>(rows, until, end, of);
 }
 
 // Adds the slots [begin, end), whose values in tiles begin at `memory`. The thread's values are
@@ -149,7 +167,7 @@ KVCACHE_DEVICE void AddTiles(const std::uint8_t* memory, int tile_dims, int begi
     const int position = of.info.slot_position[slot];
     const int first = Larger(of.begin, of.info.slot_begin[slot]);
     const int last = Smaller(of.end, of.info.slot_begin[slot + 1]);
-#pragma unroll 1
+    KVCACHE_UNROLL_BY(1)
     for (int lane = 0; lane < kAttendTile; lane += 4) {
       float values[4][Shape::kDims] = {};
       KVCACHE_UNROLL
@@ -188,8 +206,8 @@ KVCACHE_DEVICE void AddStage(const AttendArgs& args, const std::uint8_t* memory,
   } else {
     if (item * Shape::kDims >= count) return;
     const int begin = (info.begin & ~3) + part * step;
-    AddRows<Shape, T>(memory, args.row_bytes, begin, Smaller(begin + step, info.end),
-                      item * Shape::kDims, count, of);
+    AddRows<Shape, T>({memory, args.row_bytes, begin, item * Shape::kDims, count},
+                      Smaller(begin + step, info.end), of);
   }
 }
 
@@ -202,7 +220,7 @@ KVCACHE_DEVICE void SumFloatValues(const AttendArgs& args, const SplitInfo& info
   ValueSums<Shape> of(info, shared);
   int part = 0;
   int first = 0;
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   while (first < args.v_dim) {
     const std::uint8_t* const memory = stages.Next();
     const int count = Smaller(args.pass_dims, args.v_dim - first);

@@ -17,67 +17,95 @@
 
 namespace kvcache::cuda {
 
-// The weights of four neighbouring cells of a slot; 0 where the row does not see the position.
-template <class Shape>
-KVCACHE_DEVICE void WeightsOf(const SplitInfo& info, bool fit, int slot, int lane,
-                              const float* scores, float (&weights)[4]) {
-  if (fit) return LoadFloats(scores + slot * kAttendTile + lane, weights);
-  KVCACHE_UNROLL
-  for (int i = 0; i < 4; ++i) {
-    const std::int32_t position = PositionIn(info, slot, lane + i);
-    weights[i] = position < 0 ? 0.0f : scores[position];
-  }
-}
-
-KVCACHE_DEVICE std::uint32_t PackBytes(const std::uint32_t (&bytes)[4]) {
-  return (bytes[0] & 0xff) | (bytes[1] & 0xff) << 8 | (bytes[2] & 0xff) << 16 | bytes[3] << 24;
-}
-
-// Makes the integers of one row and one block, by a warp. `scales` are the first slot's.
-template <class Shape>
-KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, bool fit, const std::uint8_t* scales,
-                               int slot_bytes, std::int32_t offset, const float* scores, int row,
-                               int block, WeightDigits<Shape>& to) {
-  constexpr int kEach = Shape::kMaxSlots * kAttendTile / 128;
-  const int cells = info.slots * kAttendTile;
-  float products[kEach][4];
-  std::int32_t largest = 0;
-  KVCACHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const int cell = (i * 32 + Lane()) * 4;
-    if (cell >= cells) continue;
-    const int slot = cell / kAttendTile;
-    const int lane = cell % kAttendTile;
-    float weights[4];
-    WeightsOf<Shape>(info, fit, slot, lane, scores, weights);
-    std::uint32_t halves[2];
-    LoadWords(scales + slot * slot_bytes + lane * 2, halves);
+// The weights of four neighbouring cells of a slot; 0 where the row does not see the position. kFit: all slots
+// hold the positions of their number.
+template <bool kFit>
+KVCACHE_DEVICE void WeightsOf(const SplitInfo& info, int slot, int lane, const float* scores,
+                              float (&weights)[4]) {
+  if constexpr (kFit) {
+    LoadFloats(scores + slot * kAttendTile + lane, weights);
+  } else {
     KVCACHE_UNROLL
-    for (int j = 0; j < 4; ++j) {
-      const std::uint32_t both = halves[j / 2];
-      const float scale = j % 2 == 0 ? StoredF16::Low(both) : StoredF16::High(both);
-      products[i][j] = weights[j] == 0.0f ? 0.0f : Mul(weights[j], scale);
-      largest = Larger(largest, MagnitudeBits(products[i][j]));
+    for (int i = 0; i < 4; ++i) {
+      const std::int32_t position = PositionIn(info, slot, lane + i);
+      weights[i] = position < 0 ? 0.0f : scores[position];
     }
   }
-  const Unit unit = UnitOf(WarpLargest(largest), 127.0f * 256.0f);
+}
+
+// Byte kByte of each word.
+template <int kByte>
+KVCACHE_DEVICE std::uint32_t PackBytes(const std::uint32_t (&words)[4]) {
+  constexpr std::uint32_t kPick = kByte | (4 + kByte) << 4;
+  return BytePermute(BytePermute(words[0], words[1], kPick), BytePermute(words[2], words[3], kPick),
+                     0x5410);
+}
+
+// Weights times a block's scales, four neighbouring cells a lane at a time.
+template <class Shape>
+struct BlockProducts {
+  static constexpr int kEach = Shape::kMaxSlots * kAttendTile / 128;
+  float values[kEach][4];
+  std::int32_t largest;  // the bits of the largest magnitude of the lane's
+
+  KVCACHE_DEVICE static int CellOf(int i) { return (i * 32 + Lane()) * 4; }
+
+  // `scales` are the first slot's. kMasks: the product of a weight of 0 is 0, even if the scale is not finite.
+  template <bool kFit, bool kMasks>
+  KVCACHE_DEVICE void Multiply(const SplitInfo& info, const std::uint8_t* scales, int slot_bytes,
+                               const float* scores) {
+    largest = 0;
+    KVCACHE_UNROLL
+    for (int i = 0; i < kEach; ++i) {
+      const int slot = CellOf(i) / kAttendTile;
+      const int lane = CellOf(i) % kAttendTile;
+      if (slot >= info.slots) continue;
+      float weights[4];
+      WeightsOf<kFit>(info, slot, lane, scores, weights);
+      std::uint32_t halves[2];
+      LoadWords(scales + slot * slot_bytes + lane * 2, halves);
+      KVCACHE_UNROLL
+      for (int j = 0; j < 4; ++j) {
+        const std::uint32_t both = halves[j / 2];
+        const float scale = j % 2 == 0 ? StoredF16::Low(both) : StoredF16::High(both);
+        float product = Mul(weights[j], scale);
+        if (kMasks && weights[j] == 0.0f) product = 0.0f;
+        values[i][j] = product;
+        largest = Larger(largest, MagnitudeBits(product));
+      }
+    }
+  }
+};
+
+// Makes the integers of one row and one block, by a warp.
+template <class Shape, bool kFit>
+KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, const std::uint8_t* scales, int slot_bytes,
+                               std::int32_t offset, const float* scores, int row, int block,
+                               WeightDigits<Shape>& to) {
+  BlockProducts<Shape> products;
+  products.template Multiply<kFit, false>(info, scales, slot_bytes, scores);
+  std::int32_t largest = WarpLargest(products.largest);
+  if (largest >= static_cast<std::int32_t>(0x7f800000)) {  // rare
+    products.template Multiply<kFit, true>(info, scales, slot_bytes, scores);
+    largest = WarpLargest(products.largest);
+  }
+  const Unit unit = UnitOf(largest, 127.0f * 256.0f);
   std::uint32_t sum = 0;
   KVCACHE_UNROLL
-  for (int i = 0; i < kEach; ++i) {
-    const int cell = (i * 32 + Lane()) * 4;
-    if (cell >= cells) continue;
-    std::uint32_t low[4];
-    std::uint32_t high[4];
+  for (int i = 0; i < products.kEach; ++i) {
+    const int cell = products.CellOf(i);
+    if (cell >= info.slots * kAttendTile) continue;
+    // The second byte of (integer + 128) is the high digit; the lowest is the low digit + 128.
+    std::uint32_t bits[4];
     KVCACHE_UNROLL
     for (int j = 0; j < 4; ++j) {
-      // The second byte of (integer + 128) is the high digit.
-      const std::uint32_t bits = BitsOf(Fma(products[i][j], unit.inverse, kIntegers + 128.0f));
-      sum += bits - static_cast<std::uint32_t>(kIntegerBits + 128);
-      low[j] = bits ^ 128u;
-      high[j] = bits >> 8;
+      bits[j] = BitsOf(Fma(products.values[i][j], unit.inverse, kIntegers + 128.0f));
     }
-    reinterpret_cast<Word1*>(&to.digits[block][2 * row][cell])->w = PackBytes(low);
-    reinterpret_cast<Word1*>(&to.digits[block][2 * row + 1][cell])->w = PackBytes(high);
+    sum += (bits[0] + bits[1]) + (bits[2] + bits[3]) -
+           4u * static_cast<std::uint32_t>(kIntegerBits + 128);
+    reinterpret_cast<Word1*>(&to.digits[block][2 * row][cell])->w =
+        PackBytes<0>(bits) ^ 0x80808080u;
+    reinterpret_cast<Word1*>(&to.digits[block][2 * row + 1][cell])->w = PackBytes<1>(bits);
   }
   const std::uint32_t all = static_cast<std::uint32_t>(WarpSum(static_cast<std::int32_t>(sum)));
   if (Lane() == 0) {
@@ -85,6 +113,14 @@ KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, bool fit, const std::uint8
     to.corrections[block][row] =
         static_cast<std::int32_t>(0u - static_cast<std::uint32_t>(offset) * all);
   }
+}
+
+// WeighBlock where a slot may hold any positions: seldom, so it is not inlined.
+template <class Shape>
+KVCACHE_OUTLINED void WeighScatteredBlock(const SplitInfo& info, const std::uint8_t* scales,
+                                          int slot_bytes, std::int32_t offset, const float* scores,
+                                          int row, int block, WeightDigits<Shape>& to) {
+  WeighBlock<Shape, false>(info, scales, slot_bytes, offset, scores, row, block, to);
 }
 
 // Values 16 half + 2g and 16 half + 2g + 1 of a block, for cells 4t … of a slot: rows g and g + 8 of a product.
@@ -113,7 +149,7 @@ KVCACHE_DEVICE void SumHalf(const WeightDigits<Shape>& weights,
     KVCACHE_UNROLL
     for (int i = 0; i < 4; ++i) sums[q][i] = 0;
   }
-#pragma unroll 2
+  KVCACHE_UNROLL_BY(2)
   for (int slot = 0; slot < slots; slot += 2) {
     const bool two = slot + 1 < slots;
     std::uint32_t a[4] = {0, 0, 0, 0};
@@ -162,19 +198,25 @@ KVCACHE_DEVICE void SumBlocks(const std::uint8_t* memory, const SplitInfo& info,
   const int step = info.value_step;
   const int slot_bytes = step * (kCodes + kScaleBytes);
   const bool fit = SlotsFit(info);
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int b = 0; b < count; b += Shape::kBlocksAtOnce) {
     const int blocks = Smaller(Shape::kBlocksAtOnce, count - b);
     if (b > 0) BlockBarrier();  // the integers before are no longer needed
-#pragma unroll 1
+    KVCACHE_UNROLL_BY(1)
     for (int i = Warp(); i < blocks * Shape::kRows; i += kAttendWarps) {
       const int row = i % Shape::kRows;
       const int block = i / Shape::kRows;
-      WeighBlock<Shape>(info, fit, memory + step * kCodes + (b + block) * kScaleBytes, slot_bytes,
-                        kOffset, shared.scores[row], row, block, weights);
+      const std::uint8_t* const scales = memory + step * kCodes + (b + block) * kScaleBytes;
+      if (fit) {
+        WeighBlock<Shape, true>(info, scales, slot_bytes, kOffset, shared.scores[row], row, block,
+                                weights);
+      } else {
+        WeighScatteredBlock<Shape>(info, scales, slot_bytes, kOffset, shared.scores[row], row,
+                                   block, weights);
+      }
     }
     BlockBarrier();
-#pragma unroll 1
+    KVCACHE_UNROLL_BY(1)
     for (int i = Warp(); i < blocks * 2 * Shape::kQuadSets; i += kAttendWarps) {
       const int half = i % 2;
       const int set = i / 2 % Shape::kQuadSets;
@@ -191,7 +233,7 @@ KVCACHE_DEVICE void SumBlockValues(const AttendArgs& args, const SplitInfo& info
                                    const AttendShared<Shape::kRows>& shared,
                                    WeightDigits<Shape>& weights, const Results& results) {
   const int stage_count = info.value_stages;
-#pragma unroll 1
+  KVCACHE_UNROLL_BY(1)
   for (int stage = 0; stage < stage_count; ++stage) {
     const std::uint8_t* const memory = stages.Next();
     const int first = stage * info.value_step;

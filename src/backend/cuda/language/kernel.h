@@ -31,7 +31,8 @@
 #include "backend/cuda/language/on_shim-inl.h"
 #endif
 
-// Both define, in namespace kvcache::cuda (KVCACHE_DEVICE marks a function that kernels call, KVCACHE_TABLE
+// Both define, in namespace kvcache::cuda (KVCACHE_DEVICE marks a function that kernels call, KVCACHE_OUTLINED
+// one that is seldom called and not inlined, KVCACHE_TABLE
 // an array of constants that they read; KVCACHE_UNROLL stands before a loop that nvcc has to unroll, KVCACHE_UNROLL_BY(n) before one that it
 // unrolls n times, or not at all with 1):
 //

@@ -10,6 +10,7 @@
 #include "base/arithmetic/operations.h"
 
 #define KVCACHE_DEVICE __device__ __forceinline__
+#define KVCACHE_OUTLINED inline __device__ __noinline__
 #define KVCACHE_TABLE static __device__ const
 #define KVCACHE_UNROLL _Pragma("unroll")
 #define KVCACHE_PRAGMA_(text) _Pragma(#text)

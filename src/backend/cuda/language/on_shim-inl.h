@@ -14,6 +14,7 @@
 #include "tensor/float_conversion.h"
 
 #define KVCACHE_DEVICE inline
+#define KVCACHE_OUTLINED inline
 #define KVCACHE_TABLE static constexpr
 #define KVCACHE_UNROLL
 #define KVCACHE_UNROLL_BY(times)
