@@ -445,7 +445,7 @@ KVCACHE_DEVICE void MakeRowScales(const OuterHead& outer, const InnerHead<kType>
 template <DType kType>
 KVCACHE_DEVICE RowScales<kType> MakeScales(const OuterHead& outer, const InnerHead<kType>& inner,
                                            int b) {
-  RowScales<kType> scales;
+  RowScales<kType> scales{};
   MakeRowScales<kType, 0>(outer, inner, b, scales);
   MakeRowScales<kType, 1>(outer, inner, b, scales);
   return scales;

@@ -14,6 +14,18 @@ namespace kvcache::cuda::linear {
 inline constexpr std::int32_t kSumStart = 0x4b400000;
 inline constexpr float kSumStartValue = 12582912.0f;
 
+// The start of a fragment of sums.
+struct Starts {
+  std::int32_t at[4] = {kSumStart, kSumStart, kSumStart, kSumStart};
+
+  // The same, but not as constants, which the compiler for devices before sm_90 puts into registers again for
+  // each matrix instruction: sizes are not negative, but it does not know that.
+  static KVCACHE_DEVICE Starts Hidden(const LinearTask& task) {
+    return {{kSumStart + (task.inputs >> 31), kSumStart + (task.outputs >> 31),
+             kSumStart + (task.columns >> 31), kSumStart + (task.first_block >> 31)}};
+  }
+};
+
 // The exact sums of 32 inputs, or of each half: [part][row][column], as floats above kSumStartValue.
 template <int kParts>
 struct Dots {
@@ -22,11 +34,12 @@ struct Dots {
 
 // a: MakeFragment; b: the two halves of a column.
 template <int kParts>
-KVCACHE_DEVICE Dots<kParts> DotsOf(const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]) {
+KVCACHE_DEVICE Dots<kParts> DotsOf(const Starts& starts, const std::uint32_t (&a)[4],
+                                   const std::uint32_t (&b)[2]) {
   Dots<kParts> dots;
   KVCACHE_UNROLL
   for (int part = 0; part < kParts; ++part) {
-    std::int32_t d[4] = {kSumStart, kSumStart, kSumStart, kSumStart};
+    std::int32_t d[4] = {starts.at[0], starts.at[1], starts.at[2], starts.at[3]};
     if constexpr (kParts == 1) {
       MmaS8(d, a, b);
     } else {

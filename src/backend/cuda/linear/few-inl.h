@@ -141,7 +141,7 @@ class FewKernel {
     if (spot_.g < columns_) {
       column = *reinterpret_cast<const Words2*>(x + b / 2 * 512 + Lane() * 16 + b % 2 * 8);
     }
-    const Dots<kParts> dots = DotsOf<kParts>(fragment, column.row);
+    const Dots<kParts> dots = DotsOf<kParts>(starts_, fragment, column.row);
     KVCACHE_UNROLL
     for (int part = 0; part < kParts; ++part) {
       if constexpr (kPer256) {
@@ -254,6 +254,7 @@ class FewKernel {
   const float* scales_;          // the tile's
   const float* sums_;            // the tile's: halves, if minima are per 16
   Spot spot_;
+  Starts starts_;
   int inputs_;
   int chunks_;
   int columns_;  // of the tile

@@ -14,23 +14,32 @@ constexpr int kRows = static_cast<int>(block::kPanelRows);
 // The kernels of one block type.
 struct BlockKernels {
   Kernel few;
-  Kernel many;
+  Kernel narrow;
+  Kernel wide;
 };
 
-template <DType kType>
-ProductKernel BlockKernelOf(const BlockKernels& kernels, std::int64_t columns) {
-  if (columns <= kTileColumns) {
-    return {&kernels.few, kRows, kTileColumns,
-            static_cast<std::size_t>(FewMemory<kType>::Bytes(static_cast<int>(columns)))};
-  }
-  using Many = ManyMemory<kType>;
-  return {&kernels.many, Many::kPanelsOfBlock * kRows, Many::kTilesOfBlock * kTileColumns,
-          static_cast<std::size_t>(Many::kBytes)};
+template <DType kType, ManyShape kShape>
+ProductKernel ManyKernelOf(const Kernel& kernel) {
+  using Memory = ManyMemory<kType, kShape>;
+  return {&kernel, Memory::kPanelsOfBlock * kRows, Memory::kTilesOfBlock * kTileColumns,
+          static_cast<std::size_t>(Memory::kBytes)};
 }
 
-#define KVCACHE_LINEAR_KERNELS_OF(name, type)                                  \
-  constexpr BlockKernels kernels_##name = {{"linear_few_" #name, kFewThreads}, \
-                                           {"linear_many_" #name, kManyThreads}};
+template <DType kType>
+ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size) {
+  if (size.columns <= kTileColumns) {
+    return {&kernels.few, kRows, kTileColumns,
+            static_cast<std::size_t>(FewMemory<kType>::Bytes(static_cast<int>(size.columns)))};
+  }
+  const ProductKernel wide = ManyKernelOf<kType, WideShapeOf(kType)>(kernels.wide);
+  if (2 * BlocksOf(wide, size) >= size.processors) return wide;
+  return ManyKernelOf<kType, NarrowShapeOf(kType)>(kernels.narrow);
+}
+
+#define KVCACHE_LINEAR_KERNELS_OF(name, type)                                      \
+  constexpr BlockKernels kernels_##name = {{"linear_few_" #name, kFewThreads},     \
+                                           {"linear_narrow_" #name, kManyThreads}, \
+                                           {"linear_wide_" #name, kManyThreads}};
 
 KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_KERNELS_OF)
 
@@ -62,13 +71,18 @@ ProductKernel FloatKernelOf(const FloatKernels& kernels, std::int64_t columns) {
 
 }  // namespace
 
-ProductKernel ProductKernelOf(DType type, std::int64_t columns) {
+std::int64_t BlocksOf(const ProductKernel& kernel, const ProductSize& size) {
+  return (size.outputs + kernel.rows - 1) / kernel.rows *
+         ((size.columns + kernel.columns - 1) / kernel.columns);
+}
+
+ProductKernel ProductKernelOf(DType type, const ProductSize& size) {
   switch (KernelTypeOf(type)) {
-    case DType::kF32: return FloatKernelOf(kF32, columns);
-    case DType::kF16: return FloatKernelOf(kF16, columns);
-    case DType::kBF16: return FloatKernelOf(kBF16, columns);
+    case DType::kF32: return FloatKernelOf(kF32, size.columns);
+    case DType::kF16: return FloatKernelOf(kF16, size.columns);
+    case DType::kBF16: return FloatKernelOf(kBF16, size.columns);
 #define KVCACHE_LINEAR_CASE(name, type) \
-  case type: return BlockKernelOf<type>(kernels_##name, columns);
+  case type: return BlockKernelOf<type>(kernels_##name, size);
       KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_CASE)
 #undef KVCACHE_LINEAR_CASE
     default: return {};

@@ -19,7 +19,17 @@ struct ProductKernel {
   std::size_t shared_bytes;
 };
 
-// The kernel for products of `columns` columns with weights of a type.
-ProductKernel ProductKernelOf(DType type, std::int64_t columns);
+// A product, and the processors of the device.
+struct ProductSize {
+  std::int64_t outputs;
+  std::int64_t columns;
+  int processors;
+};
+
+// The kernel for a product with weights of a type. All kernels of a type give the same bits.
+ProductKernel ProductKernelOf(DType type, const ProductSize& size);
+
+// The blocks of threads that the kernel needs.
+std::int64_t BlocksOf(const ProductKernel& kernel, const ProductSize& size);
 
 }  // namespace kvcache::cuda::linear

@@ -161,7 +161,8 @@ class Call {
   }
 
   void AddProduct(DType type, const LinearTask& task) {
-    const linear::ProductKernel kernel = linear::ProductKernelOf(type, task.columns);
+    const linear::ProductSize size{task.outputs, task.columns, device_.info().processors};
+    const linear::ProductKernel kernel = linear::ProductKernelOf(type, size);
     auto launch = std::ranges::find_if(products_, [&](const ProductLaunch& other) {
       return other.kernel.kernel == kernel.kernel;
     });
@@ -171,9 +172,7 @@ class Call {
     }
     std::size_t& shared = launch->kernel.shared_bytes;
     shared = std::max(shared, kernel.shared_bytes);
-    const std::int64_t rows = (task.outputs + kernel.rows - 1) / kernel.rows;
-    const std::int64_t columns = (task.columns + kernel.columns - 1) / kernel.columns;
-    launch->tasks.Add(task, rows * columns);
+    launch->tasks.Add(task, linear::BlocksOf(kernel, size));
   }
 
   Device& device_;

@@ -1,8 +1,9 @@
 // Products with many columns, for one type of weights: bound by arithmetic.
 //
 // A block takes a tile of panels and columns (many_memory.h). Its threads copy the inputs to shared memory,
-// a pair of 32 at a time, some pairs ahead. Each warp reads its own panels from global memory, one pair
-// ahead, in registers, and makes fragments of them once for all of its columns. All chains are in registers.
+// a pair of 32 at a time, three pairs ahead. Each warp reads its own panels from global memory ahead, in
+// registers, and makes fragments of them once for all of its columns. All chains are in registers. The four
+// pairs of a chunk are written out, so that all places in memory are constants.
 #pragma once
 
 #include "backend/cuda/linear/block_sums-inl.h"
@@ -11,20 +12,118 @@
 
 namespace kvcache::cuda::linear {
 
-template <DType kType>
+// Copies kBytes of each of kTiles tiles to shared memory, 16 by 16, pair by pair.
+template <int kTiles, int kBytes>
+class TileCopy {
+ public:
+  // `stride`: bytes from tile to tile. Tiles behind the last one are copies of it; their products are not
+  // stored.
+  KVCACHE_DEVICE TileCopy(const void* array, std::int64_t stride, int first_tile, int last_tile) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kSteps; ++i) {
+      const int unit = i * kManyThreads + Thread();
+      const int wanted = first_tile + unit / kUnits;
+      const int tile = wanted < last_tile ? wanted : last_tile;
+      from_[i] = static_cast<const std::byte*>(array) + tile * stride + unit % kUnits * 16;
+    }
+  }
+
+  // Starts the copies of what is `offset` bytes behind the tiles' first bytes.
+  KVCACHE_DEVICE void Start(std::byte* to, int offset) const {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kSteps; ++i) {
+      const int unit = i * kManyThreads + Thread();
+      if (kAll % kManyThreads != 0 && unit >= kAll) break;
+      AsyncCopy16(to + unit * 16, from_[i] + offset);
+    }
+  }
+
+  KVCACHE_DEVICE void Advance(int bytes) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kSteps; ++i) from_[i] += bytes;
+  }
+
+ private:
+  static constexpr int kUnits = kBytes / 16;  // of a tile
+  static constexpr int kAll = kTiles * kUnits;
+  static constexpr int kSteps = (kAll + kManyThreads - 1) / kManyThreads;
+  const std::byte* from_[kSteps];
+};
+
+template <int kTiles>
+class TileCopy<kTiles, 0> {
+ public:
+  KVCACHE_DEVICE TileCopy(const void*, std::int64_t, int, int) {}
+  KVCACHE_DEVICE void Start(std::byte*, int) const {}
+  KVCACHE_DEVICE void Advance(int) {}
+};
+
+template <DType kType, ManyShape kShape>
 class ManyKernel {
  public:
   KVCACHE_DEVICE ManyKernel(const LinearTask& task, int first_panel, int first_tile,
                             std::byte* shared)
+      : ManyKernel(task, first_panel, first_tile, static_cast<int>(TilesOf(task.columns)) - 1,
+                   PairsOf(task.inputs), shared) {}
+
+  KVCACHE_DEVICE void Run() {
+    KVCACHE_UNROLL
+    for (int i = 0; i + 1 < kPairs; ++i) Copy(i, i < pairs_);
+    Sums y = {};
+    const int chunks = blocks_ / 8;
+    if (chunks > 0) RunChunks(chunks, y);
+    if constexpr (!kPer256) {
+      if (blocks_ % 8 > 0) RunRest(chunks, y);
+    }
+    Store(y);
+  }
+
+ private:
+  using Memory = ManyMemory<kType, kShape>;
+  static constexpr Chain kChain = ChainOf(kType);
+  static constexpr int kParts = PartsOf(kChain);
+  static constexpr bool kPer256 = IsPer256(kChain);
+  static constexpr bool kSharesScales = Memory::kSharesScales;
+  static constexpr int kPanels = kShape.panels;
+  static constexpr int kTiles = kShape.tiles;
+  static constexpr int kPairs = 4;  // of a chunk
+  static constexpr int kBodyBytes = static_cast<int>(block::LayoutOf(kType).body_bytes);
+  static constexpr int kHeadBytes = static_cast<int>(block::HeadBytes(kType, 8));
+  static constexpr int kChunkBytes = static_cast<int>(block::ChunkBytes(kType, 8));
+  static_assert(Memory::kStages == kPairs && kPairs % kShape.ahead == 0);
+
+  // [panel][tile][row][column]
+  struct Sums {
+    float at[kPanels][kTiles][2][2];
+  };
+
+  // What a lane holds of a pair of its panels.
+  struct Held {
+    InnerHead<kType> inner[kPanels][2];  // if scales are not shared
+    Lines<kType> lines[kPanels][2];
+  };
+  // What it holds of a chunk.
+  struct Heads {
+    OuterHead outer[kPanels];
+    InnerHead<kType> inner[kPanels][2];  // of pair t, if scales are shared
+  };
+
+  KVCACHE_DEVICE ManyKernel(const LinearTask& task, int first_panel, int first_tile, int last_tile,
+                            std::int64_t pairs, std::byte* shared)
       : task_(task),
         spot_(SpotOfLane()),
+        starts_(Starts::Hidden(task)),
         first_panel_(first_panel + Warp() % Memory::kRowWarps * kPanels),
         first_tile_(first_tile),
         warp_tile_(Warp() / Memory::kRowWarps * kTiles),
-        last_tile_(static_cast<int>(TilesOf(task.columns)) - 1),
         blocks_(task.inputs / 32),
-        pairs_(static_cast<int>(PairsOf(task.inputs))),
-        shared_(shared) {
+        pairs_(static_cast<int>(pairs)),
+        shared_(shared),
+        values_(task.x.values, pairs * Memory::kValueBytes, first_tile, last_tile),
+        scales_(task.x.scales, (kPer256 ? pairs / kPairs : pairs) * Memory::kScaleBytes, first_tile,
+                last_tile),
+        sums_(kParts == 2 ? task.x.halves : task.x.sums, pairs * Memory::kSumBytes, first_tile,
+              last_tile) {
     const auto last = static_cast<int>(block::Panels(task.outputs)) - 1;
     const std::int64_t bytes = block::PanelBytes(kType, task.inputs);
     KVCACHE_UNROLL
@@ -34,167 +133,206 @@ class ManyKernel {
     }
   }
 
-  KVCACHE_DEVICE void Run() {
-    KVCACHE_UNROLL
-    for (int i = 0; i + 1 < Memory::kStages; ++i) Copy(i, i);
-    Held held;
-    Load(0, held);
-    Sums y = {};
-    Sums a = {};
-    int stage = 0;
-    KVCACHE_UNROLL_BY(1)
-    for (int pair = 0; pair < pairs_; ++pair) {
-      AsyncWait<Memory::kStages - 2>();
-      BlockBarrier();
-      // All have read the stage of the pair before.
-      Copy(pair + Memory::kStages - 1, stage == 0 ? Memory::kStages - 1 : stage - 1);
-      const std::byte* const x = shared_ + stage * Memory::kStageBytes;
-      if (kPer256 || 2 * pair + 1 < blocks_) {
-        Multiply<2>(pair, x, held, y, a);
-      } else {
-        Multiply<1>(pair, x, held, y, a);
-      }
-      if constexpr (kPer256) {
-        if (pair % 4 == 3) AddChunk(pair / 4, y, a);
-      }
-      stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
-    }
-    Store(y);
-  }
-
- private:
-  using Memory = ManyMemory<kType>;
-  static constexpr Chain kChain = ChainOf(kType);
-  static constexpr int kParts = PartsOf(kChain);
-  static constexpr bool kPer256 = IsPer256(kChain);
-  static constexpr int kPanels = Memory::kPanels;
-  static constexpr int kTiles = Memory::kTiles;
-  static constexpr int kBodyBytes = static_cast<int>(block::LayoutOf(kType).body_bytes);
-  static constexpr int kChunkBytes = static_cast<int>(block::ChunkBytes(kType, 8));
-
-  // [panel][tile][row][column]
-  struct Sums {
-    float at[kPanels][kTiles][2][2];
-  };
-
-  // What a lane holds of the next pair.
-  struct Held {
-    OuterHead outer[kPanels];
-    InnerHead<kType> inner[kPanels][2];
-    Lines<kType> lines[kPanels][2];
-  };
-
-  // Starts to copy a pair of all tiles to a stage, if there is one, and closes the group of copies. Tiles
-  // behind the last one are copies of it, and their products are not stored.
-  KVCACHE_DEVICE void Copy(int pair, int stage) const {
-    if (pair < pairs_) {
-      std::byte* const to = shared_ + stage * Memory::kStageBytes;
-      CopyTiles<Memory::kValueBytes>(task_.x.values, pair, to);
+  // Starts to copy pair `pair` of the chunk where the copies stand, if it is there, to its stage, and closes
+  // the group of copies.
+  KVCACHE_DEVICE void Copy(int pair, bool is_there) {
+    if (is_there) {
+      std::byte* const to = shared_ + pair * Memory::kStageBytes;
+      values_.Start(to, pair * Memory::kValueBytes);
       if constexpr (!kPer256) {
-        CopyTiles<Memory::kScaleBytes>(task_.x.scales, pair, to + Memory::kScalesAt);
+        scales_.Start(to + Memory::kScalesAt, pair * Memory::kScaleBytes);
+      } else if (pair == kPairs - 1) {
+        scales_.Start(to + Memory::kScalesAt, 0);
       }
-      if constexpr (HasMinima(kChain)) {
-        const float* const sums = kParts == 2 ? task_.x.halves : task_.x.sums;
-        CopyTiles<Memory::kSumBytes>(sums, pair, to + Memory::kSumsAt);
-      }
+      sums_.Start(to + Memory::kSumsAt, pair * Memory::kSumBytes);
     }
     AsyncCommit();
   }
-
-  // Copies kBytes of each tile, 16 by 16.
-  template <int kBytes>
-  KVCACHE_DEVICE void CopyTiles(const void* array, int pair, std::byte* to) const {
-    constexpr int kUnits = kBytes / 16;  // of a tile
-    constexpr int kAll = Memory::kTilesOfBlock * kUnits;
-    KVCACHE_UNROLL
-    for (int i = 0; i < kAll; i += kManyThreads) {
-      const int unit = i + Thread();
-      if (kAll % kManyThreads != 0 && unit >= kAll) break;
-      const int wanted = first_tile_ + unit / kUnits;
-      const int tile = wanted < last_tile_ ? wanted : last_tile_;
-      const std::int64_t place = static_cast<std::int64_t>(tile) * pairs_ + pair;
-      AsyncCopy16(to + unit * 16,
-                  static_cast<const std::byte*>(array) + place * kBytes + unit % kUnits * 16);
-    }
+  // Moves the copies to the next chunk.
+  KVCACHE_DEVICE void AdvanceCopies() {
+    values_.Advance(kPairs * Memory::kValueBytes);
+    scales_.Advance(kPer256 ? Memory::kScaleBytes : kPairs * Memory::kScaleBytes);
+    sums_.Advance(kPairs * Memory::kSumBytes);
   }
 
-  // Loads a pair of the warp's panels; a 32 inputs that are not there are those before them.
-  KVCACHE_DEVICE void Load(int pair, Held& held) const {
-    const int chunk = pair / 4;
-    const int rest = blocks_ - chunk * 8;
-    const int blocks = kPer256 || rest > 8 ? 8 : rest;
-    const auto body = static_cast<int>(block::HeadBytes(kType, blocks));
+  // Waits for the pair of stage `stage`, and starts the copy of the one three pairs later, whose stage all
+  // threads have read. `left`: pairs from this one on.
+  KVCACHE_DEVICE void NextStage(int stage, int left) {
+    AsyncWait<kPairs - 2>();
+    BlockBarrier();
+    if (stage == 1) AdvanceCopies();
+    Copy((stage + kPairs - 1) % kPairs, left > kPairs - 1);
+  }
+
+  // Loads a pair of the warp's panels, `offset` bytes behind the chunk where panels_ stands, of a whole chunk.
+  KVCACHE_DEVICE void Load(int offset, int pair, Held& held) const {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
-      const std::byte* const at = panels_[p] + static_cast<std::int64_t>(chunk) * kChunkBytes;
-      if constexpr (kPer256) {
-        if (pair % 4 == 0) held.outer[p] = LoadOuter<kType, FromGlobal>(at, spot_);
-      }
+      const std::byte* const at = panels_[p] + offset;
       KVCACHE_UNROLL
       for (int i = 0; i < 2; ++i) {
-        const int wanted = pair % 4 * 2 + i;
-        const int b = kPer256 || wanted < blocks ? wanted : blocks - 1;
-        held.inner[p][i] = LoadInner<kType, FromGlobal>(at, b, spot_);
-        held.lines[p][i] = LoadLines<kType, FromGlobal>(at + body + b * kBodyBytes, spot_);
+        const int b = 2 * pair + i;
+        if constexpr (!kSharesScales) held.inner[p][i] = LoadInner<kType, FromGlobal>(at, b, spot_);
+        held.lines[p][i] = LoadLines<kType, FromGlobal>(at + kHeadBytes + b * kBodyBytes, spot_);
+      }
+    }
+  }
+  KVCACHE_DEVICE void LoadHeads(int offset, Heads& heads) const {
+    KVCACHE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      const std::byte* const at = panels_[p] + offset;
+      heads.outer[p] = LoadOuter<kType, FromGlobal>(at, spot_);
+      if constexpr (kSharesScales) {
+        heads.inner[p][0] = LoadInner<kType, FromGlobal>(at, 2 * spot_.t, spot_);
+        heads.inner[p][1] = LoadInner<kType, FromGlobal>(at, 2 * spot_.t + 1, spot_);
       }
     }
   }
 
-  // Multiplies the kBlocks × 32 inputs of a pair, and loads the next one.
+  // Where the lane's rows have their shared scales of the 32 inputs `b`.
+  KVCACHE_DEVICE Words2* SharedScales(int panel, int b) const {
+    return reinterpret_cast<Words2*>(shared_ + Memory::kFactorsAt) +
+           (Warp() * Memory::kWarpFloats +
+            ((panel * 8 + b) * 8 + spot_.g) * Memory::kSharedFloats) /
+               2;
+  }
+
+  // Computes the scales of pair t of a chunk for all lanes of the rows.
+  KVCACHE_DEVICE void ShareScales(const Heads& heads) const {
+    KVCACHE_UNROLL
+    for (int p = 0; p < kPanels; ++p) {
+      KVCACHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        const int b = 2 * spot_.t + i;
+        const RowScales<kType> scales = MakeScales<kType>(heads.outer[p], heads.inner[p][i], b);
+        Words2* const to = SharedScales(p, b);
+        KVCACHE_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          to[part] = {BitsOf(scales.scale[part][0]), BitsOf(scales.scale[part][1])};
+          if constexpr (HasMinima(kChain)) {
+            to[kParts + part] = {BitsOf(scales.minimum[part][0]), BitsOf(scales.minimum[part][1])};
+          }
+        }
+      }
+    }
+    WarpBarrier();
+  }
+
+  KVCACHE_DEVICE RowScales<kType> TakeScales(int panel, int b) const {
+    const Words2* const from = SharedScales(panel, b);
+    RowScales<kType> scales{};
+    KVCACHE_UNROLL
+    for (int part = 0; part < kParts; ++part) {
+      KVCACHE_UNROLL
+      for (int row = 0; row < 2; ++row) {
+        scales.scale[part][row] = FloatOf(from[part].row[row]);
+        if constexpr (HasMinima(kChain)) {
+          scales.minimum[part][row] = FloatOf(from[kParts + part].row[row]);
+        }
+      }
+    }
+    return scales;
+  }
+
+  // All whole chunks.
+  KVCACHE_DEVICE void RunChunks(int chunks, Sums& y) {
+    Held held[kShape.ahead];
+    Heads heads;
+    LoadHeads(0, heads);
+    KVCACHE_UNROLL
+    for (int i = 0; i < kShape.ahead; ++i) Load(0, i, held[i]);
+    KVCACHE_UNROLL_BY(1)
+    for (int chunk = 0; chunk < chunks; ++chunk) {
+      const bool has_next = chunk + 1 < chunks;
+      const Heads now = heads;
+      Sums a = {};
+      KVCACHE_UNROLL
+      for (int pair = 0; pair < kPairs; ++pair) {
+        NextStage(pair, pairs_ - chunk * kPairs - pair);
+        if (pair == 0) {
+          // All lanes have used those of the chunk before.
+          if constexpr (kSharesScales) ShareScales(now);
+          if (has_next) LoadHeads(kChunkBytes, heads);
+        }
+        Operands<2> w;
+        MakeOperands(now, held[pair % kShape.ahead], 2 * pair, w);
+        const int next = pair + kShape.ahead;
+        if (next < kPairs) {
+          Load(0, next, held[pair % kShape.ahead]);
+        } else if (has_next) {
+          Load(kChunkBytes, next % kPairs, held[pair % kShape.ahead]);
+        }
+        Multiply(w, shared_ + pair * Memory::kStageBytes, kPer256 ? a : y);
+      }
+      if constexpr (kPer256) AddChunk(shared_ + 3 * Memory::kStageBytes, a, y);
+      KVCACHE_UNROLL
+      for (int p = 0; p < kPanels; ++p) panels_[p] += kChunkBytes;
+    }
+  }
+
+  // The last inputs, which do not fill a chunk; panels_ stands there.
+  KVCACHE_DEVICE void RunRest(int chunks, Sums& y) {
+    const int blocks = blocks_ - chunks * 8;
+    const auto head_bytes = static_cast<int>(block::HeadBytes(kType, blocks));
+    KVCACHE_UNROLL_BY(1)
+    for (int b = 0; b < blocks; ++b) {
+      const int pair = b / 2;
+      if (b % 2 == 0) NextStage(pair, pairs_ - chunks * kPairs - pair);
+      const std::byte* const stage = shared_ + pair * Memory::kStageBytes;
+      Held held;
+      KVCACHE_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        held.inner[p][0] = LoadInner<kType, FromGlobal>(panels_[p], b, spot_);
+        held.lines[p][0] =
+            LoadLines<kType, FromGlobal>(panels_[p] + head_bytes + b * kBodyBytes, spot_);
+      }
+      Operands<1> w;
+      MakeOperands(Heads{}, held, b, w);
+      MultiplyOne(w, stage, b % 2, y);
+    }
+  }
+
+  // The fragments and factors of kBlocks × 32 inputs.
   template <int kBlocks>
-  KVCACHE_DEVICE void Multiply(int pair, const std::byte* x, Held& held, Sums& y, Sums& a) const {
+  struct Operands {
     std::uint32_t fragments[kPanels][kBlocks][4];
-    Factors<kType> w[kPanels][kBlocks];
+    Factors<kType> factors[kPanels][kBlocks];
+  };
+
+  // `b`: which 32 inputs of the chunk are the first.
+  template <int kBlocks>
+  KVCACHE_DEVICE void MakeOperands(const Heads& heads, const Held& held, int b,
+                                   Operands<kBlocks>& to) const {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       KVCACHE_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
-        MakeFragment<kType>(held.lines[p][i], spot_, fragments[p][i]);
-        w[p][i] =
-            Factors<kType>(MakeScales<kType>(held.outer[p], held.inner[p][i], pair % 4 * 2 + i));
-      }
-    }
-    if (pair + 1 < pairs_) Load(pair + 1, held);
-    KVCACHE_UNROLL
-    for (int tile = 0; tile < kTiles; ++tile) {
-      const int at = warp_tile_ + tile;
-      const Words4 columns = FromShared::Load<Words4>(x + at * Memory::kValueBytes + Lane() * 16);
-      float scales[2 * kParts][2];
-      float sums[2 * kParts][2];
-      if constexpr (!kPer256) TakeFloats(x + Memory::kScalesAt, at, scales);
-      if constexpr (HasMinima(kChain)) TakeFloats(x + Memory::kSumsAt, at, sums);
-      KVCACHE_UNROLL
-      for (int i = 0; i < kBlocks; ++i) {
-        KVCACHE_UNROLL
-        for (int p = 0; p < kPanels; ++p) {
-          const Dots<kParts> dots =
-              DotsOf<kParts>(fragments[p][i], {columns.at[2 * i], columns.at[2 * i + 1]});
-          KVCACHE_UNROLL
-          for (int part = 0; part < kParts; ++part) {
-            KVCACHE_UNROLL
-            for (int j = 0; j < 4; ++j) {
-              const int row = j / 2;
-              const int column = j % 2;
-              const int place = i * kParts + part;
-              if constexpr (kPer256) {
-                float& sum = a.at[p][tile][row][column];
-                sum = AddTo<kType>(sum, dots, w[p][i], part, row, column, sums[place][column]);
-              } else {
-                float& sum = y.at[p][tile][row][column];
-                const float scaled = ScaledOf<kType>(dots, w[p][i], part, row, column);
-                sum = Fma(scaled, scales[place][column], sum);
-                if constexpr (HasMinima(kChain)) {
-                  sum = Fma(w[p][i].minimum[part][row], sums[place][column], sum);
-                }
-              }
-            }
-          }
+        MakeFragment<kType>(held.lines[p][i], spot_, to.fragments[p][i]);
+        if constexpr (kSharesScales) {
+          to.factors[p][i] = Factors<kType>(TakeScales(p, b + i));
+        } else {
+          to.factors[p][i] =
+              Factors<kType>(MakeScales<kType>(heads.outer[p], held.inner[p][i], b + i));
         }
       }
     }
   }
 
-  // Takes the lane's floats of a tile: [32 inputs and part][column].
+  // What a lane has of a tile's inputs in a pair.
+  struct TileInputs {
+    Words4 values;
+    float scales[2 * kParts][2];  // [32 inputs and part][column]
+    float sums[2 * kParts][2];
+  };
+
+  KVCACHE_DEVICE TileInputs Take(const std::byte* stage, int tile) const {
+    TileInputs to;
+    const int at = warp_tile_ + tile;
+    to.values = FromShared::Load<Words4>(stage + at * Memory::kValueBytes + Lane() * 16);
+    if constexpr (!kPer256) TakeFloats(stage + Memory::kScalesAt, at, to.scales);
+    if constexpr (HasMinima(kChain)) TakeFloats(stage + Memory::kSumsAt, at, to.sums);
+    return to;
+  }
   KVCACHE_DEVICE void TakeFloats(const std::byte* array, int tile,
                                  float (&to)[2 * kParts][2]) const {
     const std::byte* const at = array + tile * (64 * kParts) + spot_.t * (16 * kParts);
@@ -206,23 +344,82 @@ class ManyKernel {
     }
   }
 
-  // Adds a chunk's sums to y.
-  KVCACHE_DEVICE void AddChunk(int chunk, Sums& y, Sums& a) const {
-    const std::int64_t chunks = task_.inputs / 256;
+  // Multiplies a pair. `to` is the sum of all inputs or, per 256, of the chunk.
+  KVCACHE_DEVICE void Multiply(const Operands<2>& w, const std::byte* stage, Sums& to) const {
     KVCACHE_UNROLL
     for (int tile = 0; tile < kTiles; ++tile) {
-      const int wanted = first_tile_ + warp_tile_ + tile;
-      const int at = wanted < last_tile_ ? wanted : last_tile_;
-      const Words2 scales = LoadOnly(reinterpret_cast<const Words2*>(
-          task_.x.scales + (at * chunks + chunk) * kTileColumns + 2 * spot_.t));
+      const TileInputs x = Take(stage, tile);
+      KVCACHE_UNROLL
+      for (int i = 0; i < 2; ++i) {
+        KVCACHE_UNROLL
+        for (int p = 0; p < kPanels; ++p) {
+          const Dots<kParts> dots = DotsOf<kParts>(starts_, w.fragments[p][i],
+                                                   {x.values.at[2 * i], x.values.at[2 * i + 1]});
+          KVCACHE_UNROLL
+          for (int part = 0; part < kParts; ++part) {
+            AddDots(dots, w.factors[p][i], part, x.scales[i * kParts + part],
+                    x.sums[i * kParts + part], to.at[p][tile]);
+          }
+        }
+      }
+    }
+  }
+  // Multiplies 32 inputs, which are the first or the second of a pair.
+  KVCACHE_DEVICE void MultiplyOne(const Operands<1>& w, const std::byte* stage, int second,
+                                  Sums& to) const {
+    KVCACHE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const TileInputs x = Take(stage, tile);
+      const bool is_second = second == 1;
+      KVCACHE_UNROLL
+      for (int p = 0; p < kPanels; ++p) {
+        const Dots<kParts> dots = DotsOf<kParts>(starts_, w.fragments[p][0],
+                                                 {is_second ? x.values.at[2] : x.values.at[0],
+                                                  is_second ? x.values.at[3] : x.values.at[1]});
+        KVCACHE_UNROLL
+        for (int part = 0; part < kParts; ++part) {
+          float scales[2];
+          float sums[2];
+          KVCACHE_UNROLL
+          for (int column = 0; column < 2; ++column) {
+            scales[column] = is_second ? x.scales[kParts + part][column] : x.scales[part][column];
+            sums[column] = is_second ? x.sums[kParts + part][column] : x.sums[part][column];
+          }
+          AddDots(dots, w.factors[p][0], part, scales, sums, to.at[p][tile]);
+        }
+      }
+    }
+  }
+
+  static KVCACHE_DEVICE void AddDots(const Dots<kParts>& dots, const Factors<kType>& w, int part,
+                                     const float (&scales)[2], const float (&sums)[2],
+                                     float (&to)[2][2]) {
+    KVCACHE_UNROLL
+    for (int j = 0; j < 4; ++j) {
+      const int row = j / 2;
+      const int column = j % 2;
+      float& sum = to[row][column];
+      if constexpr (kPer256) {
+        sum = AddTo<kType>(sum, dots, w, part, row, column, sums[column]);
+      } else {
+        sum = Fma(ScaledOf<kType>(dots, w, part, row, column), scales[column], sum);
+        if constexpr (HasMinima(kChain)) sum = Fma(w.minimum[part][row], sums[column], sum);
+      }
+    }
+  }
+
+  // Adds a chunk's sums to y.
+  KVCACHE_DEVICE void AddChunk(const std::byte* stage, const Sums& a, Sums& y) const {
+    KVCACHE_UNROLL
+    for (int tile = 0; tile < kTiles; ++tile) {
+      const Words2 scales = FromShared::Load<Words2>(stage + Memory::kScalesAt +
+                                                     (warp_tile_ + tile) * 32 + spot_.t * 8);
       KVCACHE_UNROLL
       for (int p = 0; p < kPanels; ++p) {
         KVCACHE_UNROLL
         for (int j = 0; j < 4; ++j) {
-          float& sum = a.at[p][tile][j / 2][j % 2];
           float& to = y.at[p][tile][j / 2][j % 2];
-          to = Fma(sum, FloatOf(scales.row[j % 2]), to);
-          sum = 0.0f;
+          to = Fma(a.at[p][tile][j / 2][j % 2], FloatOf(scales.row[j % 2]), to);
         }
       }
     }
@@ -248,26 +445,29 @@ class ManyKernel {
 
   LinearTask task_;
   Spot spot_;
+  Starts starts_;
   int first_panel_;  // the warp's
   int first_tile_;   // the block's
   int warp_tile_;    // the warp's first in the block
-  int last_tile_;    // of the task
   int blocks_;       // of 32 inputs
   int pairs_;
   std::byte* shared_;
-  const std::byte* panels_[kPanels];
+  const std::byte* panels_[kPanels];  // at the chunk that is multiplied
+  TileCopy<Memory::kTilesOfBlock, Memory::kValueBytes> values_;
+  TileCopy<Memory::kTilesOfBlock, Memory::kScaleBytes> scales_;
+  TileCopy<Memory::kTilesOfBlock, Memory::kSumBytes> sums_;
 };
 
-template <DType kType>
+template <DType kType, ManyShape kShape>
 KVCACHE_DEVICE void MultiplyMany(const LinearArgs& args) {
-  using Memory = ManyMemory<kType>;
+  using Memory = ManyMemory<kType, kShape>;
   const LinearTask task = TaskOfBlock(args.tasks);
   const int tiles =
       static_cast<int>((TilesOf(task.columns) + Memory::kTilesOfBlock - 1) / Memory::kTilesOfBlock);
   const int index = BlockX() - task.first_block;
   // Blocks that run at the same time share weights.
-  ManyKernel<kType>(task, index / tiles * Memory::kPanelsOfBlock,
-                    index % tiles * Memory::kTilesOfBlock, SharedMemory<SharedBytes16>().at)
+  ManyKernel<kType, kShape>(task, index / tiles * Memory::kPanelsOfBlock,
+                            index % tiles * Memory::kTilesOfBlock, SharedMemory<SharedBytes16>().at)
       .Run();
 }
 

@@ -3,9 +3,12 @@
 
 namespace kvcache::cuda::linear {
 
-#define KVCACHE_LINEAR_MANY(name, type)                          \
-  KVCACHE_KERNEL(linear_many_##name, LinearArgs, kManyThreads) { \
-    MultiplyMany<type>(args);                                    \
+#define KVCACHE_LINEAR_MANY(name, type)                            \
+  KVCACHE_KERNEL(linear_wide_##name, LinearArgs, kManyThreads) {   \
+    MultiplyMany<type, WideShapeOf(type)>(args);                   \
+  }                                                                \
+  KVCACHE_KERNEL(linear_narrow_##name, LinearArgs, kManyThreads) { \
+    MultiplyMany<type, NarrowShapeOf(type)>(args);                 \
   }
 
 KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_MANY)
