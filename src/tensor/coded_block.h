@@ -31,7 +31,8 @@ struct CodeType {
   CodeTable table{};
 };
 
-// IQ2: a digit of the codebook, and the sign in bit 2. IQ3: the sign is in bit 3. IQ1: two times the
+// IQ2: a digit of the codebook, and the sign in bit 2. IQ3: the sign is in bit 3; IQ3_XXS has half of ggml's values,
+// which are all even. IQ1: two times the
 // digit, and in bit 0 whether an eighth is added or subtracted; the table is in eighths.
 constexpr CodeType CodeTypeOf(DType type) {
   constexpr CodeTable kThrees = {-4, -3, -2, -1, 0, 1, 2, 3};
@@ -39,8 +40,8 @@ constexpr CodeType CodeTypeOf(DType type) {
                                     1,    13,   25,  38,  53,  69,  89,  113};
   constexpr CodeTable kDoubledFloats = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
   constexpr CodeTable kIq2Levels = {8, 25, 43, 0, -8, -25, -43, 0};
-  constexpr CodeTable kIq3XxsLevels = {4,  12,  20,  28,  36,  44,  52,  62,
-                                       -4, -12, -20, -28, -36, -44, -52, -62};
+  constexpr CodeTable kIq3XxsLevels = {2,  6,  10,  14,  18,  22,  26,  31,
+                                       -2, -6, -10, -14, -18, -22, -26, -31};
   constexpr CodeTable kIq3SLevels = {1, 3, 5, 7, 9, 11, 13, 15, -1, -3, -5, -7, -9, -11, -13, -15};
   constexpr CodeTable kIq1Eighths = {-9, -7, -1, 1, 7, 9};
   constexpr CodeTable kTernary = {-1, 0, 1, 2};
@@ -50,7 +51,7 @@ constexpr CodeType CodeTypeOf(DType type) {
     case DType::kIQ4_NL:
     case DType::kIQ4_XS: return {4, 32, 1.0f, kNonlinear};
     case DType::kIQ3_S: return {4, 32, 1.0f, kIq3SLevels};
-    case DType::kIQ3_XXS: return {4, 32, 0.25f, kIq3XxsLevels};
+    case DType::kIQ3_XXS: return {4, 32, 0.5f, kIq3XxsLevels};
     case DType::kIQ2_S:
     case DType::kIQ2_XS: return {3, 16, 0.125f, kIq2Levels};
     case DType::kIQ2_XXS: return {3, 32, 0.125f, kIq2Levels};

@@ -15,7 +15,7 @@
 //   Q5_1           d, m                             as Q5_0
 //   MXFP4          e: 16 bytes                      as Q4_0
 //   IQ4_NL         d                                as Q4_0
-//   NVFP4          2 × 16 scales of 7 bits          twice, for 16 inputs: 2 lines of nibbles, of
+//   NVFP4          2 × 16 scales of 8 bits          twice, for 16 inputs: 2 lines of nibbles, of
 //                                                   groups G and G + 2
 //
 //   256 inputs of  head, of the whole chunk         body, per 32 inputs
@@ -27,8 +27,9 @@
 //                                                   lines of nibbles, of groups G and G + 2
 //   Q2_K           d, dmin, 16 × (16 rows × two     2 lines; bits 2 G and 2 G + 1 of line H
 //                  nibbles: scale and minimum)      belong to group G of four of half H
-//   Q3_K, IQ2_XS,  d, 16 × (16 rows × int8)         a line whose bit G belongs to group G, its
-//   IQ2_S, IQ1_M                                    third bit; then as Q2_K
+//   Q3_K, IQ2_XS,  d, 16 × (16 rows × int8)         3 lines; nibble H of line L holds group L of
+//   IQ2_S, IQ1_M                                    four of half H, and above it bit L of the
+//                                                   fourth
 //   IQ2_XXS,       d, 8 × (16 rows × int8)          as Q3_K
 //   IQ1_S
 //   IQ4_XS, IQ3_S, d, 8 × (16 rows × int8)          as Q4_0

@@ -79,7 +79,13 @@ class SignedScales {
       : small_(chunk + 2 * kPanelRows),
         d_(TimesConstant(LoadFactors(chunk), codec::CodeTypeOf(kType).factor)) {}
   HWY_INLINE RowFactors Scales(std::int64_t i) const {
-    if constexpr (LayoutOf(kType).head_bytes * kChunkBlocks == 2 * kPanelRows) return d_;
+    if constexpr (LayoutOf(kType).head_bytes * kChunkBlocks == 2 * kPanelRows) {
+      // GCC copies a struct in halves of registers, through memory: then the next load waits for two stores.
+      RowFactors copy;
+      KVCACHE_UNROLL
+      for (int r = 0; r < kPanelRegs; ++r) copy.r[r] = d_.r[r];
+      return copy;
+    }
     return Times(d_, reinterpret_cast<const std::int8_t*>(small_) + i * kPanelRows);
   }
 
@@ -108,7 +114,7 @@ class NibbleScales {
   RowFactors minimum_;
 };
 
-// Floats of eight bits without a sign.
+// Floats of eight bits without a sign, with five bits of exponent: normal numbers or 0.
 class EightBitScales {
  public:
   explicit HWY_INLINE EightBitScales(const std::uint8_t* chunk) : chunk_(chunk) {}
@@ -120,8 +126,8 @@ class EightBitScales {
       const hn::Rebind<std::uint8_t, DF> d8;
       const VI bits = hn::PromoteTo(d, hn::LoadU(d8, chunk_ + i * kPanelRows + r * kLanes));
       const VF shifted = hn::BitCast(DF(), hn::ShiftLeft<20>(bits));
-      // The exponents' biases differ by 120; half of that because the table is doubled.
-      scales.r[r] = hn::Mul(shifted, hn::Set(DF(), 0x1p119f));
+      // The exponents' biases differ by 117; half of that because the table is doubled.
+      scales.r[r] = hn::Mul(shifted, hn::Set(DF(), 0x1p116f));
     }
     return scales;
   }
@@ -153,42 +159,32 @@ struct CodedBlocks {
     if constexpr (kCode.bits == 4) {
       UnpackNibbles<0>(lines + kPart * kApart * kLine, out);
     } else if constexpr (kGroups == 4) {
-      UnpackPairs<kPart, 0>(lines, out);
+      UnpackHalf<kPart, 0>(lines, out);
     } else {
-      UnpackPairs<0, 0>(lines, out);
-      UnpackPairs<1, 4>(lines, out);
+      UnpackHalf<0, 0>(lines, out);
+      UnpackHalf<1, 4>(lines, out);
     }
   }
 
  private:
   static constexpr int kGroups = GroupsOf(kProduct.chain);
   static constexpr int kApart = kGroups / 2;
-  static constexpr int kHighLines = kCode.bits == 3 ? 1 : 0;
 
   // Whether bytes are their codes, and no table is needed.
   static constexpr bool kIsIdentity = IsIdentity(kCode, kProduct.bias);
 
-  // Codes of three bits are looked up by indices of two forms, since a table has room for both positions of a
-  // part, and neighbouring groups then share shifts:
-  //   low    the lower bits in bits 0 and 1, the third in bit 2: the code itself
-  //   high   the lower bits in bits 2 and 3, the third in bit 1
-  enum class Index : std::uint8_t { kLow, kHigh };
-
-  template <Index kIndex>
+  // Bit 3 of an index of a smaller code does not matter.
   static constexpr std::array<std::uint8_t, 16> BytesOfIndices() {
     std::array<std::uint8_t, 16> bytes{};
     for (std::size_t i = 0; i < 16; ++i) {
-      const std::size_t code = kIndex == Index::kLow ? i : (i >> 2 & 3) | (i >> 1 & 1) << 2;
-      const int value = kCode.table[code % (std::size_t{1} << kCode.bits)];
+      const int value = kCode.table[i % (std::size_t{1} << kCode.bits)];
       bytes[i] = static_cast<std::uint8_t>(value + kProduct.bias);
     }
     return bytes;
   }
 
-  template <Index kIndex = Index::kLow>
   static HWY_INLINE V8 LookUp(V8 indices) {
-    alignas(16) static constexpr std::array<std::uint8_t, 16> kBytes = BytesOfIndices<kIndex>();
-    if constexpr (kIsIdentity) return indices;
+    alignas(16) static constexpr std::array<std::uint8_t, 16> kBytes = BytesOfIndices();
     return hn::TableLookupBytes(hn::LoadDup128(D8(), kBytes.data()), indices);
   }
 
@@ -206,30 +202,54 @@ struct CodedBlocks {
 
   // Four groups of half kHalf of 32 inputs, to the groups from kFirst on.
   template <int kHalf, int kFirst, class Out>
-  static HWY_INLINE void UnpackPairs(const std::uint8_t* lines, Out& out) {
+  static HWY_INLINE void UnpackHalf(const std::uint8_t* lines, Out& out) {
+    const D8 d;
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const D8 d;
-      const V8 low = hn::Load(d, lines + (kHighLines + kHalf) * kLine + r * kVectorBytes);
-      const V8 high = kHighLines == 0 ? hn::Zero(d) : hn::Load(d, lines + r * kVectorBytes);
-      PutPair<kHalf, kFirst, 0>(r, low, high, out);
-      PutPair<kHalf, kFirst, 1>(r, low, high, out);
-      PutPair<kHalf, kFirst, 2>(r, low, high, out);
-      PutPair<kHalf, kFirst, 3>(r, low, high, out);
+      if constexpr (kCode.bits == 2) {
+        const V8 pairs = hn::Load(d, lines + kHalf * kLine + r * kVectorBytes);
+        PutPair<kFirst, 0>(r, pairs, out);
+        PutPair<kFirst, 1>(r, pairs, out);
+        PutPair<kFirst, 2>(r, pairs, out);
+        PutPair<kFirst, 3>(r, pairs, out);
+      } else {
+        const V8 first = hn::Load(d, lines + r * kVectorBytes);
+        const V8 second = hn::Load(d, lines + kLine + r * kVectorBytes);
+        const V8 third = hn::Load(d, lines + 2 * kLine + r * kVectorBytes);
+        PutThree<kHalf, kFirst + 0>(r, WithoutFourth(first), out);
+        PutThree<kHalf, kFirst + 1>(r, WithoutFourth(second), out);
+        PutThree<kHalf, kFirst + 2>(r, WithoutFourth(third), out);
+        PutThree<kHalf, kFirst + 3>(r, Fourth(first, second, third), out);
+      }
     }
   }
 
-  template <int kHalf, int kFirst, int kGroup, class Out>
-  static HWY_INLINE void PutPair(int r, V8 low, V8 high, Out& out) {
-    constexpr int kThird = 4 * kHalf + kGroup;  // the third bit's place
-    constexpr bool kIsHigh = kHighLines > 0 && !kIsIdentity && kGroup % 2 == 1;
-    constexpr Index kIndex = kIsHigh ? Index::kHigh : Index::kLow;
-    V8 indices = kIsHigh ? ShiftedBits<2 - 2 * kGroup>(low, 12) : ShiftedBits<-2 * kGroup>(low, 3);
-    if constexpr (kHighLines > 0) {
-      constexpr int kTo = kIsHigh ? 1 : 2;
-      indices = hn::Or(indices, ShiftedBits<kTo - kThird>(high, 1 << kTo));
-    }
-    out.template Put<kFirst + kGroup, kFirst + kGroup>(r, LookUp<kIndex>(indices));
+  template <int kFirst, int kGroup, class Out>
+  static HWY_INLINE void PutPair(int r, V8 pairs, Out& out) {
+    const V8 codes = ShiftedBits<-2 * kGroup>(pairs, 3);
+    out.template Put<kFirst + kGroup, kFirst + kGroup>(r, kIsIdentity ? codes : LookUp(codes));
+  }
+
+  // Three codes of three bits are in nibbles, whose bits 3 are those of a fourth. Both halves of a line are taken
+  // apart at once; the compiler does it once for 32 inputs.
+  static HWY_INLINE V8 WithoutFourth(V8 nibbles) {
+    return kIsIdentity ? nibbles : ShiftedBits<0>(nibbles, 0x77);
+  }
+  // (a + b + 1) / 2, rounded down, shifts and joins bits: a + b is even.
+  static HWY_INLINE V8 Fourth(V8 first, V8 second, V8 third) {
+    const V8 lowest = hn::AverageRound(ShiftedBits<0>(first, 0x88), hn::Zero(D8()));
+    const V8 lower = hn::AverageRound(lowest, ShiftedBits<0>(second, 0x88));
+    return hn::AverageRound(lower, ShiftedBits<0>(third, 0x88));
+  }
+
+  // Bits 3 and 7 of `nibbles` are zero, and so is bit 7 of the indices. The look-up of x86-64 needs that; bits 4 to
+  // 6 do not matter to it.
+  template <int kHalf, int kGroup, class Out>
+  static HWY_INLINE void PutThree(int r, V8 nibbles, Out& out) {
+    constexpr bool kIgnoresHighBits = HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128;
+    V8 indices = Shifted<-4 * kHalf>(nibbles);
+    if constexpr (!kIgnoresHighBits && !kIsIdentity) indices = ShiftedBits<0>(indices, 15);
+    out.template Put<kGroup, kGroup>(r, kIsIdentity ? ShiftedBits<0>(indices, 7) : LookUp(indices));
   }
 };
 

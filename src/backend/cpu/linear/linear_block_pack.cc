@@ -1,5 +1,6 @@
 // Repacks rows of block-quantised weights from the file into panels (common/block_layout.h).
 #include <array>
+#include <bit>
 #include <cstring>
 
 #include "backend/cpu/linear/linear_block.h"
@@ -11,7 +12,7 @@ namespace {
 constexpr int kGroups = 8;  // of four inputs, in 32
 using Groups = std::array<std::uint32_t, kGroups>;
 
-constexpr std::uint32_t kLowPairs = 0x03030303u;
+constexpr std::uint32_t kEachByte = 0x01010101u;
 constexpr std::uint32_t kLowNibbles = 0x0f0f0f0fu;
 constexpr std::uint32_t kHighNibbles = ~kLowNibbles;
 
@@ -150,19 +151,25 @@ void PackQ6K(const std::byte* super, std::byte* head, std::byte* words, std::int
 
 // ---- Codes (tensor/coded_block.h)
 
-// Packs 32 codes of two bits, or the lower two of three.
+// Packs 32 codes of two bits.
 void PackPairs(const Groups& codes, std::byte* lines) {
   for (std::size_t half = 0; half < 2; ++half) {
     std::uint32_t word = 0;
-    for (std::size_t g = 0; g < 4; ++g) word |= (codes[4 * half + g] & kLowPairs) << 2 * g;
+    for (std::size_t g = 0; g < 4; ++g) word |= codes[4 * half + g] << 2 * g;
     StoreWord(lines, static_cast<int>(half), word);
   }
 }
 
-void PackThirdBits(const Groups& codes, std::byte* lines) {
-  std::uint32_t word = 0;
-  for (std::size_t g = 0; g < kGroups; ++g) word |= (codes[g] >> 2 & 0x01010101u) << g;
-  StoreWord(lines, 0, word);
+// Packs 32 codes of three bits: in each half, the first three groups to a nibble of a line, the fourth to bits 3.
+void PackThrees(const Groups& codes, std::byte* lines) {
+  for (int line = 0; line < 3; ++line) {
+    std::uint32_t word = 0;
+    for (std::size_t half = 0; half < 2; ++half) {
+      const std::uint32_t fourth = codes[4 * half + 3] >> line & kEachByte;
+      word |= (codes[4 * half + static_cast<std::size_t>(line)] | fourth << 3) << 4 * half;
+    }
+    StoreWord(lines, line, word);
+  }
 }
 
 // Packs 32 codes of four bits: in each `sub` values, group g is below the one that is half of them away.
@@ -176,8 +183,15 @@ void PackFours(const Groups& codes, int sub, std::byte* lines) {
 
 void PackCodes(const codec::CodeType& type, const Groups& codes, std::byte* lines) {
   if (type.bits == 4) return PackFours(codes, type.sub, lines);
-  if (type.bits == 3) PackThirdBits(codes, lines);
-  PackPairs(codes, lines + (type.bits - 2) * kLine);
+  if (type.bits == 3) return PackThrees(codes, lines);
+  PackPairs(codes, lines);
+}
+
+// A scale of NVFP4 (codec::ScaleOfNvfp4) with an exponent of five bits, three larger than its own of four: then
+// none is subnormal, and a kernel multiplies no subnormal floats, which takes a processor many times as long.
+std::byte WideExponent(std::uint8_t bits) {
+  const float scale = codec::ScaleOfNvfp4(bits);
+  return static_cast<std::byte>(std::bit_cast<std::uint32_t>(scale * 0x1p-117f) >> 20);
 }
 
 // The scales of one block; `values` counts the inputs before it in the chunk.
@@ -190,11 +204,7 @@ void PackCodedHead(DType dtype, const codec::CodedBlock& block, std::int64_t val
   };
   if (dtype == DType::kNVFP4) {
     head += values * kPanelRows / codec::CodeTypeOf(dtype).sub;
-    // 0x7f is 0, and the eighth bit does not count (codec::ScaleOfNvfp4): a kernel need not know.
-    for (std::size_t s = 0; s < subs; ++s) {
-      const std::uint8_t bits = block.scales[s];
-      *place(s) = static_cast<std::byte>(bits == 0x7f ? 0 : bits & 0x7f);
-    }
+    for (std::size_t s = 0; s < subs; ++s) *place(s) = WideExponent(block.scales[s]);
     return;
   }
   if (dtype == DType::kIQ4_NL) head += values / kBlock * LayoutOf(dtype).head_bytes;

@@ -421,7 +421,7 @@ struct Format<DType::kQ6_K> : SixBitSuperBlocks {};
 
 // The distance at which weights are prefetched: the hardware's prefetchers stop at the ends of
 // pages and panels.
-inline constexpr std::int64_t kPrefetchBytes = 4096;
+inline constexpr std::int64_t kPrefetchBytes = 8192;
 
 template <std::int64_t kBytes>
 HWY_INLINE void PrefetchAhead(const std::uint8_t* from) {

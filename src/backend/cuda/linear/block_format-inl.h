@@ -65,7 +65,7 @@ enum class Body : std::uint8_t {
   kFiveBits,   // a line of fifth bits, then nibbles
   kSixBits,    // each half: a line of pairs, then nibbles of groups G and G + 2
   kPairs,      // each half: a line of pairs
-  kThreeBits,  // a line of third bits, then pairs
+  kThreeBits,  // nibbles of three groups of each half, and in their bits 3 the fourth group
 };
 
 constexpr Body BodyOf(DType type) {
@@ -231,8 +231,13 @@ KVCACHE_DEVICE std::uint32_t CodesOf(const Lines<kType>& lines, const Spot& spot
   } else if constexpr (kBody == Body::kPairs) {
     return lines.at[kHalf].row[kRow] >> 2 * spot.t & kTwoBits;
   } else {
-    const std::uint32_t third = lines.at[0].row[kRow] >> (spot.t + 4 * kHalf) & kOneBit;
-    return (lines.at[1 + kHalf].row[kRow] >> 2 * spot.t & kTwoBits) | third << 2;
+    const std::uint32_t first = lines.at[0].row[kRow] >> 4 * kHalf;
+    const std::uint32_t second = lines.at[1].row[kRow] >> 4 * kHalf;
+    const std::uint32_t third = lines.at[2].row[kRow] >> 4 * kHalf;
+    const std::uint32_t fourth =
+        (first >> 3 & kOneBit) | (second >> 2 & kOneBit << 1) | (third >> 1 & kOneBit << 2);
+    const std::uint32_t own = spot.t == 0 ? first : spot.t == 1 ? second : third;
+    return spot.t == 3 ? fourth : own & 0x07070707u;
   }
 }
 
@@ -407,8 +412,8 @@ KVCACHE_DEVICE void MakeRowScales(const OuterHead& outer, const InnerHead<kType>
     KVCACHE_UNROLL
     for (int part = 0; part < kParts; ++part) {
       const std::uint32_t bits = inner.at[part] >> 8 * kRow & 255u;
-      // The exponents' biases differ by 120; half of that because the table is doubled.
-      to.scale[part][kRow] = Mul(FloatOf(bits << 20), 0x1p119f);
+      // The exponents' biases differ by 117; half of that because the table is doubled.
+      to.scale[part][kRow] = Mul(FloatOf(bits << 20), 0x1p116f);
     }
   } else if constexpr (kKind == HeadKind::kSixBits) {
     const std::uint32_t own = inner.at[0];
