@@ -274,12 +274,11 @@ Status Attention(Device& device, CallMemory& memory, AttentionWorkspace& workspa
                                           " bytes of shared memory of " + device.info().name};
   }
   AttendArgs args = CommonArgs(layer, q, options);
-  // Two blocks of threads a processor.
-  const int threads =
-      std::max(1, 2 * device.info().processors / static_cast<int>(cpu::kTasksPerThread));
+  const int wanted = 2 * std::max(1, device.info().processors);  // tasks: as many as run at once
+  const int threads = std::max(1, wanted / static_cast<int>(cpu::kTasksPerThread));
   workspace.plan.Build(layer, args.group, threads, visibility);
   const AttentionTasks tasks =
-      MakeAttentionTasks(workspace.plan, layer, args.group, visibility, usable);
+      MakeAttentionTasks(workspace.plan, layer, args.group, visibility, usable, wanted);
   const ArrayPlaces places = AddArrays(tasks, options, workspace.arrays);
   KVCACHE_ASSIGN_OR_RETURN(const std::byte* const base,
                            memory.Upload(std::span<const std::byte>(workspace.arrays)));

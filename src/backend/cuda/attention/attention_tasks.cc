@@ -19,13 +19,14 @@ struct RowsOfHead {
 class Builder {
  public:
   Builder(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
-          const Visibility& visibility, const UsableRows& usable)
+          const Visibility& visibility, const UsableRows& usable, int wanted)
       : plan_(plan),
         kv_heads_(layer.shape.kv_heads),
         row_floats_(cpu::PartialStride(layer.shape.v_dim)),
         group_(group),
         visibility_(visibility),
-        usable_(usable) {}
+        usable_(usable),
+        wanted_(wanted) {}
 
   AttentionTasks Build() {
     AddTokens();
@@ -36,6 +37,7 @@ class Builder {
     for (const cpu::AttentionTask& task : plan_.tasks()) {
       if (task.kind == cpu::AttentionTask::Kind::kDecode) AddDecode(task);
     }
+    CountPrefill();
     for (const cpu::SequencePlan& sequence : plan_.sequences()) {
       if (sequence.decode) {
         AddSteps(sequence);
@@ -167,33 +169,78 @@ class Builder {
     }
   }
 
-  // Each task visits all splits that its rows see. The last rows see the most and come first, so that they do
-  // not keep one processor busy after all others have finished.
+  std::int64_t Tiles(const cpu::SequencePlan& sequence) const {
+    const std::int64_t rows = std::int64_t{sequence.tokens} * group_;
+    const int at_once = kTaskRows[KernelFor(rows)];
+    return (rows + at_once - 1) / at_once;
+  }
+
+  void CountPrefill() {
+    for (const cpu::SequencePlan& sequence : plan_.sequences()) {
+      if (!sequence.decode) prefill_tiles_ += Tiles(sequence) * kv_heads_;
+    }
+  }
+
+  // Splits of a task in prefill: all, or fewer where there would be too few tasks. All splits but those of
+  // the first task then leave partial results.
+  std::int32_t SplitsAtOnce(std::int32_t splits, std::int64_t result_floats) const {
+    constexpr std::int64_t kMaxFloats = std::int64_t{64} << 20;
+    const std::int64_t parts = std::max<std::int64_t>(wanted_ / prefill_tiles_, 1);
+    const auto at_once = static_cast<std::int32_t>((splits + parts - 1) / parts);
+    if (at_once >= splits || (splits - at_once + 1) * result_floats > kMaxFloats) return splits;
+    return at_once;
+  }
+
+  // The last rows see the most and come first, so that they do not keep one processor busy after all others
+  // have finished.
   void AddPrefill(const cpu::SequencePlan& sequence) {
     const RowsOfHead of{plan_.TokensOf(sequence), sequence.first_token, sequence.history,
                         sequence.seen};
-    const auto first_split = static_cast<std::ptrdiff_t>(to_.splits.size());
+    const auto first_split = static_cast<std::int32_t>(to_.splits.size());
     AddSplits(of);
+    const std::int32_t splits = static_cast<std::int32_t>(to_.splits.size()) - first_split;
     const std::int32_t rows = sequence.tokens * group_;
     const std::int64_t result = ResultFloats(sequence.tokens);
+    const std::int32_t merged = SplitsAtOnce(splits, result * kv_heads_);
+    const std::int32_t results = splits - merged + 1;
     const std::size_t kernel = KernelFor(rows);
     const std::int32_t at_once = kTaskRows[kernel];
     for (std::int32_t first = (rows - 1) / at_once * at_once; first >= 0; first -= at_once) {
       for (std::int32_t head = 0; head < kv_heads_; ++head) {
         AttendTask task = TaskOf(of, head, first, std::min(rows - first, at_once));
-        task.partials = to_.partial_floats + head * result + first * row_floats_;
-        CutSplits(first_split, task);
-        to_.tasks[kernel].push_back(task);
+        task.partials = to_.partial_floats + head * results * result + first * row_floats_;
+        if (merged == splits) {
+          CutSplits(first_split, task);
+          to_.tasks[kernel].push_back(task);
+        } else {
+          AddParts(task, first_split, splits, merged, result, to_.tasks[kernel]);
+        }
       }
     }
     const auto step = static_cast<std::int32_t>(to_.merge_steps.size());
-    to_.merge_steps.push_back({to_.partial_floats, result, result, 1, sequence.first_token});
+    to_.merge_steps.push_back(
+        {to_.partial_floats, results * result, result, results, sequence.first_token});
     SetSteps(sequence, step);
-    to_.partial_floats += kv_heads_ * result;
+    to_.partial_floats += kv_heads_ * results * result;
+  }
+
+  // Adds the tasks of one tile of rows, for `at_once` splits each.
+  static void AddParts(AttendTask task, std::int32_t first_split, std::int32_t splits,
+                       std::int32_t at_once, std::int64_t result, std::vector<AttendTask>& to) {
+    for (std::int32_t part = 0; part < splits; part += at_once) {
+      AttendTask of_part = task;
+      of_part.first_split = first_split + part;
+      of_part.splits = std::min(at_once, splits - part);
+      if (part > 0) {
+        of_part.partials += (part - at_once + 1) * result;
+        of_part.distance = result;
+      }
+      to.push_back(of_part);
+    }
   }
 
   // Sets the splits of the task to those from place `first` on that its rows see.
-  void CutSplits(std::ptrdiff_t first, AttendTask& task) const {
+  void CutSplits(std::int32_t first, AttendTask& task) const {
     if (task.seen_begin >= task.seen_end) return;
     const auto begin = std::lower_bound(to_.splits.begin() + first, to_.splits.end(),
                                         task.seen_begin / cpu::kSplitPositions);
@@ -209,6 +256,8 @@ class Builder {
   int group_;
   const Visibility& visibility_;
   UsableRows usable_;
+  int wanted_;
+  std::int64_t prefill_tiles_ = 0;        // tasks of all sequences in prefill, before they are cut
   std::vector<std::int32_t> first_runs_;  // [histories]
   AttentionTasks to_;
 };
@@ -216,8 +265,9 @@ class Builder {
 }  // namespace
 
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
-                                  const Visibility& visibility, const UsableRows& usable) {
-  return Builder(plan, layer, group, visibility, usable).Build();
+                                  const Visibility& visibility, const UsableRows& usable,
+                                  int wanted) {
+  return Builder(plan, layer, group, visibility, usable, wanted).Build();
 }
 
 }  // namespace kvcache::cuda

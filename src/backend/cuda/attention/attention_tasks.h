@@ -32,8 +32,10 @@ struct AttentionTasks {
   std::int64_t partial_floats = 0;  // of all partial results
 };
 
+// Sequences in prefill are cut into at least about `wanted` tasks, as far as their partial results allow.
 // REQUIRES: a plan that was built for these arguments; at least one usable number of rows.
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
-                                  const Visibility& visibility, const UsableRows& usable);
+                                  const Visibility& visibility, const UsableRows& usable,
+                                  int wanted);
 
 }  // namespace kvcache::cuda
