@@ -71,17 +71,32 @@ std::optional<GgmlType> FloatType(std::string_view name) {
   return std::nullopt;
 }
 
-// Bytes of the new file's tensor.
-struct NewTensor {
-  GgmlType type = GgmlType::kF32;
-  std::vector<std::int64_t> dims{};  // fastest first
-  std::vector<std::byte> bytes{};
+std::size_t BytesOf(GgmlType type) {
+  return type == GgmlType::kF32 ? 4 : 2;
+}
+
+// A matrix of the new file, and what it is made from.
+struct NewMatrix {
+  const SafeTensor* source = nullptr;  // null: none yet
+  const ModulePair* pair = nullptr;
+  PeftTarget target{};
+  float factor = 1.0f;  // on the values
 };
 
+// A tensor of the new file: a matrix, or one for each expert.
+struct NewTensor {
+  GgmlType type = GgmlType::kF32;
+  std::vector<std::int64_t> dims{};  // of each matrix, fastest first
+  std::vector<NewMatrix> matrices{};
+  bool is_stack = false;
+};
+
+// Shapes are checked before values are read, so that the new file is all that an import holds.
 class PeftConverter {
  public:
-  PeftConverter(const PeftConfig& config, const SafetensorsFile& file, const PeftModules& modules)
-      : config_(config), file_(file), modules_(modules) {}
+  PeftConverter(const PeftConfig& config, const SafetensorsFile& file, const PeftModules& modules,
+                const GgufFile& base)
+      : config_(config), file_(file), modules_(modules), base_(base) {}
 
   Result<std::vector<std::byte>> Convert() {
     KVCACHE_RETURN_IF_ERROR(FindPairs());
@@ -176,102 +191,82 @@ class PeftConverter {
     const bool is_same = std::abs(scale / own - 1.0) < 1e-6;  // but for the rounding of alpha
     const auto factor = static_cast<float>(is_same ? 1.0 : scale / own);
     for (const PeftTarget& target : targets) {
-      KVCACHE_ASSIGN_OR_RETURN(const auto b, BOf(pair, target, factor));
-      KVCACHE_RETURN_IF_ERROR(Put(target, ".lora_a", *pair.a, AOf(pair)));
-      KVCACHE_RETURN_IF_ERROR(Put(target, ".lora_b", *pair.b, b));
+      KVCACHE_RETURN_IF_ERROR(CheckTarget(pair, target));
+      std::vector<std::int64_t> a{pair.inputs(), pair.rank()};
+      if (pair.is_embedding) std::swap(a[0], a[1]);
+      const std::int64_t rows = target.rows > 0 ? target.rows : pair.outputs();
+      const GgmlType of_b = factor == 1.0f ? *FloatType(pair.b->type) : GgmlType::kF32;
+      KVCACHE_RETURN_IF_ERROR(
+          Put(".lora_a", {*FloatType(pair.a->type), std::move(a)}, {pair.a, &pair, target, 1.0f}));
+      KVCACHE_RETURN_IF_ERROR(
+          Put(".lora_b", {of_b, {pair.rank(), rows}}, {pair.b, &pair, target, factor}));
     }
     return Status::Ok();
   }
 
-  // The embedding's A has a row for each token in the file, and a column in PEFT's form.
-  static NewTensor AOf(const ModulePair& pair) {
-    NewTensor tensor{.type = *FloatType(pair.a->type),
-                     .dims = {pair.inputs(), pair.rank()},
-                     .bytes = {pair.a->bytes.begin(), pair.a->bytes.end()}};
-    if (!pair.is_embedding) return tensor;
-    tensor.dims = {pair.rank(), pair.inputs()};
-    const std::size_t size = tensor.type == GgmlType::kF32 ? 4 : 2;
-    const auto rank = static_cast<std::size_t>(pair.rank());
-    const auto rows = static_cast<std::size_t>(pair.inputs());
-    for (std::size_t row = 0; row < rows; ++row) {
-      for (std::size_t i = 0; i < rank; ++i) {
-        std::memcpy(&tensor.bytes[(row * rank + i) * size], &pair.a->bytes[(i * rows + row) * size],
-                    size);
-      }
+  // The base has the target, with the pair's inputs and outputs.
+  Status CheckTarget(const ModulePair& pair, const PeftTarget& target) const {
+    const GgufTensor* const base = base_.FindTensor(target.tensor);
+    if (base == nullptr) {
+      return NotFound(StrCat(Where(*pair.a), " is for ", Quoted(target.tensor),
+                             ", which the base does not have"));
     }
-    return tensor;
-  }
-
-  Result<NewTensor> BOf(const ModulePair& pair, const PeftTarget& target, float factor) const {
     if (target.source_rows > 0 && pair.outputs() != target.source_rows) {
       return Corrupt(StrCat(Where(*pair.b), " has ", pair.outputs(), " rows; the base needs ",
                             target.source_rows));
     }
-    NewTensor tensor{.type = *FloatType(pair.b->type),
-                     .dims = {pair.rank(), target.rows > 0 ? target.rows : pair.outputs()}};
-    const std::size_t row_bytes = pair.b->bytes.size() / static_cast<std::size_t>(pair.outputs());
-    for (std::int64_t row = 0; row < tensor.dims[1]; ++row) {
-      const std::int64_t from = target.source_row ? target.source_row(row) : row;
-      if (from >= pair.outputs()) {
-        return Corrupt(StrCat(Where(*pair.b), " has ", pair.outputs(),
-                              " rows, which are no whole heads of the base"));
-      }
-      const auto bytes =
-          pair.b->bytes.subspan(static_cast<std::size_t>(from) * row_bytes, row_bytes);
-      tensor.bytes.insert(tensor.bytes.end(), bytes.begin(), bytes.end());
+    std::int64_t inputs = base->dims[0], outputs = base->dims[1];
+    if (pair.is_embedding) std::swap(inputs, outputs);
+    if (pair.inputs() != inputs) {
+      return Corrupt(StrCat(Where(*pair.a), " has ", pair.inputs(), " columns; the base's ",
+                            Quoted(target.tensor), " needs ", inputs));
     }
-    if (factor != 1.0f) KVCACHE_RETURN_IF_ERROR(Multiply(factor, tensor));
-    return tensor;
-  }
-
-  static Status Multiply(float factor, NewTensor& tensor) {
-    std::vector<float> values(static_cast<std::size_t>(tensor.dims[0] * tensor.dims[1]));
-    KVCACHE_RETURN_IF_ERROR(Dequantize(*FindGgmlType(tensor.type)->dtype, tensor.bytes, values));
-    for (float& value : values) value *= factor;
-    const auto bytes = std::as_bytes(std::span(values));
-    tensor.type = GgmlType::kF32;
-    tensor.bytes.assign(bytes.begin(), bytes.end());
+    const std::int64_t rows = target.rows > 0 ? target.rows : pair.outputs();
+    if (rows != outputs) {
+      return Corrupt(StrCat(Where(*pair.b), " gives ", rows, " rows; the base's ",
+                            Quoted(target.tensor), " needs ", outputs));
+    }
+    for (std::int64_t row = 0; target.source_row && row < rows; ++row) {
+      if (target.source_row(row) < pair.outputs()) continue;
+      return Corrupt(StrCat(Where(*pair.b), " has ", pair.outputs(),
+                            " rows, which are no whole heads of the base"));
+    }
     return Status::Ok();
   }
 
   // Adds a tensor, or the next matrix of a stack: experts come in the order of their names, so they are placed by number.
-  Status Put(const PeftTarget& target, std::string_view suffix, const SafeTensor& source,
-             NewTensor tensor) {
-    const std::string name = StrCat(target.tensor, suffix);
-    if (target.expert < 0) {
-      if (tensors_.emplace(name, std::move(tensor)).second) return Status::Ok();
-      return Corrupt(StrCat(Where(source), " is a second one for ", Quoted(name)));
+  struct Form {
+    GgmlType type;
+    std::vector<std::int64_t> dims;
+  };
+  Status Put(std::string_view suffix, Form form, NewMatrix matrix) {
+    const std::string name = StrCat(matrix.target.tensor, suffix);
+    const bool is_stack = matrix.target.expert >= 0;
+    const auto [at, is_new] = tensors_.try_emplace(name);
+    NewTensor& tensor = at->second;
+    if (is_new) {
+      tensor = {.type = form.type, .dims = std::move(form.dims), .is_stack = is_stack};
+      tensor.matrices.resize(is_stack ? static_cast<std::size_t>(modules_.experts()) : 1);
+    } else if (form.type != tensor.type || form.dims != tensor.dims) {
+      return Unsupported(StrCat(Where(*matrix.source),
+                                " has another type or shape than that of the first expert"));
     }
-    Stack& stack = stacks_[name];
-    if (stack.matrices.empty()) {
-      stack.matrices.resize(static_cast<std::size_t>(modules_.experts()));
-      stack.type = tensor.type;
-      stack.dims = tensor.dims;
+    const std::int64_t index = std::max<std::int64_t>(matrix.target.expert, 0);
+    NewMatrix& place = tensor.matrices[static_cast<std::size_t>(index)];
+    if (place.source != nullptr) {
+      return Corrupt(StrCat(Where(*matrix.source), " is a second one for ", Quoted(name)));
     }
-    if (tensor.type != stack.type || tensor.dims != stack.dims) {
-      return Unsupported(
-          StrCat(Where(source), " has another type or shape than that of the first expert"));
-    }
-    auto& matrix = stack.matrices[static_cast<std::size_t>(target.expert)];
-    if (!matrix.empty())
-      return Corrupt(StrCat(Where(source), " is a second one for ", Quoted(name)));
-    matrix = std::move(tensor.bytes);
+    place = std::move(matrix);
     return Status::Ok();
   }
 
-  Status CheckStacks() {
-    for (auto& [name, stack] : stacks_) {
-      NewTensor whole{.type = stack.type, .dims = stack.dims};
-      whole.dims.push_back(std::ssize(stack.matrices));
-      for (std::size_t i = 0; i < stack.matrices.size(); ++i) {
-        const std::vector<std::byte>& matrix = stack.matrices[i];
-        if (matrix.empty()) {
-          return Unsupported(StrCat(file_.path(), ": expert ", i, " of ", Quoted(name),
-                                    " has no tensors; all experts of a layer must have them"));
-        }
-        whole.bytes.insert(whole.bytes.end(), matrix.begin(), matrix.end());
+  Status CheckStacks() const {
+    for (const auto& [name, tensor] : tensors_) {
+      for (std::size_t i = 0; i < tensor.matrices.size(); ++i) {
+        if (tensor.matrices[i].source != nullptr) continue;
+        return Unsupported(StrCat(file_.path(), ": expert ", i, " of ", Quoted(name),
+                                  " has no tensors; all experts of a layer must have them"));
       }
-      tensors_.emplace(name, std::move(whole));
     }
     return Status::Ok();
   }
@@ -282,32 +277,81 @@ class PeftConverter {
     header.SetString("general.architecture", modules_.architecture());
     header.SetString("adapter.type", "lora");
     header.SetFloat32("adapter.lora.alpha", alpha_);
-    for (const auto& [name, tensor] : tensors_) header.AddTensor(name, tensor.type, tensor.dims);
+    for (const auto& [name, tensor] : tensors_) {
+      std::vector<std::int64_t> dims = tensor.dims;
+      if (tensor.is_stack) dims.push_back(std::ssize(tensor.matrices));
+      header.AddTensor(name, tensor.type, dims);
+    }
     KVCACHE_ASSIGN_OR_RETURN(const std::string text, header.Serialize());
-    const auto begin = std::as_bytes(std::span(text));
-    std::vector<std::byte> image(begin.begin(), begin.end());
-    image.resize(text.size() + header.data_bytes());
+    std::vector<std::byte> image(text.size() + header.data_bytes());
+    std::memcpy(image.data(), text.data(), text.size());
     std::size_t index = 0;
     for (const auto& [name, tensor] : tensors_) {
-      const std::uint64_t offset = text.size() + header.tensors()[index++].offset;
-      std::ranges::copy(tensor.bytes, image.begin() + static_cast<std::ptrdiff_t>(offset));
+      std::size_t at = text.size() + header.tensors()[index++].offset;
+      const std::size_t bytes =
+          static_cast<std::size_t>(tensor.dims[0] * tensor.dims[1]) * BytesOf(tensor.type);
+      for (const NewMatrix& matrix : tensor.matrices) {
+        KVCACHE_RETURN_IF_ERROR(Fill(matrix, std::span(image).subspan(at, bytes)));
+        at += bytes;
+      }
     }
     return image;
   }
 
-  struct Stack {
-    GgmlType type = GgmlType::kF32;
-    std::vector<std::int64_t> dims;
-    std::vector<std::vector<std::byte>> matrices;  // by expert
-  };
+  static Status Fill(const NewMatrix& matrix, std::span<std::byte> out) {
+    const ModulePair& pair = *matrix.pair;
+    if (matrix.source == pair.b) return FillRows(matrix, out);
+    if (pair.is_embedding) {
+      Transpose(pair, out);
+    } else {
+      std::ranges::copy(pair.a->bytes, out.begin());
+    }
+    return Status::Ok();
+  }
+
+  // The embedding's A has a row for each token in the new file, and a column in PEFT's form.
+  static void Transpose(const ModulePair& pair, std::span<std::byte> out) {
+    const std::size_t size = BytesOf(*FloatType(pair.a->type));
+    const auto rank = static_cast<std::size_t>(pair.rank());
+    const auto rows = static_cast<std::size_t>(pair.inputs());
+    for (std::size_t row = 0; row < rows; ++row) {
+      for (std::size_t i = 0; i < rank; ++i) {
+        std::memcpy(&out[(row * rank + i) * size], &pair.a->bytes[(i * rows + row) * size], size);
+      }
+    }
+  }
+
+  static Status FillRows(const NewMatrix& matrix, std::span<std::byte> out) {
+    const SafeTensor& source = *matrix.source;
+    const auto outputs = static_cast<std::size_t>(matrix.pair->outputs());
+    const std::size_t row_bytes = source.bytes.size() / outputs;
+    const auto rank = static_cast<std::size_t>(matrix.pair->rank());
+    std::vector<float> values(rank);
+    for (std::int64_t row = 0; !out.empty(); ++row) {
+      const std::int64_t from = matrix.target.source_row ? matrix.target.source_row(row) : row;
+      const auto bytes =
+          source.bytes.subspan(static_cast<std::size_t>(from) * row_bytes, row_bytes);
+      if (matrix.factor == 1.0f) {
+        std::ranges::copy(bytes, out.begin());
+        out = out.subspan(row_bytes);
+        continue;
+      }
+      const GgmlType type = *FloatType(source.type);
+      KVCACHE_RETURN_IF_ERROR(Dequantize(*FindGgmlType(type)->dtype, bytes, values));
+      for (float& value : values) value *= matrix.factor;
+      std::ranges::copy(std::as_bytes(std::span(values)), out.begin());
+      out = out.subspan(rank * sizeof(float));
+    }
+    return Status::Ok();
+  }
 
   const PeftConfig& config_;
   const SafetensorsFile& file_;
   const PeftModules& modules_;
+  const GgufFile& base_;
   std::map<std::string, ModulePair> pairs_;  // by module
   std::vector<const SafeTensor*> bases_;     // kBaseSuffix
   std::map<std::string, NewTensor> tensors_;
-  std::map<std::string, Stack> stacks_;
   float alpha_ = 0.0f;
 };
 
@@ -316,7 +360,7 @@ Result<std::vector<std::byte>> ConvertWith(const HfConfig& settings, const Safet
   return Guarded("no memory for an adapter", [&]() -> Result<std::vector<std::byte>> {
     KVCACHE_ASSIGN_OR_RETURN(const PeftConfig config, PeftConfig::Read(settings));
     KVCACHE_ASSIGN_OR_RETURN(const PeftModules modules, PeftModules::For(base));
-    return PeftConverter(config, file, modules).Convert();
+    return PeftConverter(config, file, modules, base).Convert();
   });
 }
 

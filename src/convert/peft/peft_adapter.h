@@ -23,8 +23,8 @@ namespace kvcache {
 
 // Returns the file's bytes. `path` is the directory, or the file of tensors with adapter_config.json beside it. Matrices
 // keep their type; B becomes f32 if its factor differs from that of the file. Errors name the file, the key or the tensor,
-// the value and the rule: kNotFound, kCorrupt, kUnsupported; kOutOfMemory. Shapes that depend on the base's weights are
-// not checked here.
+// the value and the rule: kNotFound, kCorrupt, kUnsupported; kOutOfMemory. All shapes are checked, with those of the base,
+// before the values are read: a call holds the new file's bytes, and a few for each tensor.
 Result<std::vector<std::byte>> ImportPeftAdapter(const std::string& path, const GgufFile& base);
 
 // The same for the contents of the two files, for tests. `place` begins messages on tensors.

@@ -281,11 +281,48 @@ TEST_F(PeftAdapterTest, WrongTensorsAreNamed) {
   pair[0].type = "I32";
   EXPECT_THAT(Message(Config(), pair), HasSubstr("is I32; must be F32, F16 or BF16"));
   pair = PairOf(kQ, kHidden, kQueries - 2);
-  EXPECT_THAT(Message(Config(), pair), HasSubstr("no whole heads of the base"));
+  EXPECT_THAT(
+      Message(Config(), pair),
+      HasSubstr("lora_B.weight' gives 126 rows; the base's 'blk.0.attn_q.weight' needs 128"));
+  EXPECT_THAT(
+      Message(Config(), PairOf(kQ, kHidden + 1, kQueries)),
+      HasSubstr("lora_A.weight' has 129 columns; the base's 'blk.0.attn_q.weight' needs 128"));
+  EXPECT_THAT(Message(Config(), PairOf("base_model.model.model.layers.9.mlp.up_proj", 8, 8)),
+              HasSubstr("is for 'blk.9.ffn_up.weight', which the base does not have"));
+  const std::string embed = "base_model.model.model.embed_tokens";
+  EXPECT_THAT(Message(Config(), {Counting(embed + ".lora_embedding_A", 2, 500),
+                                 Counting(embed + ".lora_embedding_B", kHidden, 2)}),
+              HasSubstr("has 500 columns; the base's 'token_embd.weight' needs 512"));
   pair[0].shape = {2 * kHidden};
   EXPECT_THAT(Message(Config(), pair), HasSubstr("is no matrix"));
   Load({.architecture = "phi3", .type = DType::kF32});
   EXPECT_THAT(Message(Config(), pair), HasSubstr("not read for architecture 'phi3'"));
+}
+
+// The file is sparse: neither the disk nor the memory has room for its values.
+TEST_F(PeftAdapterTest, ShapesAreCheckedBeforeValuesAreRead) {
+  namespace fs = std::filesystem;
+  const std::string folder = ::testing::TempDir() + "sparse." + std::to_string(getpid());
+  fs::create_directories(folder);
+  WriteText(folder + "/adapter_config.json", Config().dump());
+  constexpr std::int64_t kColumns = std::int64_t{1} << 33, kBytes = 8 * kColumns;
+  const json header = {
+      {StrCat(kQ, ".lora_A.weight"),
+       {{"dtype", "F32"}, {"shape", {2, kColumns}}, {"data_offsets", {0, kBytes}}}},
+      {StrCat(kQ, ".lora_B.weight"),
+       {{"dtype", "F32"},
+        {"shape", {kQueries, 2}},
+        {"data_offsets", {kBytes, kBytes + 8 * kQueries}}}}};
+  const std::string text = header.dump();
+  const std::uint64_t size = text.size();
+  std::string begin(sizeof(size), '\0');
+  std::memcpy(begin.data(), &size, sizeof(size));
+  const std::string file = folder + "/adapter_model.safetensors";
+  WriteText(file, begin + text);
+  fs::resize_file(file, begin.size() + size + kBytes + 8 * kQueries);
+  EXPECT_THAT(ImportPeftAdapter(folder, *base_).status().message(),
+              HasSubstr("has 8589934592 columns; the base's 'blk.0.attn_q.weight' needs 128"));
+  fs::remove_all(folder);
 }
 
 TEST_F(PeftAdapterTest, DirectoriesAndFilesAreRead) {
