@@ -127,7 +127,8 @@ class Engine {
   // no adapter has or that comes twice, and for a scale beyond kMaxAdapterScale.
   Result<std::vector<AdapterUse>> NormalAdapters(AdapterUses uses) const;
   // Says which adapters the tokens of an empty sequence have from now on: Forward adds them to the sequence's rows. A
-  // Scheduler and a Session set them. Errors: those of NormalAdapters; kOutOfMemory.
+  // Scheduler and a Session set them. Errors, which change nothing: those of NormalAdapters; kInvalidArgument for a
+  // sequence that holds tokens with other adapters, or that the engine does not have; kOutOfMemory.
   Status SetAdapters(SequenceId sequence, AdapterUses uses);
   AdapterUses adapters_of(SequenceId sequence) const;
   // Returns the salt of texts with these adapters, for users with `salt`: `salt` itself without adapters. REQUIRES: the

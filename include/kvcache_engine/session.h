@@ -81,7 +81,8 @@ class Session {
 
   // Replaces the session's tokens by the first `length` tokens of `source`, a session of the same
   // engine, and takes its adapters. Keys and values are shared, not copied. As in Truncate, some tokens may be evaluated
-  // again. Errors: kInvalidArgument if `source` has fewer tokens; those of Append.
+  // again. Errors: kInvalidArgument if `source` has fewer tokens or another engine, which changes nothing; those of Append,
+  // after which the session holds the tokens that it has evaluated.
   Status ForkFrom(const Session& source, Position length);
 
   // Replaces the session's tokens by `tokens`, the first ones of a snapshot that begins at 0, of a text with the
@@ -102,6 +103,8 @@ class Session {
 
  private:
   Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);
+  // Removes all tokens.
+  Status Clear();
   // Removes tokens until at most `length` are left and the next one can be evaluated.
   Status GoBack(Position length);
   // Returns to the first `length` tokens, and evaluates those again that GoBack removed. REQUIRES:

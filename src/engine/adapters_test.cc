@@ -13,7 +13,9 @@
 
 #include "engine/engine_impl.h"
 #include "kvcache_engine/session.h"
+#include "make_model/families.h"
 #include "make_model/make_model.h"
+#include "model/model.h"
 #include "support/assistant_pair.h"
 #include "support/random_adapter.h"
 
@@ -34,7 +36,7 @@ Tokens SomeTokens(int count, int first = 3) {
   return tokens;
 }
 
-class AdaptersTest : public ::testing::TestWithParam<const char*> {
+class AdaptersTest : public ::testing::TestWithParam<std::string> {
  protected:
   void SetUp() override {
     path_ = ::testing::TempDir() + "adapters." + std::to_string(getpid()) + ".gguf";
@@ -44,10 +46,9 @@ class AdaptersTest : public ::testing::TestWithParam<const char*> {
 
   void Make(DType type) {
     make_model::Request request{.architecture = GetParam(), .type = type};
-    const std::string name = GetParam();
-    const bool has_experts = name.find("moe") != name.npos || name == "qwen3next" ||
-                             name == "llama4" || name == "deepseek2" || name == "gpt-oss";
-    if (has_experts) request.shape.experts = 4;
+    const auto known = make_model::FindArchitecture(GetParam());
+    ASSERT_TRUE(known.ok()) << known.status().message();
+    if ((*known)->experts == make_model::ExpertUse::kNeeded) request.shape.experts = 4;
     const Status made = make_model::MakeModel(request, path_);
     ASSERT_TRUE(made.ok()) << made.message();
     base_ = GgufFile::Open(path_).value();
@@ -62,7 +63,7 @@ class AdaptersTest : public ::testing::TestWithParam<const char*> {
                                        .prefill_chunk = 128,
                                        .adapters = std::move(adapters)});
     EXPECT_TRUE(engine.ok()) << engine.status().message();
-    return std::move(engine).value();
+    return engine.ok() ? std::move(engine).value() : nullptr;
   }
   // Returns the logits of all tokens, evaluated alone in passes of `chunk`.
   static std::vector<Row> Alone(Engine& engine, const Tokens& tokens, AdapterUses uses,
@@ -121,18 +122,65 @@ TEST_P(AdaptersTest, LogitsAreThoseOfMergedWeights) {
   EXPECT_LT(LargestDifference(adapted, merged), 2e-3);
 }
 
-TEST_P(AdaptersTest, EachMatrixHasAnEffect) {
+// All architectures that generate. Embeddings' are in embedding/embedder_adapters_test.cc.
+class EachMatrixTest : public AdaptersTest {
+ public:
+  static std::vector<std::string> Names() {
+    std::vector<std::string> names;
+    for (const std::string& name : SupportedArchitectures()) {
+      const bool is_encoder = name.find("bert") != name.npos || name == "gemma-embedding";
+      if (!is_encoder && name != "t5") names.push_back(name);
+    }
+    return names;
+  }
+
+ protected:
+  // Returns whether the family multiplies by the tensor in a way that adapters have no part in.
+  static bool IsFixed(std::string_view tensor) {
+    if (GetParam() == "mllama") {
+      return tensor.ends_with("cross_attn_k_proj.weight") ||
+             tensor.ends_with("cross_attn_v_proj.weight");
+    }
+    return GetParam() == "gemma3n" && tensor.starts_with("altup_");
+  }
+  // mllama's second layer here, which texts without an image skip.
+  static bool NeedsAnImage(std::string_view tensor) {
+    return GetParam() == "mllama" && tensor.starts_with("blk.1.");
+  }
+};
+
+TEST_P(EachMatrixTest, HasAnEffect) {
   const Tokens tokens = SomeTokens(kCount);
   const auto plain = Alone(*Open({}, 1), tokens, {});
   const std::vector<AdapterUse> uses{{0, 1.0f}};
   for (const std::string& name : testing::AdaptableTensors(*base_)) {
-    const auto engine = Open(
-        {MakeAdapter(*base_, {.largest = 0.5f,
-                              .has = [&](std::string_view tensor) { return tensor == name; }})},
-        1);
-    EXPECT_GT(LargestDifference(Alone(*engine, tokens, uses), plain), 0.0) << name;
+    const auto is_it = [&](std::string_view tensor) { return tensor == name; };
+    const EngineAdapter adapter = MakeAdapter(*base_, {.largest = 0.5f, .has = is_it});
+    if (IsFixed(name)) {
+      const auto refused = Engine::Open(path_, {.context = 8, .adapters = {adapter}});
+      EXPECT_NE(refused.status().message().find("that adapters can change"), std::string_view::npos)
+          << name << refused.status().message();
+      continue;
+    }
+    const auto engine = Open({adapter}, 1);
+    ASSERT_NE(engine, nullptr) << name;
+    const double change = LargestDifference(Alone(*engine, tokens, uses), plain);
+    if (NeedsAnImage(name)) {
+      EXPECT_EQ(change, 0.0) << name;
+    } else {
+      EXPECT_GT(change, 0.0) << name;
+    }
   }
 }
+
+std::string NameOfTest(const ::testing::TestParamInfo<std::string>& test) {
+  std::string name = test.param;
+  std::ranges::replace(name, '-', '_');
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(Architectures, EachMatrixTest,
+                         ::testing::ValuesIn(EachMatrixTest::Names()), NameOfTest);
 
 TEST_P(AdaptersTest, BitsDependOnASequencesOwnAdapters) {
   const RandomAdapter second{.rank = 17, .alpha = 0.0f, .seed = 2, .largest = 0.05f};
@@ -181,9 +229,11 @@ TEST_P(AdaptersTest, BitsDependOnASequencesOwnAdapters) {
 TEST_P(AdaptersTest, TypesOfWeightsAndOfAdaptersMix) {
   Make(DType::kQ8_0);
   const RandomAdapter half{.rank = 8, .seed = 3, .type = GgmlType::kF16};
-  const auto engine = Open({MakeAdapter(*base_), MakeAdapter(*base_, half)});
+  const RandomAdapter block{.rank = 32, .seed = 4, .type = GgmlType::kQ8_0};
+  const auto engine =
+      Open({MakeAdapter(*base_), MakeAdapter(*base_, half), MakeAdapter(*base_, block)});
   const Tokens tokens = SomeTokens(kCount);
-  const std::vector<AdapterUse> uses{{0, 0.5f}, {1, 0.5f}};
+  const std::vector<AdapterUse> uses{{0, 0.5f}, {1, 0.5f}, {2, -0.5f}};
   const auto whole = Alone(*engine, tokens, uses);
   EXPECT_GT(LargestDifference(whole, Alone(*engine, tokens, {})), 0.01);
   EXPECT_EQ(Alone(*engine, tokens, uses, 1), whole);
@@ -195,11 +245,7 @@ INSTANTIATE_TEST_SUITE_P(Architectures, AdaptersTest,
                                            "qwen3moe", "granitemoe", "lfm2", "qwen3next", "qwen35",
                                            "granitehybrid", "falcon-h1", "nemotron_h_moe",
                                            "mamba2"),
-                         [](const auto& test) {
-                           std::string name = test.param;
-                           std::ranges::replace(name, '-', '_');
-                           return name;
-                         });
+                         NameOfTest);
 
 class AdapterUsesTest : public AdaptersTest {};
 
@@ -260,6 +306,45 @@ TEST_P(AdapterUsesTest, AForkHasTheAdaptersOfItsSource) {
   ASSERT_TRUE(next.Append(tokens).ok());
   const auto last = *next.LastLogits();
   EXPECT_EQ(Row(last.begin(), last.end()), Alone(*engine, tokens, {}).back());
+}
+
+TEST_P(AdapterUsesTest, WrongSequencesAndSourcesAreRefused) {
+  const auto engine = Open({MakeAdapter(*base_)});
+  const Tokens tokens = SomeTokens(kCount);
+  const std::vector<AdapterUse> uses{{0, 1.0f}};
+  const auto whole = Alone(*engine, tokens, uses);
+  Session source(*engine, SequenceId{1});
+  ASSERT_TRUE(source.UseAdapters(uses).ok());
+  ASSERT_TRUE(source.Append(std::span(tokens).first(12)).ok());
+  const auto message = [&](const Status& status) {
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    return std::string(status.message());
+  };
+  // A sequence that holds tokens keeps its adapters.
+  EXPECT_EQ(message(engine->SetAdapters(SequenceId{1}, {})),
+            "sequence 1 holds 12 tokens; adapters are for all of a text");
+  EXPECT_TRUE(engine->SetAdapters(SequenceId{1}, uses).ok());
+  EXPECT_EQ(message(engine->SetAdapters(SequenceId{9}, uses)),
+            "sequence 9 is not one of the engine's 4");
+  EXPECT_EQ(message(engine->SetAdapters(SequenceId{0}, std::vector<AdapterUse>{{1, 1.0f}})),
+            "there is no adapter 1; the model has 1, with numbers from 0 on");
+
+  const auto other_engine = Open({MakeAdapter(*base_)});
+  Session other(*other_engine, SequenceId{1});
+  ASSERT_TRUE(other.Append(std::span(tokens).first(3)).ok());
+  Session fork(*engine, SequenceId{2});
+  ASSERT_TRUE(fork.Append(tokens).ok());
+  EXPECT_EQ(message(fork.ForkFrom(other, 3)), "the source is a session of another engine");
+  EXPECT_EQ(message(fork.ForkFrom(source, 13)),
+            "prefix length is 13; must be from 0 to 12, the source's tokens");
+  EXPECT_EQ(fork.position(), kCount) << "an error changes nothing";
+  // A session that has no adapters gets those of the source, whatever it holds.
+  ASSERT_TRUE(fork.ForkFrom(source, 12).ok());
+  ASSERT_TRUE(fork.ForkFrom(fork, 10).ok());
+  EXPECT_EQ(fork.position(), 10);
+  ASSERT_TRUE(fork.Append(std::span(tokens).subspan(10)).ok());
+  const auto last = *fork.LastLogits();
+  EXPECT_EQ(Row(last.begin(), last.end()), whole.back());
 }
 
 TEST_P(AdapterUsesTest, MemoryOfAdaptersIsCounted) {

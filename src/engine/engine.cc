@@ -279,6 +279,12 @@ Result<std::vector<AdapterUse>> Engine::NormalAdapters(AdapterUses uses) const {
   return impl_->adapters.Normal(uses);
 }
 Status Engine::SetAdapters(SequenceId sequence, AdapterUses uses) {
+  if (const Position held = cache().Length(sequence); held > 0 && !adapters().empty()) {
+    KVCACHE_ASSIGN_OR_RETURN(const auto normal, NormalAdapters(uses));
+    if (std::ranges::equal(normal, adapters_of(sequence))) return Status::Ok();
+    return InvalidArgument(StrCat("sequence ", Index(sequence), " holds ", held,
+                                  " tokens; adapters are for all of a text"));
+  }
   return impl_->adapters.Set(sequence, uses);
 }
 AdapterUses Engine::adapters_of(SequenceId sequence) const {

@@ -193,13 +193,24 @@ Status Session::Truncate(Position length) {
   return RestoreTo(length);
 }
 
+Status Session::Clear() {
+  tokens_.clear();
+  if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);
+  return engine_.cache().Remove(sequence_, 0, kEndOfSequence);
+}
+
 Status Session::ForkFrom(const Session& source, Position length) {
   if (length < 0 || length > source.position()) {
     return InvalidArgument(StrCat("prefix length is ", length, "; must be from 0 to ",
                                   source.position(), ", the source's tokens"));
   }
-  KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
+  if (&source.engine_ != &engine_) {
+    return InvalidArgument("the source is a session of another engine");
+  }
+  if (&source == this) return RestoreTo(length);
+  KVCACHE_RETURN_IF_ERROR(Clear());
   KVCACHE_RETURN_IF_ERROR(engine_.SetAdapters(sequence_, engine_.adapters_of(source.sequence_)));
+  KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   if (engine_.states() != nullptr) engine_.states()->Copy(source.sequence_, sequence_);
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
   return RestoreTo(length);

@@ -3,6 +3,7 @@
 usage: adapters_test.py KVCACHE MAKE_MODEL  (paths of the two programs)
 """
 
+import hashlib
 import json
 import os
 import pathlib
@@ -18,6 +19,7 @@ import numpy as np
 
 import adapter_file
 import program
+import redis_process
 from program import CliTest
 
 GREEDY = ("-p", "seven", "--temp", "0", "-n", "12", "--json")
@@ -94,6 +96,13 @@ class Flags(AdapterTest):
         self.assertFalse(np.array_equal(of_peft, self.eval(self.model)))
         self.assertTrue(np.array_equal(of_peft, self.eval(self.model, "--adapter", named)))
 
+    def test_bench(self):
+        for flags in (("--adapter", self.first), ("--adapter", self.first, "--adapter", f"{self.second}:0.5", "--slots", "2")):
+            report = json.loads(self.succeeds("bench", "reuse", "--quick", "--json", "--model", self.model, *flags))
+            self.assertEqual(report["requests"], 500)
+        self.fails(["bench", "reuse", "--quick", "--adapter", self.first], "--adapter needs a model", status=2)
+        self.fails(["bench", "reuse", "--quick", "--model", self.model, "--adapter", self.model], "general.type")
+
     def test_errors(self):
         def fails(adapter, *words, status=1):
             self.fails(["run", self.model, "-p", "x", "--adapter", str(adapter)], *words, status=status)
@@ -131,6 +140,31 @@ class Modelfiles(AdapterTest):
         self.create("poet", f"FROM pirate\nADAPTER {self.second}\n")
         self.assertEqual(self.tokens("poet"), self.tokens(self.model, "--adapter", self.second))
 
+    def test_copies_and_removals(self):
+        def blobs():
+            return {path.name for path in (self.place / "models" / "blobs").iterdir() if path.name.startswith("sha256-")}
+
+        def blob_of(path):
+            return "sha256-" + hashlib.sha256(pathlib.Path(path).read_bytes()).hexdigest()
+        self.create("plain", f"FROM {self.model}\n")
+        of_plain = blobs()
+        self.create("pirate", f"FROM {self.model}\nADAPTER {self.first}\n")
+        self.assertIn(blob_of(self.first), blobs() - of_plain)
+        self.succeeds("cp", "pirate", "copy", env=self.env)
+        with_first = self.tokens(self.model, "--adapter", self.first)
+        self.succeeds("rm", "pirate", env=self.env)
+        self.assertEqual(self.tokens("copy"), with_first)
+        self.succeeds("rm", "plain", env=self.env)
+        self.assertEqual(self.tokens("copy"), with_first)
+        self.succeeds("show", "copy", "--verify", env=self.env)
+        self.create("poet", f"FROM copy\nADAPTER {self.second}\n")
+        self.succeeds("rm", "copy", env=self.env)
+        self.assertNotIn(blob_of(self.first), blobs())
+        self.assertTrue({blob_of(self.second), blob_of(self.model)} <= blobs())
+        self.assertEqual(self.tokens("poet"), self.tokens(self.model, "--adapter", self.second))
+        self.succeeds("rm", "poet", env=self.env)
+        self.assertEqual(blobs(), set())
+
     def test_a_peft_directory_becomes_a_file(self):
         outputs, inputs = self.shapes["blk.1.attn_q.weight"]
         rng = np.random.default_rng(4)
@@ -152,6 +186,28 @@ class Modelfiles(AdapterTest):
         # The model has the tensor, and multiplies by no such matrix.
         self.shapes = {"blk.0.attn_norm.weight": (1, 64)}
         fails(f"FROM {self.model}\nADAPTER {self.adapter('norm.gguf', 1)}\n", "blk.0.attn_norm.weight", "is no matrix")
+
+
+class Redis(AdapterTest):
+    """Machines share prefixes through Redis: those of an adapter with its own texts only."""
+
+    def test_an_adapter_shares_with_itself_alone(self):
+        _, port = redis_process.start(self, self.place)
+        prompt = " ".join(f"w{i}" for i in range(35))
+
+        def ask(*flags):
+            out = self.succeeds("run", self.model, "-p", prompt, "--raw", "--temp", "0", "-n", "6", "--json", *flags)
+            return json.loads(out)
+        choices = ((), ("--adapter", self.first), ("--adapter", f"{self.first}:0.5"), ("--adapter", self.second))
+        alone = [ask("--store", "none", *flags)["tokens"] for flags in choices]
+        self.assertEqual(len(set(map(tuple, alone))), len(choices))
+        for known in (False, True):
+            for flags, tokens in zip(choices, alone):
+                answer = ask("--store", f"redis://127.0.0.1:{port}", *flags)
+                self.assertEqual(answer["tokens"], tokens, flags)
+                remote = answer["reuse"]["tiers"]["remote"]
+                self.assertEqual(remote > answer["prompt_tokens"] / 2, known, (flags, remote))
+                self.assertEqual(remote > 0, known, (flags, remote))
 
 
 class EmbedderTest(AdapterTest):

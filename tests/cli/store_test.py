@@ -6,13 +6,13 @@ import pathlib
 import resource
 import shutil
 import signal
-import socket
 import stat
 import subprocess
 import time
 import unittest
 
 import program
+import redis_process
 from chat import ChatTest
 from program import CliTest, run
 
@@ -148,25 +148,8 @@ class Chats(ChatTest):
 class Redis(StoreTest):
     def setUp(self):
         super().setUp()
-        with socket.socket() as any_port:
-            any_port.bind(("127.0.0.1", 0))
-            self.port = any_port.getsockname()[1]
+        self.server, self.port = redis_process.start(self, self.dir)
         self.url = f"redis://127.0.0.1:{self.port}"
-        self.serve()
-
-    def serve(self):
-        self.server = subprocess.Popen(
-            ["redis-server", "--port", str(self.port), "--bind", "127.0.0.1", "--save", "",
-             "--dir", str(self.dir)], stdout=subprocess.DEVNULL)
-        self.addCleanup(self.server.wait)
-        self.addCleanup(self.server.kill)
-        for _ in range(500):
-            try:
-                socket.create_connection(("127.0.0.1", self.port), 1).close()
-                return
-            except OSError:
-                time.sleep(0.02)
-        self.fail("redis-server does not answer")
 
     def ask(self, *stores):
         flags = [word for store in stores for word in ("--store", store)]

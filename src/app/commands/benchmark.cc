@@ -13,6 +13,7 @@
 #include "app/commands/command.h"
 #include "app/commands/json_report.h"
 #include "app/commands/reuse_report.h"
+#include "app/flags/adapter_flags.h"
 #include "app/flags/flag_checks.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/terminal.h"
@@ -44,6 +45,7 @@ struct BenchFlags {
   bool exact_states = false;
   bool quick = false;
   bool json = false;
+  AdapterFlags adapters;
 };
 
 Status CheckFlags(const BenchFlags& flags) {
@@ -64,6 +66,9 @@ Status CheckFlags(const BenchFlags& flags) {
     return InvalidArgument(
         "--budget needs a model, because tokens have no bytes without one; give --model "
         "MODEL, or --budget-tokens instead");
+  }
+  if (!flags.adapters.given().empty() && flags.model == kNoModel) {
+    return InvalidArgument("--adapter needs a model; give --model MODEL too");
   }
   if (flags.exact_states && flags.model != kNoModel) {
     return InvalidArgument(
@@ -152,7 +157,11 @@ class ReuseBench {
   }
 
   Status ReplayModel(ReplayOptions& options) {
-    KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(flags_.model));
+    KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags_.model));
+    const std::string& path = found.path;
+    AdapterFlags adapters = flags_.adapters;
+    if (found.stored) adapters.SetDefault(found.stored->adapters);
+    KVCACHE_ASSIGN_OR_RETURN(auto opened, LoadAdapters(adapters.given(), path));
     std::optional<std::uint64_t> tokens = flags_.budget_tokens;
     if (flags_.budget_bytes) {
       KVCACHE_ASSIGN_OR_RETURN(const auto small, Engine::Open(path, {.context = 1}));
@@ -171,8 +180,12 @@ class ReuseBench {
         Engine::Open(path, {.context = static_cast<int>(context),
                             .max_sequences = flags_.slots,
                             .pool_tokens = static_cast<int>(context) * flags_.slots,
-                            .prefill_chunk = kPassOfModel}));
+                            .prefill_chunk = kPassOfModel,
+                            .adapters = std::move(opened)}));
     KVCACHE_RETURN_IF_ERROR(CheckModel(*engine, path));
+    for (int i = 0; i < flags_.slots; ++i) {
+      KVCACHE_RETURN_IF_ERROR(engine->SetAdapters(SequenceId{i}, adapters.Uses()));
+    }
     options.max_batch = engine->max_batch();
     options.vocabulary = engine->vocabulary_size();
     const EngineOptions& types = engine->options();
@@ -235,6 +248,7 @@ Command AddBench(CommandLine& line) {
           "or none, which replays without computing")
       .ValueName("MODEL")
       .ShowDefault();
+  flags->adapters.Add(command);
   const Flag tokens = command
                           .AddNumber("--budget-tokens", &flags->budget_tokens,
                                      "the most tokens that are held (default: no limit)")

@@ -53,6 +53,18 @@ class AdapterServerTest : public ServerTest {
     return answer.status == 200 ? answer.json()["content"].get<std::string>() : answer.body;
   }
   static Json One(int id, double scale) { return Json::array({{{"id", id}, {"scale", scale}}}); }
+  // Asks for the text that Text returns, as a stream and longer.
+  static void StartStream(Client& client, const Json& lora) {
+    const Json body = {{"prompt", "Once upon a time there was"},
+                       {"n_predict", 400},
+                       {"temperature", 0},
+                       {"stream", true},
+                       {"lora", lora}};
+    const std::string text = body.dump();
+    EXPECT_TRUE(
+        client.Write(StrCat("POST /completion HTTP/1.1\r\nHost: localhost\r\nConnection: close\r\n",
+                            "Content-Length: ", text.size(), "\r\n\r\n", text)));
+  }
 };
 
 TEST_F(AdapterServerTest, ARequestChoosesByNumberAndScale) {
@@ -143,6 +155,35 @@ TEST_F(AdapterServerTest, RequestsAtOnceHaveTheirOwnTexts) {
   }
   for (std::thread& thread : threads) thread.join();
   EXPECT_EQ(together, alone);
+}
+
+// What a request with an adapter leaves behind when its client goes, or when its model is to be unloaded meanwhile.
+TEST_F(AdapterServerTest, ACancelledRequestLeavesNothingOfItsAdapter) {
+  const std::string plain = Text();
+  const std::string pirate = Text(One(0, 1.0));
+  {
+    Client client(server_->port());
+    StartStream(client, One(0, 1.0));
+    EXPECT_THAT(client.Read("data: "), HasSubstr("data: "));
+  }
+  EXPECT_TRUE(BecomesIdle());
+  EXPECT_EQ(Text(), plain);
+  EXPECT_EQ(Text(One(0, 1.0)), pirate);
+}
+
+TEST_F(AdapterServerTest, AModelThatIsUnloadedEndsItsRequestsFirst) {
+  const std::string pirate = Text(One(0, 1.0));
+  Client client(server_->port());
+  StartStream(client, One(0, 1.0));
+  std::string answer = client.Read("data: ");
+  const HttpAnswer gone = Post("/api/generate", {{"model", "story"}, {"keep_alive", 0}});
+  EXPECT_EQ(gone.json()["done_reason"], "unload") << gone.body;
+  answer += client.Read();
+  std::string text;
+  for (const Json& event : Events(Parse(answer).body)) text += event.value("content", "");
+  EXPECT_TRUE(text.starts_with(pirate)) << answer;
+  EXPECT_GT(text.size(), pirate.size());
+  EXPECT_EQ(Text(One(0, 1.0)), pirate) << "the model comes back with its adapters";
 }
 
 TEST_F(AdapterServerTest, ProbesSeeThePrefixesOfTheirAdapter) {
