@@ -27,11 +27,13 @@ std::string ToText(const DriverSetup& setup) {
 }
 
 CacheDriver::CacheDriver(const DriverSetup& setup)
-    : setup_(setup), reference_(setup.make_reference({setup.options, setup.config})) {
-  cache_ = reference_->MakeCache(backend_);
+    : setup_(setup),
+      backend_(setup.make_backend ? setup.make_backend() : std::make_unique<ReferenceBackend>()),
+      reference_(setup.make_reference({setup.options, setup.config})) {
+  cache_ = reference_->MakeCache(*backend_);
   CacheOptions options = setup.options;
   options.config = setup.config;
-  const Status status = cache_->Init(backend_, options);
+  const Status status = cache_->Init(*backend_, options);
   if (cache_->snapshots() != nullptr) {
     cache_->snapshots()->SetMaterializeHook([this](std::int64_t bytes) { hooked_bytes_ += bytes; });
   }
@@ -45,13 +47,13 @@ std::optional<PositionRange> CacheDriver::snapshot(int slot) const {
 }
 
 Difference CacheDriver::Step(const ScriptStep& step) {
-  backend_.FailNth(step.fail_call, step.fail_nth);
+  backend_->FailNth(step.fail_call, step.fail_nth);
   Status status;
   StatusCode expected = StatusCode::kOk;
   Difference difference = Run(step, status, expected);
   last_status_ = status.code();
-  fired_ = step.fail_nth > 0 && !backend_.failure_pending();
-  backend_.FailNth(step.fail_call, 0);
+  fired_ = step.fail_nth > 0 && !backend_->failure_pending();
+  backend_->FailNth(step.fail_call, 0);
   if (difference.has_value()) return difference;
   if ((difference = CheckCall(status, expected))) return difference;
   const bool removes = step.kind == ScriptStep::Kind::kRemove ||
@@ -410,9 +412,9 @@ Difference CacheDriver::CheckAll() {
   if (Difference difference = FollowSnapshots()) return difference;
   if (Difference difference = reference_->Check()) return difference;
   if (const CacheMemory* const memory = cache_->memory();
-      memory != nullptr && memory->AllocatedBytes() != backend_.live_bytes()) {
+      memory != nullptr && memory->AllocatedBytes() != backend_->live_bytes()) {
     return "AllocatedBytes is " + std::to_string(memory->AllocatedBytes()) + ", the backend lent " +
-           std::to_string(backend_.live_bytes());
+           std::to_string(backend_->live_bytes());
   }
   return CheckResume();
 }
@@ -443,8 +445,8 @@ Difference CacheDriver::Finish() {
   transactions_[1].reset();             // a transaction may end after its cache was closed
   for (Slot& slot : slots_) slot = {};  // snapshots may outlive their cache
   const std::int64_t held = cache_->memory() == nullptr ? 0 : cache_->memory()->AllocatedBytes();
-  if (backend_.live_bytes() != 0 || held != 0) {
-    return "Close left " + std::to_string(backend_.live_bytes()) + " bytes";
+  if (backend_->live_bytes() != 0 || held != 0) {
+    return "Close left " + std::to_string(backend_->live_bytes()) + " bytes";
   }
   cache_->Close();
   return {};

@@ -28,6 +28,8 @@ struct DriverSetup {
   bool snapshots = true;        // scripts have steps with snapshots
   bool transactions = true;     // and with transactions
   std::function<std::unique_ptr<CacheReference>(const ReferenceSetup&)> make_reference;
+  // Makes the backend; empty: a ReferenceBackend. KernelBackend (kernel_backend.h) checks another one.
+  std::function<std::unique_ptr<ReferenceBackend>()> make_backend{};
 };
 std::string ToText(const DriverSetup& setup);
 
@@ -83,7 +85,7 @@ class CacheDriver {
   };
 
   DriverSetup setup_;
-  ReferenceBackend backend_;
+  std::unique_ptr<ReferenceBackend> backend_;
   std::unique_ptr<CacheReference> reference_;
   std::unique_ptr<Cache> cache_;
   std::array<Slot, ScriptStep::kSlots> slots_;  // destroyed before the cache, or after Finish

@@ -7,7 +7,7 @@
 //
 // The kit uses the public headers only. To check your own kind, write its reference model:
 // causal_reference.h is a complete one, examples/custom_kind a complete program. To check your own
-// backend, use it in the driver instead of ReferenceBackend.
+// backend, let DriverSetup::make_backend wrap it in a KernelBackend.
 //
 // Thread safety: none.
 #pragma once

@@ -66,8 +66,12 @@ class ReferenceBackend : public KvBackend {
   Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
                    const AttentionOptions& options, const TensorView& out) override;
 
- private:
+ protected:
+  // Returns whether this call is the one that fails, and counts it.
   bool Fails(Call call);
+  std::shared_ptr<std::int64_t> lent_bytes() { return live_bytes_; }
+
+ private:
   Status CopyHost(const std::byte* from, std::byte* to, const TensorView& view, std::size_t bytes);
 
   CacheConfig config_;

@@ -54,11 +54,11 @@ Status CudaBackend::CopyValues(const TensorView& from, const TensorView& to) {
 }
 
 Status CudaBackend::CopyToHost(const TensorView& from, std::span<std::byte> to) {
-  return cuda::CopyToHost(*device_, from, to);
+  return cuda::CopyToHost(*device_, Begin(), from, to);
 }
 
 Status CudaBackend::CopyFromHost(std::span<const std::byte> from, const TensorView& to) {
-  return cuda::CopyFromHost(*device_, from, to);
+  return cuda::CopyFromHost(*device_, Begin(), from, to);
 }
 
 Status CudaBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cells, Position offset,

@@ -16,8 +16,8 @@ using twins::TwinLayer;
 using twins::TwinMemory;
 using twins::Twins;
 
-class Cells : public testing::TestWithParam<LayerKind> {};
-INSTANTIATE_TEST_SUITE_P(Kinds, Cells, testing::ValuesIn(twins::kLayerKinds),
+class Cells : public ::testing::TestWithParam<LayerKind> {};
+INSTANTIATE_TEST_SUITE_P(Kinds, Cells, ::testing::ValuesIn(twins::kLayerKinds),
                          [](const auto& test) { return std::string(test.param.name); });
 
 std::int64_t Total(const std::vector<CellRun>& runs) {
@@ -294,25 +294,43 @@ TEST(CopyValues, ConvertsToTheCpusBytes) {
   }
 }
 
-TEST(CopyValues, MoveStatesToTheHostAndBack) {
+// Tensors of any type with dense rows and, for float types, gaps between them.
+TEST(CopyValues, GoToTheHostAndBack) {
+  for (const DType type : {DType::kF32, DType::kBF16, DType::kQ4_0}) {
+    for (const int gap : {0, 3}) {
+      if (gap > 0 && type == DType::kQ4_0) continue;
+      Twins twins(3);
+      const std::int64_t row = BytesOf(type, 64) + gap * InfoOf(type).block_bytes;
+      TwinMemory memory = twins.Noise(row * 6);
+      TwinMemory other = twins.Noise(row * 6);
+      const auto view = [&](std::byte* data) {
+        TensorView v = TensorView::Dense(data, type, 64, 3, 2);
+        v.stride_bytes = {v.stride_bytes[0], row, 3 * row, 6 * row};
+        return v;
+      };
+      Bytes cpu(static_cast<std::size_t>(BytesOf(type, 384)));
+      Bytes cuda(cpu.size());
+      ASSERT_TRUE(twins.cpu().CopyToHost(view(memory.on_cpu()), cpu).ok());
+      ASSERT_TRUE(twins.cuda().CopyToHost(view(memory.on_cuda()), cuda).ok());
+      EXPECT_EQ(cuda, cpu);
+      ASSERT_TRUE(twins.cpu().CopyFromHost(cpu, view(other.on_cpu())).ok());
+      ASSERT_TRUE(twins.cuda().CopyFromHost(cuda, view(other.on_cuda())).ok());
+      EXPECT_TRUE(twins.Same(other));
+    }
+  }
+}
+
+TEST(CopyValues, NameAHostSideOfAnotherSize) {
   Twins twins(3);
-  const std::vector<float> values = twins.Values(100);
-  TwinMemory memory = twins.Upload(std::as_bytes(std::span(values)));
-  TwinMemory other = twins.Noise(400);
-  std::vector<float> out(100);
-  const TensorView from = TensorView::Dense(memory.on_cuda(), DType::kF32, 100);
-  ASSERT_TRUE(twins.cuda().CopyToHost(from, std::as_writable_bytes(std::span(out))).ok());
-  EXPECT_EQ(out, values);
-  const TensorView to = TensorView::Dense(other.on_cuda(), DType::kF32, 100);
-  ASSERT_TRUE(twins.cuda().CopyFromHost(std::as_bytes(std::span(out)), to).ok());
-  std::memcpy(other.on_cpu(), values.data(), 400);
-  EXPECT_TRUE(twins.Same(other));
-  const Status status =
-      twins.cuda().CopyToHost(from, std::as_writable_bytes(std::span(out)).first(396));
+  TwinMemory memory = twins.Noise(400);
+  Bytes host(396);
+  const TensorView view = TensorView::Dense(memory.on_cuda(), DType::kF32, 100);
+  const Status status = twins.cuda().CopyToHost(view, host);
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
   EXPECT_EQ(
       status.message(),
       "copy of 100 values of type f32: the host's side has 396 bytes; both must have as many");
+  EXPECT_EQ(twins.cuda().CopyFromHost(host, view).message(), status.message());
 }
 
 }  // namespace

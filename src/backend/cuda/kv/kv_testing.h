@@ -121,11 +121,11 @@ class Twins {
   }
 
   // Expects the same bytes on both sides.
-  testing::AssertionResult Same(TwinMemory& memory) {
+  ::testing::AssertionResult Same(TwinMemory& memory) {
     Bytes bytes(memory.size);
-    if (bytes.empty()) return testing::AssertionSuccess();
+    if (bytes.empty()) return ::testing::AssertionSuccess();
     const Status status = cuda_->device().CopyOut(memory.on_cuda(), bytes);
-    if (!status.ok()) return testing::AssertionFailure() << status.message();
+    if (!status.ok()) return ::testing::AssertionFailure() << status.message();
     std::size_t differ = 0;
     std::size_t first = 0;
     for (std::size_t i = bytes.size(); i-- > 0;) {
@@ -133,14 +133,14 @@ class Twins {
       first = i;
       ++differ;
     }
-    if (differ == 0) return testing::AssertionSuccess();
-    return testing::AssertionFailure()
+    if (differ == 0) return ::testing::AssertionSuccess();
+    return ::testing::AssertionFailure()
            << differ << " of " << bytes.size() << " bytes differ, the first at " << first << ": "
            << std::to_integer<int>(bytes[first]) << ", CPU "
            << std::to_integer<int>(memory.on_cpu()[first]);
   }
-  testing::AssertionResult Same(TwinLayer& layer) {
-    testing::AssertionResult k = Same(layer.k);
+  ::testing::AssertionResult Same(TwinLayer& layer) {
+    ::testing::AssertionResult k = Same(layer.k);
     if (!k) return k << " (K)";
     return Same(layer.v) << " (V)";
   }

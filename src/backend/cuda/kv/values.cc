@@ -13,7 +13,7 @@ constexpr Kernel kCopyValuesKernel{"copy_values", CopyValuesArgs::kThreads};
 bool IsDense(const TensorView& view) {
   const TensorView dense = TensorView::Dense(view.data, view.dtype, view.dims[0], view.dims[1],
                                              view.dims[2], view.dims[3]);
-  for (int i = 1; i < TensorView::kMaxRank; ++i) {
+  for (int i = 0; i < TensorView::kMaxRank; ++i) {
     if (view.dims[i] > 1 && view.stride_bytes[i] != dense.stride_bytes[i]) return false;
   }
   return true;
@@ -26,10 +26,13 @@ ValuesSide SideOf(const TensorView& view) {
           .type = view.dtype};
 }
 
-// A copy with host memory: one row of values.
+// Returns the values of `view` at `data`, without gaps.
+TensorView DenseLike(const TensorView& view, std::byte* data) {
+  return TensorView::Dense(data, view.dtype, view.dims[0], view.dims[1], view.dims[2],
+                           view.dims[3]);
+}
+
 Status CheckHostSide(const TensorView& view, std::size_t host_bytes) {
-  KVCACHE_RETURN_IF_ERROR(
-      cpu::CheckCopyValues(view, TensorView::Dense(view.data, view.dtype, view.elements())));
   if (static_cast<std::size_t>(BytesOf(view.dtype, view.elements())) == host_bytes) {
     return Status::Ok();
   }
@@ -55,14 +58,22 @@ Status CopyValues(Device& device, const TensorView& from, const TensorView& to) 
   return Launch(device, kCopyValuesKernel, {.x = (values + kPiece - 1) / kPiece}, args);
 }
 
-Status CopyToHost(Device& device, const TensorView& from, std::span<std::byte> to) {
+Status CopyToHost(Device& device, CallMemory& memory, const TensorView& from,
+                  std::span<std::byte> to) {
   KVCACHE_RETURN_IF_ERROR(CheckHostSide(from, to.size()));
-  return device.CopyOut(from.data, to);
+  if (IsDense(from)) return device.CopyOut(from.data, to);
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const dense, memory.Take(to.size()));
+  KVCACHE_RETURN_IF_ERROR(CopyValues(device, from, DenseLike(from, dense)));
+  return device.CopyOut(dense, to);
 }
 
-Status CopyFromHost(Device& device, std::span<const std::byte> from, const TensorView& to) {
+Status CopyFromHost(Device& device, CallMemory& memory, std::span<const std::byte> from,
+                    const TensorView& to) {
   KVCACHE_RETURN_IF_ERROR(CheckHostSide(to, from.size()));
-  return device.CopyIn(from, to.data);
+  if (IsDense(to)) return device.CopyIn(from, to.data);
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const dense, memory.Take(from.size()));
+  KVCACHE_RETURN_IF_ERROR(device.CopyIn(from, dense));
+  return CopyValues(device, DenseLike(to, dense), to);
 }
 
 }  // namespace kvcache::cuda

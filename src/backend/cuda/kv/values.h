@@ -6,6 +6,7 @@
 #include <cstddef>
 #include <span>
 
+#include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "kvcache/status.h"
 #include "kvcache/tensor.h"
@@ -13,7 +14,9 @@
 namespace kvcache::cuda {
 
 Status CopyValues(Device& device, const TensorView& from, const TensorView& to);
-Status CopyToHost(Device& device, const TensorView& from, std::span<std::byte> to);
-Status CopyFromHost(Device& device, std::span<const std::byte> from, const TensorView& to);
+Status CopyToHost(Device& device, CallMemory& memory, const TensorView& from,
+                  std::span<std::byte> to);
+Status CopyFromHost(Device& device, CallMemory& memory, std::span<const std::byte> from,
+                    const TensorView& to);
 
 }  // namespace kvcache::cuda
