@@ -78,6 +78,10 @@ class KvBackend {
   // Allocate.
   virtual bool works_in_host_memory() const { return true; }
 
+  // Names the order of codes in tiles of block types. Snapshots of caches with such types move between backends
+  // with the same one.
+  virtual std::string_view tile_format() const { return name(); }
+
   // Returns Ok if every kernel serves these types at full speed, else kUnsupported, naming them.
   virtual Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const = 0;
 
@@ -103,7 +107,7 @@ class KvBackend {
   // Copies whole cells from one layer to another of the same shape and types. A layer with `on_host`
   // lies in host memory, in the tiled layout: snapshots move through this call. It runs at the speed
   // of a copy where a cell has the same lane (cell % kCellTile) in both layers. The bytes on the host
-  // may depend on the kind of backend, and on nothing else: not on the processor, nor on where the
+  // may depend on tile_format(), and on nothing else: not on the processor, nor on where the
   // cells lie. Errors: kUnsupported if the backend has no such copies.
   virtual Status TransferCells(const LayerKv& /*from*/, const LayerKv& /*to*/,
                                std::span<const CellMove> /*moves*/) {

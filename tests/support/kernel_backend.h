@@ -24,6 +24,11 @@ class KernelBackend : public ReferenceBackend {
   explicit KernelBackend(std::unique_ptr<KvBackend> kernels) : kernels_(std::move(kernels)) {}
 
   std::string_view name() const override { return kernels_->name(); }
+  std::string_view tile_format() const override { return kernels_->tile_format(); }
+  CacheConfig preferred_cache_config() const override { return kernels_->preferred_cache_config(); }
+  Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override {
+    return kernels_->CheckKvTypes(k_type, v_type, layout);
+  }
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
   Status StoreKv(const LayerKv& layer, const TensorView& k, const TensorView& v,
                  std::span<const CellRun> cells) override;

@@ -23,6 +23,7 @@ class RemoteBackend : public Backend {
 
   std::string_view name() const override { return "remote"; }
   bool works_in_host_memory() const override { return false; }
+  std::string_view tile_format() const override { return inner_->tile_format(); }
   CacheConfig preferred_cache_config() const override { return inner_->preferred_cache_config(); }
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override {
     return inner_->CheckKvTypes(k_type, v_type, layout);

@@ -30,6 +30,7 @@ class CudaBackend final : public Backend {
   std::string_view name() const override { return "cuda"; }
   CacheConfig preferred_cache_config() const override;
   bool works_in_host_memory() const override { return false; }
+  std::string_view tile_format() const override { return "cpu"; }
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
 

@@ -213,7 +213,7 @@ std::string IdentityText(std::string_view kind, const CacheStorage& storage,
       InfoOf(options.k_type).block_size > 1 || InfoOf(options.v_type).block_size > 1;
   return StrCat(kind, ", K ", InfoOf(options.k_type).name, ", V ", InfoOf(options.v_type).name,
                 blocks ? ", blocks of the backend " : "",
-                blocks ? storage.backend().name() : std::string_view(),
+                blocks ? storage.backend().tile_format() : std::string_view(),
                 keys_identity.empty() ? "" : ", ", keys_identity, "\n",
                 storage.layers().ShapesText());
 }
