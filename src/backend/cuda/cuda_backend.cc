@@ -14,13 +14,6 @@
 #include "backend/cuda/ops/recurrence.h"
 
 namespace kvcache::cuda {
-namespace {
-
-Status NotYet(std::string_view call) {
-  return {StatusCode::kUnsupported, "the CUDA backend has no " + std::string(call) + " yet"};
-}
-
-}  // namespace
 
 CacheConfig CudaBackend::preferred_cache_config() const {
   return CacheConfig{.layout = KvLayout::kTiled, .cell_padding = kCellTile};
