@@ -1,7 +1,5 @@
 #include "backend/cuda/cuda_backend.h"
 
-#include <string>
-
 #include "backend/cpu/kv/kv_check.h"
 #include "backend/cuda/kv/copy.h"
 #include "backend/cuda/kv/shift.h"

@@ -8,6 +8,8 @@
 namespace kvcache::cuda::shim {
 namespace {
 
+constexpr std::size_t kColorBytes = 320;
+
 // The fiber that resumes another sends itself, so that the other one writes down where it stopped.
 void KeepPlace(boost::context::detail::transfer_t from) {
   static_cast<Fiber*>(from.data)->context = from.fctx;
@@ -31,6 +33,8 @@ Fiber* Fibers::Take() {
     mprotect(stack, 4096, PROT_NONE);
     all_.push_back(std::make_unique<Fiber>());
     all_.back()->stack = static_cast<std::byte*>(stack);
+    // Tops at the same place of a page would share a few sets of the processor's caches.
+    all_.back()->top = all_.back()->stack + kStackBytes - all_.size() % 64 * kColorBytes;
     Begin(*all_.back());
     free_.reserve(all_.size());
     return all_.back().get();
@@ -64,7 +68,7 @@ void Fibers::Begin(Fiber& fiber) {
   static thread_local Entry entry = nullptr;
   entry = entry_;
   fiber.context = boost::context::detail::make_fcontext(
-      fiber.stack + kStackBytes, kStackBytes, [](boost::context::detail::transfer_t from) {
+      fiber.top, static_cast<std::size_t>(fiber.top - fiber.stack), [](boost::context::detail::transfer_t from) {
         KeepPlace(from);
         entry();
       });

@@ -14,6 +14,7 @@ namespace kvcache::cuda::shim {
 struct Fiber {
   boost::context::detail::fcontext_t context = nullptr;
   std::byte* stack = nullptr;  // the lowest byte
+  std::byte* top = nullptr;
 };
 
 // Fibers run `entry` from its beginning when they are first resumed, and never return from it.
