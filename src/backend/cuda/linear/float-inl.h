@@ -41,7 +41,7 @@ struct StoredBF16 {
 struct FourLanes {
   float at[4] = {};
 
-  // Adds the products of 16 inputs, of which the first `count` exist for this thread's lanes.
+  // Adds the products of 16 inputs; of the first ones, if only `count` of the thread's exist.
   KVCACHE_DEVICE void Add(const float (&w)[4], const float (&x)[4]) {
     KVCACHE_UNROLL
     for (int i = 0; i < 4; ++i) at[i] = Fma(w[i], x[i], at[i]);
@@ -84,66 +84,112 @@ KVCACHE_DEVICE bool IsAligned16(const float* at) {
 // ---- Few columns: four threads take a row
 
 template <class Stored, int kColumns>
-KVCACHE_DEVICE void MultiplyFloatFew(const LinearArgs& args) {
+class FloatFew {
+ public:
+  // Columns from `columns` on are copies of the last one, and are not stored.
+  KVCACHE_DEVICE FloatFew(const LinearTask& task, int row, int first_column, int columns)
+      : inputs_(task.inputs), stride_(static_cast<int>(RowStride(task.inputs))) {
+    const int last = task.outputs - 1;
+    w_ = reinterpret_cast<const Four*>(task.weights) +
+         static_cast<std::int64_t>(row < last ? row : last) * (stride_ / 4) + part();
+    KVCACHE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      const int column = first_column + (c < columns ? c : columns - 1);
+      x_[c] = task.columns_x + static_cast<std::int64_t>(column) * inputs_ + 4 * part();
+    }
+    aligned_ = inputs_ % 4 == 0 && IsAligned16(task.columns_x);
+  }
+
+  // Computes the outputs of all columns: each of the four threads gets them.
+  KVCACHE_DEVICE void Run(float (&y)[kColumns]) {
+    FourLanes sums[kColumns];
+    int k = 0;
+    if (aligned_ && inputs_ >= kStep) {
+      Four ahead[kSteps];
+      KVCACHE_UNROLL
+      for (int i = 0; i < kSteps; ++i) ahead[i] = LoadOnly(w_ + i * 4);
+      KVCACHE_UNROLL_BY(1)
+      for (; k + 2 * kStep <= inputs_; k += kStep) AddStep<true>(ahead, sums);
+      AddStep<false>(ahead, sums);
+      k += kStep;
+    }
+    KVCACHE_UNROLL_BY(1)
+    for (; k < stride_; k += 16) AddRest(k, sums);
+    KVCACHE_UNROLL
+    for (int c = 0; c < kColumns; ++c) y[c] = sums[c].Fold();
+  }
+
+  static KVCACHE_DEVICE int part() { return Thread() % 4; }
+
+ private:
   using Four = typename Stored::Four;
-  constexpr int kSteps =
-      64 / static_cast<int>(sizeof(Four));  // of 16 inputs, that are loaded ahead
+  static constexpr int kSteps =
+      64 / static_cast<int>(sizeof(Four));  // of 16 inputs, loaded at once
+  static constexpr int kStep = kSteps * 16;
+
+  // Adds kStep inputs, whose weights are in `ahead`, and loads the next ones.
+  template <bool kLoads>
+  KVCACHE_DEVICE void AddStep(Four (&ahead)[kSteps], FourLanes (&sums)[kColumns]) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kSteps; ++i) {
+      float w[4];
+      Stored::Widen(ahead[i], w);
+      if constexpr (kLoads) ahead[i] = LoadOnly(w_ + (kSteps + i) * 4);
+      KVCACHE_UNROLL
+      for (int c = 0; c < kColumns; ++c) {
+        const Words4 four = LoadOnly(reinterpret_cast<const Words4*>(x_[c] + i * 16));
+        const float x[4] = {FloatOf(four.at[0]), FloatOf(four.at[1]), FloatOf(four.at[2]),
+                            FloatOf(four.at[3])};
+        sums[c].Add(w, x);
+      }
+    }
+    Move(kSteps);
+  }
+
+  // Adds 16 inputs from `k` on, or those that are left.
+  KVCACHE_DEVICE void AddRest(int k, FourLanes (&sums)[kColumns]) {
+    float w[4];
+    Stored::Widen(LoadOnly(w_), w);
+    const int count = inputs_ - k - 4 * part();
+    KVCACHE_UNROLL
+    for (int c = 0; c < kColumns; ++c) {
+      float x[4];
+      LoadInputs(x_[c], 0, count, aligned_, x);
+      sums[c].AddFirst(w, x, count);
+    }
+    Move(1);
+  }
+
+  KVCACHE_DEVICE void Move(int steps) {
+    w_ += steps * 4;
+    KVCACHE_UNROLL
+    for (int c = 0; c < kColumns; ++c) x_[c] += steps * 16;
+  }
+
+  int inputs_;
+  int stride_;
+  bool aligned_;
+  const Four* w_;             // this thread's next weights
+  const float* x_[kColumns];  // this thread's next inputs
+};
+
+template <class Stored, int kColumns>
+KVCACHE_DEVICE void MultiplyFloatFew(const LinearArgs& args) {
+  using Kernel = FloatFew<Stored, kColumns>;
   const LinearTask task = TaskOfBlock(args.tasks);
   const int tiles = (task.columns + kColumns - 1) / kColumns;
   const int index = BlockX() - task.first_block;
   const int first_column = index % tiles * kColumns;
   const int row = index / tiles * (kFloatFewThreads / 4) + Thread() / 4;
-  const int part = Thread() % 4;
-  const int last_row = task.outputs - 1;
-  const int stride = static_cast<int>(RowStride(task.inputs));
-  const Four* const w = reinterpret_cast<const Four*>(task.weights) +
-                        static_cast<std::int64_t>(row < last_row ? row : last_row) * (stride / 4) +
-                        part;
   const int left = task.columns - first_column;
   const int columns = left < kColumns ? left : kColumns;
-  const float* const x = task.columns_x + static_cast<std::int64_t>(first_column) * task.inputs;
-  const bool aligned = task.inputs % 4 == 0 && IsAligned16(task.columns_x);
-
-  FourLanes sums[kColumns];
-  const auto add = [&](const Four& four, int k) {
-    float weights[4];
-    Stored::Widen(four, weights);
-    KVCACHE_UNROLL
-    for (int c = 0; c < kColumns; ++c) {
-      if (c >= columns) break;
-      float inputs[4];
-      LoadInputs(x + static_cast<std::int64_t>(c) * task.inputs, k + 4 * part, task.inputs, aligned,
-                 inputs);
-      if (k + 16 <= task.inputs) {
-        sums[c].Add(weights, inputs);
-      } else {
-        sums[c].AddFirst(weights, inputs, task.inputs - k - 4 * part);
-      }
-    }
-  };
-  Four ahead[kSteps] = {};
-  KVCACHE_UNROLL
-  for (int i = 0; i < kSteps; ++i) {
-    if (i * 16 < stride) ahead[i] = LoadOnly(w + i * 4);
-  }
-  for (int k = 0; k < stride; k += kSteps * 16) {
-    Four now[kSteps];
-    KVCACHE_UNROLL
-    for (int i = 0; i < kSteps; ++i) {
-      now[i] = ahead[i];
-      const int next = k + (kSteps + i) * 16;
-      if (next < stride) ahead[i] = LoadOnly(w + next / 4);
-    }
-    KVCACHE_UNROLL
-    for (int i = 0; i < kSteps; ++i) {
-      if (k + i * 16 < stride) add(now[i], k + i * 16);
-    }
-  }
+  float y[kColumns];
+  Kernel(task, row, first_column, columns).Run(y);
+  if (Kernel::part() != 0 || row >= task.outputs) return;
   KVCACHE_UNROLL
   for (int c = 0; c < kColumns; ++c) {
-    const float sum = sums[c].Fold();
-    if (part == 0 && c < columns && row < task.outputs) {
-      task.y[static_cast<std::int64_t>(first_column + c) * task.outputs + row] = sum;
+    if (c < columns) {
+      task.y[static_cast<std::int64_t>(first_column + c) * task.outputs + row] = y[c];
     }
   }
 }
@@ -251,26 +297,36 @@ class FloatMany {
   }
 
   KVCACHE_DEVICE void Multiply(const Slab& slab, int k, FourLanes (&sums)[4][4]) const {
+    if (k + kInputs <= task_.inputs) {
+      KVCACHE_UNROLL
+      for (int step = 0; step < kInputs; step += 16) MultiplyStep<true>(slab, step, 16, sums);
+      return;
+    }
+    KVCACHE_UNROLL_BY(1)
+    for (int step = 0; k + step < task_.inputs; step += 16) {
+      MultiplyStep<false>(slab, step, task_.inputs - k - step, sums);
+    }
+  }
+
+  // Adds 16 inputs of the slab, or the first `count`.
+  template <bool kAll>
+  static KVCACHE_DEVICE void MultiplyStep(const Slab& slab, int step, int count,
+                                          FourLanes (&sums)[4][4]) {
+    const int lanes = Thread() % 4 * 4;
+    float w[4][4];
+    float x[4][4];
     KVCACHE_UNROLL
-    for (int step = 0; step < kInputs; step += 16) {
-      const int from = step + Thread() % 4 * 4;
-      const int rest = task_.inputs - k - step;
-      if (rest <= 0) break;
-      float w[4][4];
-      float x[4][4];
-      KVCACHE_UNROLL
-      for (int i = 0; i < 4; ++i) {
-        TakeFour(&slab.w[quad_row() + kQuadRows * i][from], w[i]);
-        TakeFour(&slab.x[quad_column() + kQuadColumns * i][from], x[i]);
-      }
-      KVCACHE_UNROLL
-      for (int i = 0; i < 16; ++i) {
-        FourLanes& sum = sums[i / 4][i % 4];
-        if (rest >= 16) {
-          sum.Add(w[i / 4], x[i % 4]);
-        } else {
-          sum.AddFirst(w[i / 4], x[i % 4], rest - Thread() % 4 * 4);
-        }
+    for (int i = 0; i < 4; ++i) {
+      TakeFour(&slab.w[quad_row() + kQuadRows * i][step + lanes], w[i]);
+      TakeFour(&slab.x[quad_column() + kQuadColumns * i][step + lanes], x[i]);
+    }
+    KVCACHE_UNROLL
+    for (int i = 0; i < 16; ++i) {
+      FourLanes& sum = sums[i / 4][i % 4];
+      if constexpr (kAll) {
+        sum.Add(w[i / 4], x[i % 4]);
+      } else {
+        sum.AddFirst(w[i / 4], x[i % 4], count - lanes);
       }
     }
   }
