@@ -7,6 +7,7 @@
 #include "backend/cuda/kv/values.h"
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/ops/elementwise.h"
+#include "backend/cuda/ops/expert_routing.h"
 #include "backend/cuda/ops/experts.h"
 #include "backend/cuda/ops/norms.h"
 #include "backend/cuda/ops/recurrence.h"
@@ -144,6 +145,10 @@ Status CudaBackend::Route(const TensorView& logits, const RouterOptions& options
 Status CudaBackend::Combine(const TensorView& y, std::span<const std::int32_t> columns,
                             std::span<const float> weights, const TensorView& out) {
   return cuda::Combine(*device_, Begin(), y, columns, weights, out);
+}
+
+Result<std::unique_ptr<ExpertRouting>> CudaBackend::MakeRouting(const RoutingSizes& sizes) {
+  return CudaRouting::Make(*device_, memory_, sizes);
 }
 
 Status CudaBackend::ShortConv(const TensorView& x, const ConvTaps& taps,

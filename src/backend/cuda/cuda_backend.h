@@ -73,6 +73,8 @@ class CudaBackend final : public Backend {
   Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                  std::span<const float> weights, const TensorView& out) override;
 
+  Result<std::unique_ptr<ExpertRouting>> MakeRouting(const RoutingSizes& sizes) override;
+
   Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                    const TensorView& y) override;
   Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,

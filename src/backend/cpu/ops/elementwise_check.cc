@@ -59,19 +59,23 @@ Status CheckRows(const char* what, const TensorView& x, const TensorView& y) {
 
 Status CheckEmbed(const TensorView& table, std::span<const std::int32_t> tokens,
                   const TensorView& y) {
+  KVCACHE_RETURN_IF_ERROR(CheckEmbedShapes(table, static_cast<std::int64_t>(tokens.size()), y));
+  return CheckTokens(table, tokens);
+}
+
+Status CheckEmbedShapes(const TensorView& table, std::int64_t count, const TensorView& y) {
   if (!IsWeightType(table.dtype)) {
     return Status(StatusCode::kUnsupported, "embed: table is " +
                                                 std::string(InfoOf(table.dtype).name) +
                                                 "; must be a float type or a block type");
   }
-  const auto count = static_cast<std::int64_t>(tokens.size());
   if (!IsRowsOf(table, table.dtype) || !IsRowsOf(y, DType::kF32) || table.dims[0] != y.dims[0] ||
       y.dims[1] != count || table.dims[0] % InfoOf(table.dtype).block_size != 0) {
     return Invalid("embed", "table is " + Describe(table) + " and y is " + Describe(y) + " for " +
                                 std::to_string(count) +
                                 " tokens; y must be f32 rows of the table's width, one per token");
   }
-  return CheckTokens(table, tokens);
+  return Status::Ok();
 }
 
 Status CheckRmsNorm(const TensorView& x, const TensorView& weight, const TensorView& y) {

@@ -16,6 +16,8 @@ namespace kvcache::cpu {
 
 Status CheckEmbed(const TensorView& table, std::span<const std::int32_t> tokens,
                   const TensorView& y);
+// The same without the numbers of `count` rows.
+Status CheckEmbedShapes(const TensorView& table, std::int64_t count, const TensorView& y);
 Status CheckRmsNorm(const TensorView& x, const TensorView& weight, const TensorView& y);
 Status CheckCenter(const TensorView& x, const TensorView& y);
 Status CheckSoftCap(const TensorView& x, float cap);

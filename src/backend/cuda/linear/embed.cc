@@ -41,13 +41,12 @@ std::span<const std::uint16_t> CodebookOf(DType type) {
 
 }  // namespace
 
-Status Embed(Device& device, CallMemory& memory, const TensorView& table,
-             std::span<const std::int32_t> tokens, const TensorView& y) {
-  KVCACHE_RETURN_IF_ERROR(cpu::CheckEmbed(table, tokens, y));
-  if (tokens.empty() || table.dims[0] == 0) return Status::Ok();
+Status EmbedRows(Device& device, CallMemory& memory, const TensorView& table,
+                 const std::int32_t* rows, const TensorView& y) {
+  if (y.dims[1] == 0 || table.dims[0] == 0) return Status::Ok();
   linear::EmbedArgs args{};
   args.table = table.data;
-  KVCACHE_ASSIGN_OR_RETURN(args.tokens, memory.Upload(tokens));
+  args.tokens = rows;
   const std::span<const std::uint16_t> codebook = CodebookOf(table.dtype);
   if (!codebook.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(args.codebook, memory.Upload(codebook));
@@ -57,8 +56,15 @@ Status Embed(Device& device, CallMemory& memory, const TensorView& table,
   args.y_stride = y.stride_bytes[1];
   args.width = static_cast<std::int32_t>(table.dims[0]);
   args.parts = (args.width + linear::kEmbedThreads - 1) / linear::kEmbedThreads;
-  const auto count = static_cast<std::int64_t>(tokens.size());
-  return Launch(device, *EmbedKernelOf(table.dtype), {.x = count * args.parts}, args);
+  return Launch(device, *EmbedKernelOf(table.dtype), {.x = y.dims[1] * args.parts}, args);
+}
+
+Status Embed(Device& device, CallMemory& memory, const TensorView& table,
+             std::span<const std::int32_t> tokens, const TensorView& y) {
+  KVCACHE_RETURN_IF_ERROR(cpu::CheckEmbed(table, tokens, y));
+  if (tokens.empty()) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t* const rows, memory.Upload(tokens));
+  return EmbedRows(device, memory, table, rows, y);
 }
 
 }  // namespace kvcache::cuda

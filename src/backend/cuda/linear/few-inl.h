@@ -265,6 +265,7 @@ class FewKernel {
 template <DType kType>
 KVCACHE_DEVICE void MultiplyFew(const LinearArgs& args) {
   const LinearTask task = TaskOfBlock(args.tasks);
+  if (task.columns == 0) return;
   const int tiles = static_cast<int>(TilesOf(task.columns));
   const int index = BlockX() - task.first_block;
   const int tile = index % tiles;

@@ -177,6 +177,7 @@ template <class Stored, int kColumns>
 KVCACHE_DEVICE void MultiplyFloatFew(const LinearArgs& args) {
   using Kernel = FloatFew<Stored, kColumns>;
   const LinearTask task = TaskOfBlock(args.tasks);
+  if (task.columns == 0) return;
   const int tiles = (task.columns + kColumns - 1) / kColumns;
   const int index = BlockX() - task.first_block;
   const int first_column = index % tiles * kColumns;
@@ -341,6 +342,7 @@ class FloatMany {
 template <class Stored>
 KVCACHE_DEVICE void MultiplyFloatMany(const LinearArgs& args) {
   const LinearTask task = TaskOfBlock(args.tasks);
+  if (task.columns == 0) return;
   const int tiles = (task.columns + kFloatManyColumns - 1) / kFloatManyColumns;
   const int index = BlockX() - task.first_block;
   FloatMany<Stored>(task, index / tiles * kFloatManyRows, index % tiles * kFloatManyColumns).Run();

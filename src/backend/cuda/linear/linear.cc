@@ -7,6 +7,7 @@
 
 #include "backend/cpu/linear/linear_check.h"
 #include "backend/cuda/linear/block_types.h"
+#include "backend/cuda/linear/input_memory.h"
 #include "backend/cuda/linear/kernel_table.h"
 #include "backend/cuda/linear/linear_kernels.h"
 #include "backend/cuda/linear/linear_weight.h"
@@ -15,26 +16,11 @@ namespace kvcache::cuda {
 namespace {
 
 using linear::CudaWeight;
+using linear::kPers;
 using linear::LinearTask;
+using linear::Per;
 using linear::QuantizedInput;
 using linear::QuantizeTask;
-
-// How inputs are quantised.
-enum class Per : std::uint8_t { k16, k32, k256 };
-constexpr std::size_t kPers = 3;
-
-constexpr Kernel kQuantize[kPers] = {{"linear_quantize_16", linear::kQuantizeThreads},
-                                     {"linear_quantize_32", linear::kQuantizeThreads},
-                                     {"linear_quantize_256", linear::kQuantizeThreads}};
-
-Per PerOf(DType type) {
-  switch (cpu::block::InputScalesOf(type)) {
-    case cpu::block::InputScales::kPer16: return Per::k16;
-    case cpu::block::InputScales::kPer32:
-    case cpu::block::InputScales::kPer32ForBytes: return Per::k32;
-    default: return Per::k256;
-  }
-}
 
 bool IsCudaWeight(const LinearWeight* weight) {
   return dynamic_cast<const CudaWeight*>(weight) != nullptr;
@@ -95,7 +81,7 @@ class Call {
                       .columns = static_cast<std::int32_t>(group.x.dims[1]),
                       .first_block = 0};
       if (cpu::block::IsBlockType(type)) {
-        const Per per = PerOf(type);
+        const Per per = linear::PerOf(type);
         QuantizedInput& x = quantized[static_cast<std::size_t>(per)];
         if (x.values == nullptr) {
           KVCACHE_ASSIGN_OR_RETURN(x, Quantize(group.x, per));
@@ -109,8 +95,8 @@ class Call {
 
   Status Run() {
     for (std::size_t i = 0; i < kPers; ++i) {
-      KVCACHE_RETURN_IF_ERROR(
-          quantizations_[i].Launch<linear::QuantizeArgs>(device_, memory_, kQuantize[i], 0));
+      KVCACHE_RETURN_IF_ERROR(quantizations_[i].Launch<linear::QuantizeArgs>(
+          device_, memory_, linear::QuantizeKernelOf(static_cast<Per>(i)), 0));
     }
     for (const ProductLaunch& launch : products_) {
       KVCACHE_RETURN_IF_ERROR(launch.tasks.Launch<linear::LinearArgs>(
@@ -128,35 +114,16 @@ class Call {
                         "] for block-quantised weights is not 16-byte aligned");
     }
     const std::int64_t tiles = linear::TilesOf(x.dims[1]);
-    const std::int64_t pairs = tiles * linear::PairsOf(x.dims[0]);
-    const std::int64_t chunks = tiles * cpu::block::Chunks(x.dims[0]);
-    // Floats of a pair of a tile; one for each of 8 columns and 32 (or 16) inputs.
-    constexpr std::int64_t kPer32 = 16;
-    constexpr std::int64_t kPer16 = 32;
-    const std::int64_t scales = per == Per::k16   ? pairs * kPer16
-                                : per == Per::k32 ? pairs * kPer32
-                                                  : chunks * linear::kTileColumns;
-    const std::int64_t sums = per == Per::k16 ? 0 : pairs * kPer32;
-    const std::int64_t halves = per == Per::k256 ? pairs * kPer16 : 0;
-    const std::int64_t values = pairs * linear::kPairWords;
     KVCACHE_ASSIGN_OR_RETURN(
-        std::byte* const at,
-        memory_.Take(static_cast<std::size_t>((values + scales + sums + halves) * 4)));
-    QuantizedInput to{};
-    to.values = reinterpret_cast<std::uint32_t*>(at);
-    // All are multiples of 16 floats or of 8, so that each is 16-byte aligned.
-    to.sums = reinterpret_cast<float*>(to.values + values);
-    to.halves = to.sums + sums;
-    to.scales = to.halves + halves;
-    constexpr std::int64_t kWarps = linear::kQuantizeThreads / 32;
-    const std::int64_t warps = chunks * linear::kTileColumns;
+        const QuantizedInput to,
+        linear::TakeInput(memory_, linear::TileWordsOf(x.dims[0], per), tiles));
     quantizations_[static_cast<std::size_t>(per)].Add(
         QuantizeTask{.x = reinterpret_cast<const float*>(x.data),
                      .to = to,
                      .inputs = static_cast<std::int32_t>(x.dims[0]),
                      .columns = static_cast<std::int32_t>(x.dims[1]),
                      .first_block = 0},
-        (warps + kWarps - 1) / kWarps);
+        linear::QuantizeBlocksOf(x.dims[0], tiles));
     return to;
   }
 

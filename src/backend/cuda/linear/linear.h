@@ -28,4 +28,8 @@ Status LinearGroups(Device& device, CallMemory& memory, std::span<const LinearGr
 Status Embed(Device& device, CallMemory& memory, const TensorView& table,
              std::span<const std::int32_t> tokens, const TensorView& y);
 
+// The same for rows whose numbers are in the device's memory, one per column of y. REQUIRES: what Embed checks.
+Status EmbedRows(Device& device, CallMemory& memory, const TensorView& table,
+                 const std::int32_t* rows, const TensorView& y);
+
 }  // namespace kvcache::cuda

@@ -11,12 +11,13 @@
 
 namespace kvcache::cuda::linear {
 
-// Tasks in ascending order of first_block; a few of them lie in the arguments themselves.
+// Tasks in ascending order of first_block; a few of them lie in the arguments themselves. A task without columns has
+// no work: blocks behind the last task's end there.
 template <class Task>
 struct TaskList {
   static constexpr int kHere = 8;
   Task here[kHere];
-  const Task* all;  // if there are more
+  const Task* all;  // or null: they are `here`
   std::int32_t count;
 };
 
@@ -37,6 +38,14 @@ struct QuantizedInput {
   float* scales;
   float* sums;
   float* halves;
+};
+
+// The 4-byte words that each tile takes of the four arrays.
+struct TileWords {
+  std::int64_t values;
+  std::int64_t scales;
+  std::int64_t sums;
+  std::int64_t halves;
 };
 
 inline constexpr int kTileColumns = 8;

@@ -462,6 +462,7 @@ template <DType kType, ManyShape kShape>
 KVCACHE_DEVICE void MultiplyMany(const LinearArgs& args) {
   using Memory = ManyMemory<kType, kShape>;
   const LinearTask task = TaskOfBlock(args.tasks);
+  if (task.columns == 0) return;
   const int tiles =
       static_cast<int>((TilesOf(task.columns) + Memory::kTilesOfBlock - 1) / Memory::kTilesOfBlock);
   const int index = BlockX() - task.first_block;

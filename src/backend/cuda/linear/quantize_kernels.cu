@@ -117,6 +117,7 @@ KVCACHE_DEVICE void QuantizeChunk(const QuantizeTask& task, int chunk, int colum
 template <int kSteps>
 KVCACHE_DEVICE void Quantize(const QuantizeArgs& args) {
   const QuantizeTask task = TaskOfBlock(args.tasks);
+  if (task.columns == 0) return;
   const int columns = static_cast<int>(TilesOf(task.columns)) * kTileColumns;
   const int index = (BlockX() - task.first_block) * kWarps + Warp();
   const int chunk = index / columns;

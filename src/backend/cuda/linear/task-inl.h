@@ -8,7 +8,7 @@ namespace kvcache::cuda::linear {
 
 template <class Task>
 KVCACHE_DEVICE Task TaskOfBlock(const TaskList<Task>& list) {
-  if (list.count <= TaskList<Task>::kHere) {
+  if (list.all == nullptr) {
     int at = 0;
     KVCACHE_UNROLL
     for (int i = 1; i < TaskList<Task>::kHere; ++i) {

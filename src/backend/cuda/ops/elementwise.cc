@@ -37,12 +37,13 @@ Status LaunchElements(Device& device, const Kernel& kernel, const TensorView& x,
 
 // by_row: `by` has a value per row of x, not per column.
 Status LaunchColumns(Device& device, const Kernel& kernel, const TensorView& x, const float* by,
-                     bool by_row) {
+                     bool by_row, const std::int32_t* which = nullptr) {
   const std::int64_t stride = x.stride_bytes[1] / static_cast<std::int64_t>(sizeof(float));
   const std::int64_t blocks = BlocksOf(x.dims[0]);
   const ColumnArgs args{
       .x = x.as<float>(),
       .by = by,
+      .which = which,
       .width = x.dims[0],
       .stride = stride,
       .blocks = static_cast<std::int32_t>(blocks),
@@ -108,6 +109,11 @@ Status ScaleColumns(Device& device, CallMemory& memory, const TensorView& x,
   if (x.elements() == 0) return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(const float* const by, memory.Upload(factors));
   return LaunchColumns(device, kScaleColumns, x, by, false);
+}
+
+Status ScaleColumnsBy(Device& device, const TensorView& x, const DeviceFactors& factors) {
+  KVCACHE_RETURN_IF_ERROR(cpu::CheckScaleColumns(x, static_cast<std::size_t>(x.dims[1])));
+  return LaunchColumns(device, kScaleColumns, x, factors.values, false, factors.which);
 }
 
 }  // namespace kvcache::cuda

@@ -5,6 +5,7 @@
 // Thread safety: one call at a time per device. Errors: those of elementwise_check.h and of the device.
 #pragma once
 
+#include <cstdint>
 #include <span>
 
 #include "backend/cuda/device/call_memory.h"
@@ -34,5 +35,12 @@ Status AddBias(Device& device, const TensorView& x, const TensorView& bias);
 
 Status ScaleColumns(Device& device, CallMemory& memory, const TensorView& x,
                     std::span<const float> factors);
+
+// Factors in the device's memory: column i has values[i], or values[which[i]].
+struct DeviceFactors {
+  const float* values = nullptr;
+  const std::int32_t* which = nullptr;
+};
+Status ScaleColumnsBy(Device& device, const TensorView& x, const DeviceFactors& factors);
 
 }  // namespace kvcache::cuda

@@ -107,7 +107,7 @@ KVCACHE_KERNEL(add_bias, ColumnArgs, kElementThreads) {
 
 KVCACHE_KERNEL(scale_columns, ColumnArgs, kElementThreads) {
   const std::int32_t column = BlockX() / args.blocks;
-  const float factor = args.by[column];
+  const float factor = args.by[args.which != nullptr ? args.which[column] : column];
   UpdateColumn<false>(args, column, nullptr, [=](float x, float) { return Mul(factor, x); });
 }
 

@@ -44,10 +44,12 @@ struct ElementArgs {
 };
 
 // Columns of a matrix, `stride` floats apart. Blocks [i · blocks, (i + 1) · blocks) compute column i.
-// Kernels add_bias (`by` has a value per row) and scale_columns (one per column).
+// Kernels add_bias (`by` has a value per row) and scale_columns (one per column; with `which`, column i
+// has value which[i]).
 struct ColumnArgs {
   float* x;
   const float* by;
+  const std::int32_t* which;
   std::int64_t width;
   std::int64_t stride;
   std::int32_t blocks;

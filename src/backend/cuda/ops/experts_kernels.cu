@@ -177,7 +177,9 @@ KVCACHE_KERNEL(route, RouteArgs, kRouteThreads) {
     sum = SumInLanes(args.count, values);
   }
   for (std::int32_t i = Lane(); i < args.chosen; i += 32) {
-    args.weights[token * args.chosen + i] = Mul(Div(values(experts[i]), sum), args.scale);
+    float weight = Mul(Div(values(experts[i]), sum), args.scale);
+    if (args.factors != nullptr) weight = Mul(weight, args.factors[experts[i]]);
+    args.weights[token * args.chosen + i] = weight;
   }
 }
 
@@ -192,7 +194,7 @@ KVCACHE_DEVICE void CombineValues(const CombineArgs& args, std::int64_t token, s
   Neighbors sum = {};
   for (std::int32_t i = 0; i < args.parts; ++i) {
     const std::int64_t part = token * args.parts + i;
-    const float weight = args.weights[part];
+    const float weight = args.weights != nullptr ? args.weights[part] : 1.0f;
     const Neighbors y =
         *reinterpret_cast<const Neighbors*>(args.y + args.columns[part] * args.y_stride + k);
     for (int j = 0; j < kValues; ++j) {

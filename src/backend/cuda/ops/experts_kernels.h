@@ -15,6 +15,7 @@ inline constexpr std::int64_t kCombineBlock = std::int64_t{kCombineThreads} * 4;
 struct RouteArgs {
   const float* logits;
   const float* selection_bias;  // [experts] or null
+  const float* factors;         // [experts] on the weights, or null
   std::int32_t* experts;        // [chosen, tokens]
   float* weights;               // [chosen, tokens]
   std::int64_t stride;          // floats from one token's logits to the next
@@ -47,7 +48,7 @@ inline constexpr std::int64_t RouteSharedFloats(const RouteArgs& args) {
 struct CombineArgs {
   const float* y;
   const std::int32_t* columns;  // [parts, batch]
-  const float* weights;         // [parts, batch]
+  const float* weights;         // [parts, batch], or null: all are 1
   float* out;
   std::int64_t y_stride;
   std::int64_t out_stride;
