@@ -74,7 +74,7 @@ KVCACHE_DEVICE BlockTiles TilesOf(const std::uint8_t* base, KvType type, std::in
 }
 
 // Gathers keys [first, first + count) of the position of each thread.
-KVCACHE_OUTLINED void GatherFloatKeys(const AttendArgs& args, std::int32_t cell,
+KVCACHE_DEVICE void GatherFloatKeys(const AttendArgs& args, std::int32_t cell,
                                       std::int32_t kv_head, int first, int count, int slot_bytes,
                                       std::uint8_t* to) {
   const int bytes = ValueBytes(args.k_type);
@@ -108,7 +108,7 @@ KVCACHE_DEVICE void CopyFloatKeys(const AttendArgs& args, const SplitInfo& info,
 // Gathers blocks [first, first + count) of the position of each thread. Keys' codes are words of four values,
 // values' codes are bytes of one cell.
 template <bool kWords>
-KVCACHE_OUTLINED void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, int first, int count,
+KVCACHE_DEVICE void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, int first, int count,
                                    int step, std::uint8_t* to) {
   const int slot_bytes = step * (tiles.code_bytes + kScaleBytes);
   const int at_lane = Thread() % kAttendTile;
@@ -121,12 +121,14 @@ KVCACHE_OUTLINED void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, i
     const std::uint8_t* const from = tile + std::int64_t{first + b} * tiles.code_bytes;
     std::uint8_t* const codes = slot + b * tiles.code_bytes;
     if constexpr (kWords) {
+      KVCACHE_UNROLL_BY(1)
       for (int line = 0; line < tiles.code_bytes / 64; ++line) {
         const std::uint32_t word =
             cell < 0 ? 0 : LoadWord(from + (line * kAttendTile + from_lane) * 4);
         reinterpret_cast<Word1*>(codes + (line * kAttendTile + at_lane) * 4)->w = word;
       }
     } else {
+      KVCACHE_UNROLL_BY(1)
       for (int i = 0; i < tiles.code_bytes / kAttendTile; ++i) {
         const int line = i / 16 * 4;
         const int byte = i % 16 * 4;
@@ -168,7 +170,7 @@ KVCACHE_DEVICE void CopyBlocks(const BlockTiles& tiles, const SplitInfo& info, i
 }
 
 // Gathers values [first, first + count) of the positions [begin, end).
-KVCACHE_OUTLINED void GatherValueRows(const AttendArgs& args, const SplitInfo& info,
+KVCACHE_DEVICE void GatherValueRows(const AttendArgs& args, const SplitInfo& info,
                                       std::int32_t kv_head, int first, int count, int begin,
                                       int end, std::uint8_t* to) {
   const int bytes = ValueBytes(args.v_type);
