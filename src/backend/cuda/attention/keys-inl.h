@@ -135,7 +135,7 @@ struct BlockScores {
 template <class Shape>
 struct QueryBlock {
   std::uint32_t codes[Shape::kGroups][2];
-  std::int32_t starts[Shape::kGroups][2];
+  std::int32_t starts[Shape::kGroups][4];
   float units[Shape::kGroups][2];
 
   KVCACHE_DEVICE QueryBlock(const CodedQueries& queries, int first_group, int block) {
@@ -151,8 +151,8 @@ struct QueryBlock {
       const int pair = block * Shape::kQueries + query + t * 2;
       std::uint32_t words[2];
       LoadWords(queries.starts + pair, words);
-      starts[j][0] = static_cast<std::int32_t>(words[0]);
-      starts[j][1] = static_cast<std::int32_t>(words[1]);
+      KVCACHE_UNROLL
+      for (int i = 0; i < 4; ++i) starts[j][i] = static_cast<std::int32_t>(words[i % 2]);
       LoadWords(queries.units + pair, words);
       units[j][0] = FloatOf(words[0]);
       units[j][1] = FloatOf(words[1]);
@@ -183,9 +183,8 @@ KVCACHE_DEVICE void ScoreBlocks(const std::uint8_t* memory, const CodedQueries& 
       const float offsets[2] = {Mul(-kIntegers, scales[0]), Mul(-kIntegers, scales[1])};
       KVCACHE_UNROLL
       for (int j = 0; j < Shape::kGroups; ++j) {
-        std::int32_t dots[4] = {block.starts[j][0], block.starts[j][1], block.starts[j][0],
-                                block.starts[j][1]};
-        MmaU8S8(dots, a, block.codes[j]);
+        std::int32_t dots[4];
+        MmaU8S8(dots, a, block.codes[j], block.starts[j]);
         AddBlock(dots, scales, offsets, block.units[j], scores.sums[i][j]);
       }
     }

@@ -74,9 +74,8 @@ KVCACHE_DEVICE BlockTiles TilesOf(const std::uint8_t* base, KvType type, std::in
 }
 
 // Gathers keys [first, first + count) of the position of each thread.
-KVCACHE_DEVICE void GatherFloatKeys(const AttendArgs& args, std::int32_t cell,
-                                      std::int32_t kv_head, int first, int count, int slot_bytes,
-                                      std::uint8_t* to) {
+KVCACHE_DEVICE void GatherFloatKeys(const AttendArgs& args, std::int32_t cell, std::int32_t kv_head,
+                                    int first, int count, int slot_bytes, std::uint8_t* to) {
   const int bytes = ValueBytes(args.k_type);
   std::uint8_t* at = to + Thread() / kAttendTile * slot_bytes + Thread() % kAttendTile * bytes;
   KVCACHE_UNROLL_BY(1)
@@ -109,7 +108,7 @@ KVCACHE_DEVICE void CopyFloatKeys(const AttendArgs& args, const SplitInfo& info,
 // values' codes are bytes of one cell.
 template <bool kWords>
 KVCACHE_DEVICE void GatherBlocks(const BlockTiles& tiles, std::int32_t cell, int first, int count,
-                                   int step, std::uint8_t* to) {
+                                 int step, std::uint8_t* to) {
   const int slot_bytes = step * (tiles.code_bytes + kScaleBytes);
   const int at_lane = Thread() % kAttendTile;
   const int from_lane = cell < 0 ? 0 : cell % kAttendTile;
@@ -171,8 +170,8 @@ KVCACHE_DEVICE void CopyBlocks(const BlockTiles& tiles, const SplitInfo& info, i
 
 // Gathers values [first, first + count) of the positions [begin, end).
 KVCACHE_DEVICE void GatherValueRows(const AttendArgs& args, const SplitInfo& info,
-                                      std::int32_t kv_head, int first, int count, int begin,
-                                      int end, std::uint8_t* to) {
+                                    std::int32_t kv_head, int first, int count, int begin, int end,
+                                    std::uint8_t* to) {
   const int bytes = ValueBytes(args.v_type);
   KVCACHE_UNROLL_BY(1)
   for (int j = begin + Warp(); j < end; j += kAttendWarps) {

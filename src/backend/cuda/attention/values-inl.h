@@ -143,14 +143,16 @@ KVCACHE_DEVICE void AddSomeRows(const ValueRows& rows, int begin, int end, Value
 // Adds the positions from rows.first on: those that all rows see four at a time.
 template <class Shape, class T>
 KVCACHE_DEVICE void AddRows(const ValueRows& rows, int end, ValueSums<Shape>& of) {
-  const int from = Smaller((Larger(rows.first, of.begin) + 3) & ~3, end);
+  const bool whole = rows.d + Shape::kDims <= rows.count;  // else a few values are left
+  const int from = whole ? Smaller((Larger(rows.first, of.begin) + 3) & ~3, end) : end;
   const int until = Larger(Smaller(end, of.end) & ~3, from);
   AddSomeRows<Shape, T>(rows, Larger(rows.first, of.info.begin), from, of);
+  const std::uint8_t* at = rows.At(from) + rows.d * T::kBytes;
   KVCACHE_UNROLL_BY(2)
   for (int j = from; j < until; j += 4) {
-    float values[4][Shape::kDims] = {};
+    float values[4][Shape::kDims];
     KVCACHE_UNROLL
-    for (int i = 0; i < 4; ++i) LoadValues<T>(rows.At(j + i), rows.d, rows.count, values[i]);
+    for (int i = 0; i < 4; ++i, at += rows.row_bytes) LoadWide<T>(at, values[i]);
     of.AddFour(j, values);
   }
   AddSomeRows<Shape, T>(rows, until, end, of);

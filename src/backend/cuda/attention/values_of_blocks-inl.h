@@ -77,18 +77,11 @@ struct BlockProducts {
   }
 };
 
-// Makes the integers of one row and one block, by a warp.
-template <class Shape, bool kFit>
-KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, const std::uint8_t* scales, int slot_bytes,
-                               std::int32_t offset, const float* scores, int row, int block,
-                               WeightDigits<Shape>& to) {
-  BlockProducts<Shape> products;
-  products.template Multiply<kFit, false>(info, scales, slot_bytes, scores);
-  std::int32_t largest = WarpLargest(products.largest);
-  if (largest >= static_cast<std::int32_t>(0x7f800000)) {  // rare
-    products.template Multiply<kFit, true>(info, scales, slot_bytes, scores);
-    largest = WarpLargest(products.largest);
-  }
+// Writes the integers of one row and one block, by a warp. `largest` are the bits of the largest product.
+template <class Shape>
+KVCACHE_DEVICE void WriteDigits(const SplitInfo& info, const BlockProducts<Shape>& products,
+                                std::int32_t largest, std::int32_t offset, int row, int block,
+                                WeightDigits<Shape>& to) {
   const Unit unit = UnitOf(largest, 127.0f * 256.0f);
   std::uint32_t sum = 0;
   KVCACHE_UNROLL
@@ -115,12 +108,31 @@ KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, const std::uint8_t* scales
   }
 }
 
-// WeighBlock where a slot may hold any positions: seldom, so it is not inlined.
+// The same from weights and scales, for slots that hold any positions and scales that are not finite: seldom,
+// so it is not inlined.
 template <class Shape>
-KVCACHE_OUTLINED void WeighScatteredBlock(const SplitInfo& info, const std::uint8_t* scales,
-                                          int slot_bytes, std::int32_t offset, const float* scores,
-                                          int row, int block, WeightDigits<Shape>& to) {
-  WeighBlock<Shape, false>(info, scales, slot_bytes, offset, scores, row, block, to);
+KVCACHE_OUTLINED void WeighAnyBlock(const SplitInfo& info, const std::uint8_t* scales,
+                                    int slot_bytes, std::int32_t offset, const float* scores,
+                                    int row, int block, WeightDigits<Shape>& to) {
+  BlockProducts<Shape> products;
+  products.template Multiply<false, true>(info, scales, slot_bytes, scores);
+  WriteDigits<Shape>(info, products, WarpLargest(products.largest), offset, row, block, to);
+}
+
+// `fit`: all slots hold the positions of their number.
+template <class Shape>
+KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, bool fit, const std::uint8_t* scales,
+                               int slot_bytes, std::int32_t offset, const float* scores, int row,
+                               int block, WeightDigits<Shape>& to) {
+  if (fit) {
+    BlockProducts<Shape> products;
+    products.template Multiply<true, false>(info, scales, slot_bytes, scores);
+    const std::int32_t largest = WarpLargest(products.largest);
+    if (largest < 0x7f800000) {
+      return WriteDigits<Shape>(info, products, largest, offset, row, block, to);
+    }
+  }
+  WeighAnyBlock<Shape>(info, scales, slot_bytes, offset, scores, row, block, to);
 }
 
 // Values 16 half + 2g and 16 half + 2g + 1 of a block, for cells 4t … of a slot: rows g and g + 8 of a product.
@@ -207,13 +219,8 @@ KVCACHE_DEVICE void SumBlocks(const std::uint8_t* memory, const SplitInfo& info,
       const int row = i % Shape::kRows;
       const int block = i / Shape::kRows;
       const std::uint8_t* const scales = memory + step * kCodes + (b + block) * kScaleBytes;
-      if (fit) {
-        WeighBlock<Shape, true>(info, scales, slot_bytes, kOffset, shared.scores[row], row, block,
-                                weights);
-      } else {
-        WeighScatteredBlock<Shape>(info, scales, slot_bytes, kOffset, shared.scores[row], row,
-                                   block, weights);
-      }
+      WeighBlock<Shape>(info, fit, scales, slot_bytes, kOffset, shared.scores[row], row, block,
+                        weights);
     }
     BlockBarrier();
     KVCACHE_UNROLL_BY(1)

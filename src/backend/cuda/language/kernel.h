@@ -59,6 +59,9 @@
 //   void MmaS8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
 //   // The same with unsigned a.
 //   void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2]);
+//   // d = c + a b with unsigned a: saves the copies where sums begin at something else than 0.
+//   void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+//                const std::int32_t (&c)[4]);
 //   // The same for half as many inputs: a is 16 × 16, with a[0] and a[1] as above, and b is 16 × 8.
 //   void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b);
 //   // Returns four bytes of the eight of a (0 to 3) and b (4 to 7): byte i is the one that bits 4 i to

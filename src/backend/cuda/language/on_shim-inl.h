@@ -125,6 +125,13 @@ inline void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std
   for (int i = 0; i < 4; ++i) d[i] = sums.d[i];
 }
 
+inline void MmaU8S8(std::int32_t (&d)[4], const std::uint32_t (&a)[4], const std::uint32_t (&b)[2],
+                    const std::int32_t (&c)[4], KVCACHE_SITE_) {
+  const shim::Fragments sums =
+      shim::Mma(false, a[0], a[1], a[2], a[3], b[0], b[1], c[0], c[1], c[2], c[3], {file, line});
+  for (int i = 0; i < 4; ++i) d[i] = sums.d[i];
+}
+
 inline void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::uint32_t b,
                       KVCACHE_SITE_) {
   const shim::Fragments sums =
