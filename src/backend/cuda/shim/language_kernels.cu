@@ -36,7 +36,9 @@ KVCACHE_KERNEL(language_mma, LanguageMmaArgs, 32) {
     memcpy(&a[i], args.a + (group + i % 2 * 8) * 32 + column + i / 2 * 16, 4);
   }
   for (int i = 0; i < 2; ++i) memcpy(&b[i], args.b + group * 32 + column + i * 16, 4);
-  if (args.a_is_signed != 0) {
+  if (args.inputs == 16) {
+    MmaS8Of16(d, {a[0], a[1]}, b[0]);
+  } else if (args.a_is_signed != 0) {
     MmaS8(d, a, b);
   } else {
     MmaU8S8(d, a, b);
@@ -70,6 +72,24 @@ KVCACHE_KERNEL(language_lanes, LanguageLanesArgs, 64) {
   args.neighbors[Thread()] = Shuffle(x, (Lane() + 1) % 32);
   args.halves[Thread()] = ToHalf(FromHalf(ToHalf(x)));
   args.dots[Thread()] = Dp4a(BitsOf(x), BitsOf(x), Thread());
+}
+
+struct alignas(8) WordsOf8 {
+  std::uint32_t at[2];
+};
+struct alignas(16) WordsOf16 {
+  std::uint32_t at[4];
+};
+
+KVCACHE_KERNEL(language_words, LanguageWordsArgs, 64) {
+  const std::uint32_t* const from = args.words + Thread() * 4;
+  const auto byte = LoadOnly(reinterpret_cast<const std::uint8_t*>(from) + 1);
+  const auto half = LoadOnly(reinterpret_cast<const std::uint16_t*>(from) + 3);
+  const WordsOf8 two = LoadOnly(reinterpret_cast<const WordsOf8*>(from) + 1);
+  const WordsOf16 four = LoadOnly(reinterpret_cast<const WordsOf16*>(from));
+  args.sums[Thread()] = byte + half + LoadOnly(from + 2) + two.at[0] + 3 * two.at[1] +
+                        5 * four.at[0] + 7 * four.at[1] + 11 * four.at[2] + 13 * four.at[3];
+  args.bytes[Thread()] = BytePermute(from[0], from[1], args.selectors[Thread()]);
 }
 
 }  // namespace kvcache::cuda

@@ -17,12 +17,21 @@ struct LanguageSumArgs {
   float* y;
 };
 
+// Words of 1, 2, 4, 8 and 16 bytes, and bytes of them in the orders that `selectors` say.
+struct LanguageWordsArgs {
+  const std::uint32_t* words;      // [4 × 64]
+  const std::uint32_t* selectors;  // [64]
+  std::uint32_t* sums;             // [64]: of the words of each size
+  std::uint32_t* bytes;            // [64]
+};
+
 // One warp: d = a b for a of 16 x 32 and b, whose columns lie one after another, of 32 x 8.
 struct LanguageMmaArgs {
   const std::uint8_t* a;
   const std::int8_t* b;
   std::int32_t* d;
   int a_is_signed;
+  int inputs;  // 32, or 16: the first half
 };
 
 // Copies 16 bytes a thread through shared memory, in two groups, and reverses the order of threads.

@@ -51,6 +51,7 @@ class Language : public ::testing::TestWithParam<int> {
 constexpr Kernel kAdd{"language_add", 256};
 constexpr Kernel kSum{"language_sum", 256};
 constexpr Kernel kMma{"language_mma", 32};
+constexpr Kernel kWords{"language_words", 64};
 constexpr Kernel kCopy{"language_copy", 64};
 constexpr Kernel kLanes{"language_lanes", 64};
 
@@ -89,7 +90,7 @@ TEST_P(Language, MatrixInstructions) {
   for (auto& value : b) value = static_cast<std::int8_t>(random_());
   for (const int a_is_signed : {0, 1}) {
     std::int32_t* const out = Upload(std::vector<std::int32_t>(16 * 8));
-    Run(kMma, 1, LanguageMmaArgs{Upload(a), Upload(b), out, a_is_signed});
+    Run(kMma, 1, LanguageMmaArgs{Upload(a), Upload(b), out, a_is_signed, 32});
     const std::vector<std::int32_t> d = Download(out, 16 * 8);
     for (int row = 0; row < 16; ++row) {
       for (int column = 0; column < 8; ++column) {
@@ -102,6 +103,47 @@ TEST_P(Language, MatrixInstructions) {
         EXPECT_EQ(d[row * 8 + column], sum);
       }
     }
+  }
+}
+
+TEST_P(Language, MatrixInstructionsOf16Inputs) {
+  std::vector<std::uint8_t> a(16 * 32);
+  std::vector<std::int8_t> b(8 * 32);
+  for (auto& value : a) value = static_cast<std::uint8_t>(random_());
+  for (auto& value : b) value = static_cast<std::int8_t>(random_());
+  std::int32_t* const out = Upload(std::vector<std::int32_t>(16 * 8));
+  Run(kMma, 1, LanguageMmaArgs{Upload(a), Upload(b), out, 1, 16});
+  const std::vector<std::int32_t> d = Download(out, 16 * 8);
+  for (int row = 0; row < 16; ++row) {
+    for (int column = 0; column < 8; ++column) {
+      int sum = 0;
+      for (int k = 0; k < 16; ++k) {
+        sum += static_cast<std::int8_t>(a[row * 32 + k]) * b[column * 32 + k];
+      }
+      EXPECT_EQ(d[row * 8 + column], sum);
+    }
+  }
+}
+
+TEST_P(Language, WordsAndTheirBytes) {
+  std::vector<std::uint32_t> words(4 * 64);
+  for (auto& word : words) word = static_cast<std::uint32_t>(random_());
+  std::vector<std::uint32_t> selectors(64);
+  for (auto& selector : selectors) selector = static_cast<std::uint32_t>(random_()) & 0xffff7777U;
+  std::uint32_t* const sums = Upload(std::vector<std::uint32_t>(64));
+  std::uint32_t* const bytes = Upload(std::vector<std::uint32_t>(64));
+  Run(kWords, 1, LanguageWordsArgs{Upload(words), Upload(selectors), sums, bytes});
+  for (std::size_t i = 0; i < 64; ++i) {
+    const std::uint32_t* const w = &words[4 * i];
+    const std::uint32_t sum = (w[0] >> 8 & 255U) + (w[1] >> 16) + w[2] + w[2] + 3 * w[3] +
+                              5 * w[0] + 7 * w[1] + 11 * w[2] + 13 * w[3];
+    EXPECT_EQ(Download(sums, 64)[i], sum);
+    std::uint32_t expected = 0;
+    for (std::uint32_t k = 0; k < 4; ++k) {
+      const std::uint32_t place = selectors[i] >> 4 * k & 7U;
+      expected |= (w[place / 4] >> place % 4 * 8 & 255U) << 8 * k;
+    }
+    EXPECT_EQ(Download(bytes, 64)[i], expected);
   }
 }
 
