@@ -16,7 +16,8 @@ constexpr Kernel kConvParts{"conv_parts", kConvThreads};
 constexpr Kernel kRates{"decay_rates", kRateThreads};
 constexpr Kernel kScan64{"scan_64", kScanThreads};
 constexpr Kernel kScan128{"scan_128", kScanThreads};
-constexpr Kernel kScanAny{"scan_any", kScanThreads};
+constexpr Kernel kScanShared{"scan_shared", kScanThreads};
+constexpr Kernel kScanGlobal{"scan_global", kScanThreads};
 
 static_assert(kConvTokens >= cpu::kConvSteps);
 
@@ -113,15 +114,16 @@ std::size_t SharedBytesOf(const ScanArgs& args, bool with_state) {
 }
 
 // Launches the kernel for the length of keys.
-Status LaunchScan(Device& device, const Grid& grid, ScanArgs& args) {
+Status LaunchScan(Device& device, const Grid& grid, const ScanArgs& args) {
   if (args.k_dim == 64) {
     return Launch(device, kScan64, grid, args, SharedBytesOf<64>(args, false));
   }
   if (args.k_dim == 128) {
     return Launch(device, kScan128, grid, args, SharedBytesOf<128>(args, false));
   }
-  args.state_in_shared = SharedBytesOf<0>(args, true) <= kSharedBytes;
-  const std::size_t shared = SharedBytesOf<0>(args, args.state_in_shared);
+  const std::size_t with_state = SharedBytesOf<0>(args, true);
+  if (with_state <= kSharedBytes) return Launch(device, kScanShared, grid, args, with_state);
+  const std::size_t shared = SharedBytesOf<0>(args, false);
   if (shared > device.info().shared_bytes) {
     return {StatusCode::kUnsupported,
             "state scan: keys of " + std::to_string(args.k_dim) + " values need " +
@@ -129,7 +131,7 @@ Status LaunchScan(Device& device, const Grid& grid, ScanArgs& args) {
                 " bytes of a block's shared memory, of which the device has " +
                 std::to_string(device.info().shared_bytes)};
   }
-  return Launch(device, kScanAny, grid, args, shared);
+  return Launch(device, kScanGlobal, grid, args, shared);
 }
 
 }  // namespace

@@ -72,8 +72,8 @@ struct RateArgs {
 inline constexpr int kScanThreads =
     32;  // a warp has as many columns of a head's state, one per thread
 
-// Kernels scan_64 and scan_128, for as many keys: the state is in registers. Kernel scan_any: it is in
-// shared memory or, for long keys, in `after`. Blocks of a strand are ordered by head, then by column.
+// Kernels scan_64 and scan_128, for as many keys: the state is in registers. Others: scan_shared has it in shared
+// memory and, for long keys, scan_global in `after`. Blocks of a strand are ordered by head, then by column.
 struct ScanArgs {
   static constexpr int kFewHeads = 128;
 
@@ -94,8 +94,7 @@ struct ScanArgs {
   float query_scale;
   bool delta;
   bool rotating;
-  bool vectors;          // keys and queries hold vectors of four, and k_dim is a multiple of four
-  bool state_in_shared;  // scan_any
+  bool vectors;  // keys and queries hold vectors of four, and k_dim is a multiple of four
   bool skips;
   const float* skip;  // null: few_skips
   float few_skips[kFewHeads];

@@ -8,11 +8,9 @@ namespace {
 
 constexpr int kWarps = kSlotThreads / 32;
 
-KVCACHE_DEVICE std::int32_t BitsBelow(std::uint32_t bits, int lane) {
-  std::uint32_t below = bits & ((1u << static_cast<std::uint32_t>(lane)) - 1u);
-  std::int32_t count = 0;
-  for (; below != 0; below &= below - 1) ++count;
-  return count;
+// The number of lanes below this one whose bit is set.
+KVCACHE_DEVICE std::int32_t CountBefore(std::uint32_t bits) {
+  return PopCount(bits & ((1u << static_cast<std::uint32_t>(Lane())) - 1u));
 }
 
 // Returns the sum over the block's threads. REQUIRES: of_warp is used for nothing else.
@@ -43,9 +41,9 @@ KVCACHE_KERNEL(group_slots, GroupArgs, kSlotThreads) {
     const std::int32_t i = first + Thread();
     const bool own = i < args.count && args.choices[i] == expert;
     const std::uint32_t bits = Ballot(own);
-    if (Lane() == 0) shared.before[Warp()] = BitsBelow(bits, 31) + static_cast<int>(bits >> 31);
+    if (Lane() == 0) shared.before[Warp()] = PopCount(bits);
     BlockBarrier();
-    std::int32_t slot = next + BitsBelow(bits, Lane());
+    std::int32_t slot = next + CountBefore(bits);
     for (int w = 0; w < kWarps; ++w) {
       const std::int32_t of_warp = shared.before[w];
       if (w < Warp()) slot += of_warp;

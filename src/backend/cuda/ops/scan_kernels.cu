@@ -18,7 +18,16 @@ struct RegisterState {
   KVCACHE_DEVICE void Set(int k, float value) { values[k] = value; }
 };
 
-struct MemoryState {
+struct SharedState {
+  float* values;
+  int count;
+
+  KVCACHE_DEVICE int keys() const { return count; }
+  KVCACHE_DEVICE float Get(int k) const { return values[k * kScanThreads]; }
+  KVCACHE_DEVICE void Set(int k, float value) { values[k * kScanThreads] = value; }
+};
+
+struct GlobalState {
   float* values;
   std::int64_t stride;
   int count;
@@ -343,17 +352,22 @@ KVCACHE_DEVICE void ScanInRegisters(const ScanArgs& args) {
   });
 }
 
-KVCACHE_DEVICE void ScanInMemory(const ScanArgs& args) {
+KVCACHE_DEVICE void ScanInShared(const ScanArgs& args) {
   constexpr int kTokens = kScanTokens<0>;
+  float* const behind = &SharedMemory<float>() + 2 * ScanBufferFloats(args.k_dim, kTokens);
   ForSegments(args, [&](const Scan& scan, const float* before, float* after) {
-    MemoryState state{after, args.v_dim, args.k_dim};
-    if (args.state_in_shared) {
-      float* const behind = &SharedMemory<float>() + 2 * ScanBufferFloats(args.k_dim, kTokens);
-      state = {behind + Lane(), kScanThreads, args.k_dim};
-    }
-    if (scan.active && state.values != before) CopyIn(before, args.v_dim, state);
+    SharedState state{behind + Lane(), args.k_dim};
+    if (scan.active) CopyIn(before, args.v_dim, state);
     ScanSegment<kTokens>(args, scan, state);
-    if (scan.active && state.values != after) CopyOut(state, after, args.v_dim);
+    if (scan.active) CopyOut(state, after, args.v_dim);
+  });
+}
+
+KVCACHE_DEVICE void ScanInGlobal(const ScanArgs& args) {
+  ForSegments(args, [&](const Scan& scan, const float* before, float* after) {
+    GlobalState state{after, args.v_dim, args.k_dim};
+    if (scan.active && after != before) CopyIn(before, args.v_dim, state);
+    ScanSegment<kScanTokens<0>>(args, scan, state);
   });
 }
 
@@ -367,8 +381,12 @@ KVCACHE_KERNEL(scan_128, ScanArgs, kScanThreads) {
   ScanInRegisters<128>(args);
 }
 
-KVCACHE_KERNEL(scan_any, ScanArgs, kScanThreads) {
-  ScanInMemory(args);
+KVCACHE_KERNEL(scan_shared, ScanArgs, kScanThreads) {
+  ScanInShared(args);
+}
+
+KVCACHE_KERNEL(scan_global, ScanArgs, kScanThreads) {
+  ScanInGlobal(args);
 }
 
 }  // namespace kvcache::cuda
