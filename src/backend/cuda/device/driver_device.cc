@@ -1,0 +1,233 @@
+#include "backend/cuda/device/driver_device.h"
+
+#include <algorithm>
+#include <unordered_map>
+#include <utility>
+
+#include "backend/cuda/device/driver_queue.h"
+
+namespace kvcache::cuda {
+namespace {
+
+constexpr std::size_t kBufferAlignment = 256;
+constexpr std::size_t kSharedBytesWithoutAsking = std::size_t{48} << 10;
+
+DriverAddress AddressOf(const std::byte* at) {
+  return static_cast<DriverAddress>(reinterpret_cast<std::uintptr_t>(at));
+}
+
+std::byte* PointerTo(DriverAddress address) {
+  return reinterpret_cast<std::byte*>(static_cast<std::uintptr_t>(address));
+}
+
+class DriverBuffer final : public Buffer {
+ public:
+  DriverBuffer(DriverQueue& queue, DriverAddress address, std::size_t size)
+      : queue_(queue), address_(address), size_(size) {}
+  // The driver waits for the work that uses the memory. A lost device has none.
+  ~DriverBuffer() override {
+    if (queue_.Enter().ok()) queue_.driver().free(address_);
+  }
+  std::byte* data() override { return PointerTo(address_); }
+  std::size_t size_bytes() const override { return size_; }
+
+ private:
+  DriverQueue& queue_;
+  DriverAddress address_;
+  std::size_t size_;
+};
+
+// The functions of the images, loaded when a kernel is first started.
+class Functions {
+ public:
+  struct Function {
+    void* handle = nullptr;
+    std::size_t shared_bytes = kSharedBytesWithoutAsking;  // that a launch may ask for
+  };
+
+  Functions(DriverQueue& queue, const KernelImages& kernels)
+      : queue_(queue), images_(kernels.images), modules_(kernels.images.size(), nullptr) {}
+  ~Functions() {
+    if (!queue_.Enter().ok()) return;
+    for (void* const module : modules_) {
+      if (module != nullptr) queue_.driver().unload_module(module);
+    }
+  }
+  Functions(const Functions&) = delete;
+  Functions& operator=(const Functions&) = delete;
+
+  Result<Function*> Find(const Kernel& kernel) {
+    Function& function = functions_[&kernel];
+    if (function.handle != nullptr) return &function;
+    for (std::size_t i = 0; i < images_.size(); ++i) {
+      KVCACHE_RETURN_IF_ERROR(Load(i));
+      const int found = queue_.driver().function(&function.handle, modules_[i], kernel.name);
+      if (found == kDriverOk) return &function;
+      function.handle = nullptr;
+      if (found != kDriverNotFound) return queue_.Check(found, kernel.name);
+    }
+    return Status(StatusCode::kInternal, std::string("no kernel '") + kernel.name + "'");
+  }
+
+ private:
+  Status Load(std::size_t i) {
+    if (modules_[i] != nullptr) return Status::Ok();
+    return queue_.Check(queue_.driver().load_module(&modules_[i], images_[i]), "loading kernels");
+  }
+
+  DriverQueue& queue_;
+  std::vector<const void*> images_;
+  std::vector<void*> modules_;
+  std::unordered_map<const Kernel*, Function> functions_;
+};
+
+class DriverDevice final : public Device {
+ public:
+  DriverDevice(const Driver& driver, const KernelImages& kernels, DeviceInfo info)
+      : driver_(driver),
+        info_(std::move(info)),
+        queue_(driver_, info_.name),
+        functions_(queue_, kernels) {}
+
+  Status Open(int device) { return queue_.Open(device); }
+
+  const DeviceInfo& info() const override { return info_; }
+  std::size_t FreeBytes() const override {
+    std::size_t free = 0;
+    std::size_t all = 0;
+    const bool known = queue_.Enter().ok() && driver_.memory_info(&free, &all) == kDriverOk;
+    return known ? free : 0;
+  }
+
+  Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
+    KVCACHE_RETURN_IF_ERROR(queue_.Enter());
+    DriverAddress address = 0;
+    const std::size_t size = std::max(size_bytes, kBufferAlignment);
+    const int result = driver_.allocate(&address, size);
+    if (result == kDriverOutOfMemory) return NoMemory(size_bytes);
+    KVCACHE_RETURN_IF_ERROR(queue_.Check(result, "taking memory"));
+    auto buffer = std::make_unique<DriverBuffer>(queue_, address, size_bytes);
+    KVCACHE_RETURN_IF_ERROR(
+        queue_.Check(driver_.fill(address, 0, size, queue_.stream()), "clearing memory"));
+    return std::unique_ptr<Buffer>(std::move(buffer));
+  }
+
+  Status CopyIn(std::span<const std::byte> from, std::byte* to) override {
+    return queue_.CopyIn(from, AddressOf(to));
+  }
+  Status CopyOut(const std::byte* from, std::span<std::byte> to) override {
+    return queue_.CopyOut(AddressOf(from), to);
+  }
+  Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
+    KVCACHE_RETURN_IF_ERROR(queue_.Enter());
+    if (bytes == 0) return Status::Ok();
+    return queue_.Check(driver_.copy(AddressOf(to), AddressOf(from), bytes, queue_.stream()),
+                        "copying on the device");
+  }
+
+  Status Launch(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
+                std::span<const std::byte> args) override {
+    KVCACHE_RETURN_IF_ERROR(queue_.Enter());
+    if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Status::Ok();
+    KVCACHE_RETURN_IF_ERROR(CheckGrid(kernel, grid));
+    KVCACHE_ASSIGN_OR_RETURN(Functions::Function* const function, functions_.Find(kernel));
+    if (shared_bytes > function->shared_bytes) {
+      KVCACHE_RETURN_IF_ERROR(queue_.Check(
+          driver_.set_function_attribute(function->handle, kFunctionAttributeSharedBytes,
+                                         static_cast<int>(shared_bytes)),
+          kernel.name));
+      function->shared_bytes = shared_bytes;
+    }
+    void* parameters[] = {const_cast<std::byte*>(args.data())};
+    return queue_.Check(
+        driver_.launch(function->handle, static_cast<unsigned>(grid.x),
+                       static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
+                       static_cast<unsigned>(kernel.threads), 1, 1,
+                       static_cast<unsigned>(shared_bytes), queue_.stream(), parameters, nullptr),
+        kernel.name);
+  }
+
+  Status Synchronize() override { return queue_.Synchronize(); }
+
+ private:
+  Status NoMemory(std::size_t size_bytes) const {
+    return {StatusCode::kOutOfMemory, "device '" + info_.name + "' has no memory for " +
+                                          std::to_string(size_bytes) +
+                                          " bytes: " + std::to_string(FreeBytes()) + " of " +
+                                          std::to_string(info_.memory_bytes) + " are free"};
+  }
+
+  static Status CheckGrid(const Kernel& kernel, const Grid& grid) {
+    if (grid.x < (std::int64_t{1} << 31) && grid.y < 65536 && grid.z < 65536) return Status::Ok();
+    return {StatusCode::kInternal, std::string("kernel '") + kernel.name + "': a grid of " +
+                                       std::to_string(grid.x) + " x " + std::to_string(grid.y) +
+                                       " x " + std::to_string(grid.z) + " blocks is too large"};
+  }
+
+  Driver driver_;
+  DeviceInfo info_;
+  mutable DriverQueue queue_;
+  Functions functions_;
+};
+
+std::string CapabilityText(int capability) {
+  return std::to_string(capability / 10) + "." + std::to_string(capability % 10);
+}
+
+}  // namespace
+
+Result<int> CountDevices(const Driver& driver) {
+  int count = 0;
+  const int result = driver.device_count(&count);
+  if (result == kDriverOk) return count;
+  return Status(StatusCode::kIo, "counting devices: " + DriverErrorText(driver, result));
+}
+
+Result<DeviceInfo> DescribeDevice(const Driver& driver, int index) {
+  KVCACHE_ASSIGN_OR_RETURN(const int count, CountDevices(driver));
+  if (index < 0 || index >= count) {
+    return Status(StatusCode::kInvalidArgument, "device is " + std::to_string(index) +
+                                                    "; the driver sees " + std::to_string(count) +
+                                                    ", the first of them is 0");
+  }
+  DeviceInfo info;
+  int device = 0;
+  int major = 0;
+  int minor = 0;
+  int shared_bytes = 0;
+  char name[256] = {};
+  int result = driver.device(&device, index);
+  const auto then = [&](int next) { result = result == kDriverOk ? next : result; };
+  then(driver.device_name(name, sizeof(name) - 1, device));
+  then(driver.device_memory(&info.memory_bytes, device));
+  then(driver.device_attribute(&major, kAttributeCapabilityMajor, device));
+  then(driver.device_attribute(&minor, kAttributeCapabilityMinor, device));
+  then(driver.device_attribute(&info.processors, kAttributeProcessors, device));
+  then(driver.device_attribute(&shared_bytes, kAttributeSharedBytes, device));
+  if (result != kDriverOk) {
+    return Status(StatusCode::kIo, "describing device " + std::to_string(index) + ": " +
+                                       DriverErrorText(driver, result));
+  }
+  info.name = name;
+  info.capability = major * 10 + minor;
+  info.shared_bytes = static_cast<std::size_t>(shared_bytes);
+  return info;
+}
+
+Result<std::unique_ptr<Device>> MakeDriverDevice(const Driver& driver, const KernelImages& kernels,
+                                                 int index) {
+  KVCACHE_RETURN_IF_ERROR(StartDriver(driver, kernels.needed_version));
+  KVCACHE_ASSIGN_OR_RETURN(DeviceInfo info, DescribeDevice(driver, index));
+  if (info.capability < kLeastCapability) {
+    return Status(StatusCode::kUnsupported,
+                  "device '" + info.name + "' has capability " + CapabilityText(info.capability) +
+                      "; the kernels need " + CapabilityText(kLeastCapability));
+  }
+  int device = 0;
+  static_cast<void>(driver.device(&device, index));  // DescribeDevice has called it
+  auto opened = std::make_unique<DriverDevice>(driver, kernels, std::move(info));
+  KVCACHE_RETURN_IF_ERROR(opened->Open(device));
+  return std::unique_ptr<Device>(std::move(opened));
+}
+
+}  // namespace kvcache::cuda
