@@ -77,12 +77,26 @@ Result<std::vector<std::int32_t>> InputTexts::EncodePair(std::string_view query,
                            : EncodeTemplate(query, document, when_long);
 }
 
+Result<std::shared_ptr<const InputTexts::Tokens>> InputTexts::Query(std::string_view query) const {
+  {
+    const std::lock_guard lock(last_query_->mutex);
+    if (last_query_->tokens != nullptr && last_query_->text == query) return last_query_->tokens;
+  }
+  KVCACHE_ASSIGN_OR_RETURN(Tokens tokens, Plain(query));
+  auto shared = std::make_shared<const Tokens>(std::move(tokens));
+  std::string text(query);
+  const std::lock_guard lock(last_query_->mutex);
+  last_query_->text = std::move(text);
+  last_query_->tokens = shared;
+  return shared;
+}
+
 Result<InputTexts::Tokens> InputTexts::EncodeSeparated(std::string_view query,
                                                        std::string_view document,
                                                        LongInput when_long) const {
-  KVCACHE_ASSIGN_OR_RETURN(const Tokens asked, Plain(query));
+  KVCACHE_ASSIGN_OR_RETURN(const std::shared_ptr<const Tokens> asked, Query(query));
   KVCACHE_ASSIGN_OR_RETURN(Tokens text, Plain(document));
-  const std::size_t around = begin_.size() + asked.size() + separators_.size() + pair_end_.size();
+  const std::size_t around = begin_.size() + asked->size() + separators_.size() + pair_end_.size();
   if (around + text.size() > max_tokens_) {
     if (when_long == LongInput::kRefuse || around >= max_tokens_) {
       return TooLong(around + text.size());
@@ -90,7 +104,8 @@ Result<InputTexts::Tokens> InputTexts::EncodeSeparated(std::string_view query,
     text.resize(max_tokens_ - around);
   }
   Tokens tokens;
-  for (const Tokens* part : {&begin_, &asked, &separators_, &std::as_const(text), &pair_end_}) {
+  for (const Tokens* part :
+       {&begin_, asked.get(), &separators_, &std::as_const(text), &pair_end_}) {
     tokens.insert(tokens.end(), part->begin(), part->end());
   }
   return tokens;

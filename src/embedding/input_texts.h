@@ -15,6 +15,7 @@
 
 #include <cstdint>
 #include <memory>
+#include <mutex>
 #include <string>
 #include <string_view>
 #include <vector>
@@ -40,11 +41,21 @@ class InputTexts {
  private:
   using Tokens = std::vector<std::int32_t>;
 
+  struct LastQuery {
+    std::mutex mutex;
+    std::string text;                      // guarded by mutex, as its tokens
+    std::shared_ptr<const Tokens> tokens;  // null: there was none
+  };
+
   InputTexts(const Tokenizer& tokenizer, int max_tokens)
-      : tokenizer_(&tokenizer), max_tokens_(static_cast<std::size_t>(max_tokens)) {}
+      : tokenizer_(&tokenizer),
+        max_tokens_(static_cast<std::size_t>(max_tokens)),
+        last_query_(std::make_unique<LastQuery>()) {}
 
   Status TooLong(std::size_t tokens) const;
   Result<Tokens> Plain(std::string_view text) const;
+  // Returns the tokens of a query. Those of the last one are kept: its pairs come one after another.
+  Result<std::shared_ptr<const Tokens>> Query(std::string_view query) const;
   Result<Tokens> EncodeSeparated(std::string_view query, std::string_view document,
                                  LongInput when_long) const;
   Result<Tokens> EncodeTemplate(std::string_view query, std::string_view document,
@@ -57,6 +68,7 @@ class InputTexts {
   Tokens separators_;     // between query and document
   Tokens pair_end_;       // behind a document
   std::string template_;  // empty: none
+  std::unique_ptr<LastQuery> last_query_;
 };
 
 }  // namespace kvcache

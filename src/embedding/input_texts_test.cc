@@ -6,6 +6,7 @@
 #include <optional>
 #include <span>
 
+#include "base/strings.h"
 #include "gguf/gguf_writer.h"
 
 namespace kvcache::input_texts_test {
@@ -130,6 +131,40 @@ TEST(InputTexts, OlderFilesOfJinaAndRobertaHaveTwoSeparatorsBetween) {
   }
   EXPECT_EQ(pair("jina-v2-de", std::nullopt), (Ids{0, 2, 1, 3, 1}));
   EXPECT_EQ(pair("jina-v2-de", true), (Ids{0, 2, 1, 1, 3, 1}));
+}
+
+// Counts the texts that are encoded. A token is a byte.
+class CountingTokenizer final : public Tokenizer {
+ public:
+  explicit CountingTokenizer(Vocabulary vocabulary) : Tokenizer(std::move(vocabulary)) {}
+  std::string_view KindName() const override { return "counting"; }
+  mutable int encoded = 0;
+
+ protected:
+  void EncodePlain(std::string_view text, Ids* out) const override {
+    ++encoded;
+    out->insert(out->end(), text.begin(), text.end());
+  }
+  void AppendText(std::int32_t, std::string*) const override {}
+  bool AddsSpaceAfter(std::int32_t) const override { return false; }
+};
+
+TEST(InputTexts, PairsOfOneQueryEncodeItOnce) {
+  const Model model(FillWordPiece);
+  TokenizerData data;
+  for (int i = 0; i < 256; ++i) data.tokens.push_back(StrCat("t", i));
+  const CountingTokenizer tokenizer(std::move(Vocabulary::Make(data)).value());
+  const InputTexts texts = std::move(InputTexts::Make(*model.file, tokenizer, 100)).value();
+  const Ids first = *texts.EncodePair("query", "one", LongInput::kRefuse);
+  const int both = tokenizer.encoded;
+  EXPECT_EQ(both, 2);
+  EXPECT_NE(*texts.EncodePair("query", "two", LongInput::kRefuse), first);
+  EXPECT_EQ(tokenizer.encoded, both + 1);
+  EXPECT_EQ(*texts.EncodePair("query", "one", LongInput::kTruncate), first);
+  EXPECT_EQ(tokenizer.encoded, both + 2);
+  EXPECT_NE(*texts.EncodePair("other", "one", LongInput::kRefuse), first);
+  EXPECT_EQ(tokenizer.encoded, both + 4);
+  EXPECT_EQ(*texts.EncodePair("query", "one", LongInput::kRefuse), first);
 }
 
 TEST(InputTexts, PairsFillAFilesTemplate) {

@@ -106,12 +106,12 @@ int ReadDimensions(const Embedder& embedder, Fields& fields) {
 }
 
 EmbeddingInputs EncodePairs(const Embedder& embedder, Fields& fields, const std::string& query,
-                            const std::vector<std::string>& documents, LongInput when_long) {
+                            const NamedDocuments& documents, LongInput when_long) {
   EmbeddingInputs pairs;
   std::size_t tokens = 0;
-  for (std::size_t i = 0; i < documents.size(); ++i) {
-    const std::string name = StrCat("documents[", i, "]");
-    auto pair = embedder.EncodePair(query, documents[i], when_long);
+  for (std::size_t i = 0; i < documents.texts.size(); ++i) {
+    const std::string name = StrCat(documents.field, "[", i, "]");
+    auto pair = embedder.EncodePair(query, documents.texts[i], when_long);
     if (!pair.ok()) {
       // Documents are cut to what the query leaves; a query never is.
       const bool is_query =

@@ -36,9 +36,14 @@ EmbeddingInputs ReadEmbeddingInputs(const Embedder& embedder, Fields& fields,
 // Reads "dimensions"; 0: it is not given.
 int ReadDimensions(const Embedder& embedder, Fields& fields);
 
-// Encodes a query and documents. Errors are those of the field "documents[i]", or of "query" if it leaves no room for
-// any document.
+struct NamedDocuments {
+  const char* field;
+  const std::vector<std::string>& texts;
+};
+
+// Encodes a query and documents. Errors are those of the field "FIELD[i]", or of "query" if it leaves no room for any
+// document.
 EmbeddingInputs EncodePairs(const Embedder& embedder, Fields& fields, const std::string& query,
-                            const std::vector<std::string>& documents, LongInput when_long);
+                            const NamedDocuments& documents, LongInput when_long);
 
 }  // namespace kvcache::server

@@ -272,6 +272,42 @@ TEST_F(EmbeddingsTest, RanksOfShortenedDocuments) {
   EXPECT_EQ(Refused("/v2/rerank", body, 400)["param"], "max_tokens_per_doc");
 }
 
+// Cohere's second API reads 4,096 tokens of a document unless the request says otherwise.
+TEST_F(EmbeddingsTest, RanksOfLongDocumentsAsCohere) {
+  Json body = {{"model", "rank"},
+               {"query", "q"},
+               {"documents", Json::array({std::string(5000, 'a')})},
+               {"truncate", false}};
+  const auto message = [&](const char* path) {
+    return Refused(path, body, 400)["message"].get<std::string>();
+  };
+  // The search for the longest beginning leaves out up to one token in 64.
+  EXPECT_THAT(message("/v2/rerank"), HasSubstr("it has 40"));
+  EXPECT_THAT(message("/v1/rerank"), HasSubstr("it has 5002 tokens"));
+  body["max_tokens_per_doc"] = 4500;
+  EXPECT_THAT(message("/v2/rerank"), HasSubstr("it has 44"));
+}
+
+TEST_F(EmbeddingsTest, RanksInTheFormOfTextEmbeddingsInference) {
+  Json body = {{"model", "rank"}, {"query", "q"}, {"texts", Json::array({"b", "ccc", "dd"})}};
+  const Json plain = Post("/rerank", body).json();
+  ASSERT_TRUE(plain.is_array()) << plain;
+  ASSERT_EQ(plain.size(), 3u);
+  EXPECT_EQ(plain[0]["index"], 1);
+  EXPECT_NEAR(plain[0]["score"].get<float>(), 1.0f / (1.0f + std::exp(-5.0f)), 1e-6f);
+  EXPECT_FALSE(plain[0].contains("text"));
+  body["raw_scores"] = true;
+  body["return_text"] = true;
+  const Json raw = Post("/rerank", body).json();
+  EXPECT_EQ(raw[0], Json({{"index", 1}, {"score", 5.0}, {"text", "ccc"}}));
+  EXPECT_EQ(raw[2], Json({{"index", 0}, {"score", 3.0}, {"text", "b"}}));
+  body["texts"] = Json::array({"a", 3});
+  EXPECT_EQ(Refused("/rerank", body, 400)["param"], "texts[1]");
+  body["texts"] = Json::array({"a", std::string(20, 'a')});
+  body["truncate"] = false;
+  EXPECT_EQ(Refused("/rerank", body, 400)["param"], "texts[1]");
+}
+
 TEST_F(EmbeddingsTest, RanksAsProbabilities) {
   const Json body = {
       {"model", "rank"}, {"query", "q"}, {"documents", Json::array({"a"})}, {"raw_scores", false}};
