@@ -20,6 +20,11 @@ bool IsInside(const fs::path& path, const std::string& folder) {
   return !folder.empty() && path.string().starts_with(folder + "/");
 }
 
+bool IsPlain(std::string_view name) {
+  return !name.empty() && name != "." && name != ".." &&
+         name.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
+}
+
 }  // namespace
 
 Result<HfDirectory> HfDirectory::Open(const std::string& path) {
@@ -68,12 +73,32 @@ std::vector<std::string> HfDirectory::TemplateNames() const {
   return names;
 }
 
+Result<HfDirectory> HfDirectory::Folder(std::string_view name) const {
+  const std::string shown = StrCat(path_, "/", name);
+  if (!IsPlain(name)) {
+    return InvalidArgument(
+        StrCat(path_, ": ", Quoted(name), " is no plain name of a folder in the directory"));
+  }
+  std::error_code error;
+  const fs::path resolved = fs::canonical(fs::path(root_) / name, error);
+  if (error || !fs::is_directory(resolved, error)) {
+    return NotFound(StrCat(shown, ": there is no such folder"));
+  }
+  if (!IsInside(resolved, root_)) {
+    return Corrupt(StrCat(shown, ": it is a link to ", resolved.string(),
+                          ", outside of the model's directory"));
+  }
+  HfDirectory folder;
+  folder.path_ = shown;
+  folder.root_ = resolved.string();
+  folder.blobs_ = blobs_;
+  return folder;
+}
+
 Result<std::string> HfDirectory::File(std::string_view name) const {
   std::string_view last = name;
   if (last.starts_with(StrCat(kTemplates, '/'))) last.remove_prefix(kTemplates.size() + 1);
-  const bool plain = !last.empty() && last != "." && last != ".." &&
-                     last.find_first_of(std::string_view("/\\\0", 3)) == std::string_view::npos;
-  if (!plain) {
+  if (!IsPlain(last)) {
     return InvalidArgument(
         StrCat(path_, ": ", Quoted(name), " is no plain name of a file in the directory"));
   }

@@ -35,6 +35,9 @@ class HfDirectory {
   // Returns the names of the files in kTemplates, in order; none if there is no such folder.
   std::vector<std::string> TemplateNames() const;
 
+  // Returns a folder of the model, such as "1_Pooling". Errors: as File.
+  Result<HfDirectory> Folder(std::string_view name) const;
+
   // Returns the path of a file, after its links. Errors: kInvalidArgument: the name is no plain
   // name; kNotFound; kCorrupt: it is a link to the outside, or no regular file.
   Result<std::string> File(std::string_view name) const;

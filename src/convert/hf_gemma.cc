@@ -1,4 +1,4 @@
-// Gemma 2 and Gemma 3. The published norms lack a 1, which the file's have. query_pre_attn_scalar
+// Gemma 2, Gemma 3, and EmbeddingGemma, whose tokens see all others. The published norms lack a 1, which the file's have. query_pre_attn_scalar
 // becomes attention.scale if it differs from the head size.
 #include <cmath>
 
@@ -26,7 +26,7 @@ GemmaRules RulesOf(std::string_view architecture) {
                 .ffn = 9216,
                 .context = 8192};
   if (architecture == "gemma2") return {sizes, 2, 46, 10000.0, false};
-  sizes.context = 131072;
+  sizes.context = architecture == "gemma-embedding" ? 2048 : 131072;
   return {sizes, 6, 62, 1e6, true};
 }
 
@@ -114,7 +114,11 @@ Status PlanHfGemma(HfImport& import) {
   KVCACHE_RETURN_IF_ERROR(CheckHfActivation(config, "hidden_activation", "gelu_pytorch_tanh"));
   KVCACHE_ASSIGN_OR_RETURN(const bool sees_all,
                            config.BoolOr("use_bidirectional_attention", false));
-  if (sees_all) return config.Refuse("use_bidirectional_attention", "must be false");
+  const bool is_encoder = import.architecture == "gemma-embedding";
+  if (sees_all != is_encoder) {
+    return config.Refuse("use_bidirectional_attention",
+                         StrCat("must be ", is_encoder ? "true" : "false"));
+  }
   KVCACHE_ASSIGN_OR_RETURN(const HfSizes sizes, ReadHfSizes(import, rules.defaults));
   SetHfSizes(import, sizes);
   SetHfHeads(import, sizes);

@@ -93,9 +93,11 @@ Status CheckNoHfList(const HfConfig& config, std::string_view key) {
 
 Status PlanHfEnds(HfImport& import, const HfSizes& sizes, bool tied_default,
                   ValueChange norm_change) {
-  KVCACHE_ASSIGN_OR_RETURN(const bool tied,
-                           import.config.BoolOr("tie_word_embeddings", tied_default));
   HfPlanner& planner = import.planner;
+  // A class without a head has no output of its own, whatever its config.json says.
+  const bool has_no_head = import.hf_class.ends_with("Model") && !planner.Has("lm_head.weight");
+  KVCACHE_ASSIGN_OR_RETURN(bool tied, import.config.BoolOr("tie_word_embeddings", tied_default));
+  tied = tied || has_no_head;
   planner.Matrix("token_embd.weight", "embed_tokens.weight", sizes.hidden, sizes.vocabulary);
   planner.Vector("output_norm.weight", "norm.weight", sizes.hidden, {.change = norm_change});
   if (tied && planner.Has("lm_head.weight")) {

@@ -23,6 +23,9 @@ struct HfImport {
   HfPlanner& planner;
   GgufHeader& header;
   HfFallbackKind fallback = HfFallbackKind::kScores;
+  std::string hf_class{};                         // the first of `architectures`
+  std::string embedding = "embed_tokens.weight";  // the tensor
+  bool embeds = false;                            // texts end as the post-processor says
 
   // Set ARCHITECTURE.key.
   void Set(std::string_view key, std::int64_t value) {
@@ -90,7 +93,10 @@ Status AddHfRope(HfImport& import, const HfRope& rope, std::int64_t rotated_dims
 
 // The families. Each sets the keys of its architecture and plans the tensors.
 Status PlanHfLlama(HfImport& import);            // also mistral, qwen2, qwen3 and their mixtures
-Status PlanHfGemma(HfImport& import);            // gemma2, gemma3
+Status PlanHfGemma(HfImport& import);            // gemma2, gemma3, gemma-embedding
+Status PlanHfBert(HfImport& import);             // bert: BERT, RoBERTa, XLM-RoBERTa
+Status PlanHfNomicBert(HfImport& import);        // nomic-bert
+Status PlanHfModernBert(HfImport& import);       // modern-bert
 Status PlanHfGemma4(HfImport& import);           // gemma4
 Status PlanHfGemma4Assistant(HfImport& import);  // gemma4-assistant
 Status PlanHfQwen3Next(HfImport& import);        // qwen3next

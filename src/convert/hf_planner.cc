@@ -80,10 +80,10 @@ void HfPlanner::Values(std::string name, std::vector<float> values) {
   plans_.push_back({.name = std::move(name), .dims = {size}, .values = std::move(values)});
 }
 
-std::int64_t HfPlanner::RowsOf(std::string_view source) {
+std::int64_t HfPlanner::SizeOf(std::string_view source, std::size_t dimension) {
   if (!weights_.Has(source)) return 0;
   const auto tensor = weights_.Take(source);
-  return tensor.ok() && tensor->data->shape.size() == 2 ? tensor->data->shape[0] : 0;
+  return tensor.ok() && tensor->data->shape.size() == 2 ? tensor->data->shape[dimension] : 0;
 }
 
 bool HfPlanner::AreEqual(std::string_view source, std::string_view other) {

@@ -50,8 +50,9 @@ class HfPlanner {
   // Plans a vector of f32 with these values.
   void Values(std::string name, std::vector<float> values);
 
-  // Returns the rows of a matrix; 0 if it is missing or no matrix.
-  std::int64_t RowsOf(std::string_view source);
+  // Return the rows and the columns of a matrix; 0 if it is missing or no matrix.
+  std::int64_t RowsOf(std::string_view source) { return SizeOf(source, 0); }
+  std::int64_t ColumnsOf(std::string_view source) { return SizeOf(source, 1); }
 
   // Returns whether two tensors have one type, one shape and the same bytes.
   bool AreEqual(std::string_view source, std::string_view other);
@@ -63,6 +64,8 @@ class HfPlanner {
   Result<std::vector<TensorPlan>> Finish();
 
  private:
+  std::int64_t SizeOf(std::string_view source, std::size_t dimension);
+
   HfWeights& weights_;
   Status status_;
   std::vector<TensorPlan> plans_;

@@ -6,6 +6,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "convert/embedding/hf_text_ends.h"
 #include "convert/hf_tokenizer.h"
 
 namespace kvcache {
@@ -207,13 +208,51 @@ void SetKeys(const TokenizerData& data, GgufHeader* header) {
     header->SetBool("tokenizer.ggml.add_space_prefix", *data.add_space_prefix);
   }
   if (data.compose) header->SetBool(kComposeKey, *data.compose);
+  if (data.separator) {
+    header->SetUint32("tokenizer.ggml.seperator_token_id",  // sic
+                      static_cast<std::uint32_t>(*data.separator));
+  }
+  if (data.remove_extra_spaces) {
+    header->SetBool("tokenizer.ggml.remove_extra_whitespaces", *data.remove_extra_spaces);
+  }
+  if (data.strip_accents) {
+    header->SetBool("tokenizer.ggml.normalizer.strip_accents", *data.strip_accents);
+  }
+  if (data.lowercase) header->SetBool("tokenizer.ggml.normalizer.lowercase", *data.lowercase);
+  if (!data.charsmap.empty()) {
+    header->SetBytes("tokenizer.ggml.precompiled_charsmap",
+                     std::as_bytes(std::span(data.charsmap)));
+  }
+}
+
+// Returns the id of a token's text.
+std::optional<std::int64_t> IdOf(const TokenizerData& data, std::string_view text) {
+  const auto found = std::find(data.tokens.begin(), data.tokens.end(), text);
+  if (text.empty() || found == data.tokens.end()) return std::nullopt;
+  return found - data.tokens.begin();
+}
+
+// Sets what texts of an embedding model have around them. Without a post-processor these are the tokens of BERT's
+// vocabularies, or none.
+void SetTextEnds(const std::optional<HfTextEnds>& given, TokenizerData* data, GgufHeader* header) {
+  const bool is_word_piece = data->model == "bert";
+  if (!given && !is_word_piece) return;
+  const HfTextEnds ends = given.value_or(HfTextEnds{"[CLS]", "[SEP]", 1});
+  const auto begin = IdOf(*data, ends.begin);
+  const auto end = IdOf(*data, ends.end);
+  data->add_bos = begin.has_value();
+  data->add_eos = end.has_value();
+  if (begin) data->bos = begin;
+  if (end) data->eos = data->separator = end;
+  if (ends.between) header->SetBool("tokenizer.ggml.add_sep_token", *ends.between == 2);
 }
 
 }  // namespace
 
-Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std::int64_t rows,
-                      HfFallbackKind fallback, GgufHeader* header,
+Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config,
+                      const HfTokenizerUse& use, GgufHeader* header,
                       std::vector<std::string>* notes) {
+  std::optional<HfTextEnds> ends;
   HfTokenizer tokenizer;
   {
     if (!directory.Has(kTokenizer)) {
@@ -221,14 +260,18 @@ Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std:
                              "; other forms of vocabularies (tokenizer.model) are not read"));
     }
     KVCACHE_ASSIGN_OR_RETURN(const json value, directory.ReadJson(kTokenizer, kMaxTokenizerBytes));
-    auto converted = ConvertHfTokenizer(value, rows, fallback);
-    if (!converted.ok()) {
-      return std::move(converted).TakeStatus().WithContext(
-          StrCat(directory.path(), "/", kTokenizer));
-    }
+    const std::string place = StrCat(directory.path(), "/", kTokenizer);
+    auto converted = ConvertHfTokenizer(value, use.rows, use.fallback);
+    if (!converted.ok()) return std::move(converted).TakeStatus().WithContext(place);
     tokenizer = std::move(converted).value();
+    if (use.embeds) {
+      auto read = ReadHfTextEnds(value);
+      if (!read.ok()) return std::move(read).TakeStatus().WithContext(place);
+      ends = std::move(read).value();
+    }
   }
   KVCACHE_RETURN_IF_ERROR(TokenRoles(directory, config, &tokenizer.data).Read());
+  if (use.embeds) SetTextEnds(ends, &tokenizer.data, header);
   // SentencePiece vocabularies begin texts with a token unless their files say otherwise.
   const bool byte_level = tokenizer.data.model == "gpt2";
   if (!tokenizer.data.add_bos) tokenizer.data.add_bos = !byte_level;

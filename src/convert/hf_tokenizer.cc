@@ -9,6 +9,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "convert/embedding/hf_word_vocabularies.h"
 #include "convert/hf_pre_tokenizer.h"
 #include "convert/json_members.h"
 
@@ -92,7 +93,8 @@ class Converter {
     if (model_ == nullptr || !model_->is_object()) return Corrupt("model is missing");
     const std::string type = TextOf(*model_, "type");
     if (type != "BPE" && !(type.empty() && Member(*model_, "merges") != nullptr)) {
-      return Unsupported(StrCat("model.type is ", Quoted(type), "; must be BPE"));
+      return Unsupported(
+          StrCat("model.type is ", Quoted(type), "; must be BPE, WordPiece or Unigram"));
     }
     for (const char* key : {"continuing_subword_prefix", "end_of_word_suffix"}) {
       if (TextOf(*model_, key).empty()) continue;
@@ -432,6 +434,10 @@ Result<HfTokenizer> ConvertHfTokenizer(const json& tokenizer, std::int64_t rows,
   if (rows < 1 || rows > kMaxTokens) {
     return InvalidArgument(StrCat("the embedding has ", rows, " rows; must be 1 to ", kMaxTokens));
   }
+  const json* const model = Member(tokenizer, "model");
+  const std::string type = model == nullptr ? "" : TextOf(*model, "type");
+  if (type == "WordPiece") return ConvertHfWordPiece(tokenizer, rows);
+  if (type == "Unigram") return ConvertHfUnigram(tokenizer, rows);
   return Converter(tokenizer, rows, fallback).Convert();
 }
 

@@ -1,6 +1,6 @@
 // Converts tokenizer.json and the files beside it to the keys tokenizer.* of a GGUF file.
 //
-// Three kinds of vocabularies are known, all of model type BPE:
+// Three kinds of vocabularies of model type BPE are known, and those of embedding/hf_word_vocabularies.h:
 //
 //   byte-level            "gpt2": tokens, merges, and the pre-tokenizer's name
 //   with byte fallback    "llama": tokens and scores. SentencePiece merges the pair whose result has
@@ -40,9 +40,16 @@ struct HfTokenizer {
 Result<HfTokenizer> ConvertHfTokenizer(const nlohmann::json& tokenizer, std::int64_t rows,
                                        HfFallbackKind fallback);
 
+struct HfTokenizerUse {
+  std::int64_t rows = 0;  // of the embedding
+  HfFallbackKind fallback = HfFallbackKind::kScores;
+  bool embeds = false;  // texts have the special tokens of the post-processor around them
+};
+
 // Reads tokenizer.json, tokenizer_config.json, special_tokens_map.json, generation_config.json and
 // chat_template.jinja, and sets the keys of `header`. `config` is config.json.
-Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config, std::int64_t rows,
-                      HfFallbackKind fallback, GgufHeader* header, std::vector<std::string>* notes);
+Status AddHfTokenizer(const HfDirectory& directory, const HfConfig& config,
+                      const HfTokenizerUse& use, GgufHeader* header,
+                      std::vector<std::string>* notes);
 
 }  // namespace kvcache

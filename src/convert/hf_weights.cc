@@ -20,8 +20,8 @@ constexpr std::size_t kMaxShards = 10000;
 
 // Returns the name without the prefix that wraps a text model.
 std::string_view WithoutPrefix(std::string_view name) {
-  for (const std::string_view prefix :
-       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+  for (const std::string_view prefix : {"model.language_model.", "language_model.model.",
+                                        "language_model.", "model.", "bert.", "roberta."}) {
     if (name.starts_with(prefix)) return name.substr(prefix.size());
   }
   return name;

@@ -2,7 +2,7 @@
 // model.safetensors.index.json names.
 //
 // Names are without the prefixes that wrap a text model ("model.", "language_model.model.",
-// "model.language_model."): "layers.0.self_attn.q_proj.weight", "norm.weight", "lm_head.weight".
+// "model.language_model.", "bert.", "roberta."): "layers.0.self_attn.q_proj.weight", "norm.weight", "lm_head.weight".
 // Towers for images and sound are left out.
 //
 // Thread safety: one thread at a time.

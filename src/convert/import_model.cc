@@ -7,6 +7,7 @@
 
 #include "base/errors.h"
 #include "base/strings.h"
+#include "convert/embedding/hf_modules.h"
 #include "convert/hf_import.h"
 
 namespace kvcache {
@@ -26,6 +27,17 @@ constexpr std::array kFamilies = {
     Family{"Qwen3ForCausalLM", "qwen3", PlanHfLlama},
     Family{"Qwen3MoeForCausalLM", "qwen3moe", PlanHfLlama},
     Family{"Qwen3NextForCausalLM", "qwen3next", PlanHfQwen3Next},
+    Family{"Qwen3Model", "qwen3", PlanHfLlama},
+    Family{"Gemma3TextModel", "gemma-embedding", PlanHfGemma},
+    Family{"BertModel", "bert", PlanHfBert},
+    Family{"BertForSequenceClassification", "bert", PlanHfBert},
+    Family{"RobertaModel", "bert", PlanHfBert},
+    Family{"RobertaForSequenceClassification", "bert", PlanHfBert},
+    Family{"XLMRobertaModel", "bert", PlanHfBert},
+    Family{"XLMRobertaForSequenceClassification", "bert", PlanHfBert},
+    Family{"NomicBertModel", "nomic-bert", PlanHfNomicBert},
+    Family{"ModernBertModel", "modern-bert", PlanHfModernBert},
+    Family{"ModernBertForSequenceClassification", "modern-bert", PlanHfModernBert},
     Family{"Gemma2ForCausalLM", "gemma2", PlanHfGemma},
     Family{"Gemma3ForCausalLM", "gemma3", PlanHfGemma},
     Family{"Gemma3ForConditionalGeneration", "gemma3", PlanHfGemma},
@@ -69,6 +81,10 @@ std::uint32_t FileTypeOf(const std::vector<TensorPlan>& plans) {
   return max == GgmlType::kF16 ? 1 : 0;
 }
 
+bool IsEncoderArchitecture(std::string_view architecture) {
+  return architecture.find("bert") != architecture.npos || architecture == "gemma-embedding";
+}
+
 Status CheckPlain(const HfConfig& config) {
   if (!config.Has("quantization_config")) return Status::Ok();
   return config.Refuse("quantization_config",
@@ -95,19 +111,24 @@ Result<ImportResult> ImportModel(const ImportRequest& request) {
                   .config = config,
                   .outer = outer,
                   .planner = planner,
-                  .header = header};
+                  .header = header,
+                  .hf_class = std::string(family->hf_class)};
+  import.embeds = IsEncoderArchitecture(family->architecture);
   KVCACHE_RETURN_IF_ERROR(family->plan(import));
-  const std::int64_t rows = planner.RowsOf("embed_tokens.weight");
+  const std::int64_t rows = planner.RowsOf(import.embedding);
+  KVCACHE_ASSIGN_OR_RETURN(HfModules modules,
+                           AddHfModules(directory, import, planner.ColumnsOf(import.embedding)));
   weights.LeaveOutHeads();
   KVCACHE_ASSIGN_OR_RETURN(std::vector<TensorPlan> plans, planner.Finish());
+  for (TensorPlan& plan : modules.plans) plans.push_back(std::move(plan));
   ImportResult result;
   if (weights.left_out() > 0) {
     result.notes.push_back(StrCat(weights.left_out(),
                                   " tensors were left out: encoders of images and sound, and heads "
                                   "for several tokens"));
   }
-  KVCACHE_RETURN_IF_ERROR(
-      AddHfTokenizer(directory, outer, rows, import.fallback, &header, &result.notes));
+  KVCACHE_RETURN_IF_ERROR(AddHfTokenizer(directory, outer, {rows, import.fallback, import.embeds},
+                                         &header, &result.notes));
   if (request.scheme) ApplyScheme(*request.scheme, &plans);
   header.SetUint32("general.file_type",
                    request.scheme ? request.scheme->file_type : FileTypeOf(plans));

@@ -3,6 +3,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <cstring>
 #include <filesystem>
@@ -80,8 +81,16 @@ void ExpectEqualTensors(const GgufFile& made, const GgufFile& imported) {
 // Keys that depend on the program that wrote the file, not on the model.
 // Gemma 4's vocabulary has merges, and make_model's has scores.
 bool IsOfTheWriter(const GgufFile& file, std::string_view key) {
-  if (file.GetString("general.architecture")->starts_with("gemma4") &&
-      key.starts_with("tokenizer.")) {
+  const std::string_view architecture = *file.GetString("general.architecture");
+  const bool has_words = architecture.find("bert") != architecture.npos;  // WordPiece's
+  if (key == "tokenizer.ggml.token_type_count") return false;
+  if (architecture == "gemma-embedding" || file.Find("qwen3.pooling_type") != nullptr) {
+    // Embeddings have separators too.
+    if (key.starts_with("tokenizer.ggml.add_sep") || key.starts_with("tokenizer.ggml.sep")) {
+      return true;
+    }
+  }
+  if ((architecture.starts_with("gemma4") || has_words) && key.starts_with("tokenizer.")) {
     return true;
   }
   return key == "general.name" || key == "general.quantization_version";
@@ -171,6 +180,39 @@ std::vector<Case> Cases() {
   cases.back().request.shape.layers = 4;
   cases.push_back({"gemma4_own", Request("gemma4"), {.text_config = true}});
   cases.back().request.shape.layers = 3;
+  for (const auto& [name, pooling] :
+       {std::pair{"bert", 2}, std::pair{"nomic-bert", 1}, std::pair{"modern-bert", 2},
+        std::pair{"gemma-embedding", 1}, std::pair{"qwen3", 3}}) {
+    std::string label(name);
+    std::ranges::replace(label, '-', '_');
+    cases.push_back({label + "_pooled", Request(name)});
+    cases.back().request.shape.family.pooling = pooling;
+    cases.back().request.shape.kv_heads = label == "qwen3" || label == "gemma_embedding" ? 2 : 4;
+    if (label == "modern_bert" || label == "gemma_embedding") {
+      cases.back().request.shape.window = 100;
+      cases.back().request.shape.layers = 4;
+    }
+    if (label == "gemma_embedding") cases.back().request.shape.family.dense = 96;
+  }
+  cases.push_back({"bert_bf16", Request("bert", DType::kBF16), {.shards = 2}});
+  cases.back().request.shape.kv_heads = 4;
+  cases.push_back({"xlm_roberta", Request("bert"), {.first_positions = 2}});
+  cases.back().request.shape.kv_heads = 4;
+  cases.back().request.shape.family.pooling = 2;
+  for (const int first : {0, 2}) {
+    cases.push_back({first == 0 ? "bert_rank" : "xlm_roberta_rank",
+                     Request("bert"),
+                     {.first_positions = first}});
+    cases.back().request.shape.kv_heads = 4;
+    cases.back().request.shape.family.pooling = 4;
+    cases.back().request.shape.family.labels = 1 + first;
+  }
+  cases.push_back({"modern_bert_rank", Request("modern-bert")});
+  cases.back().request.shape.kv_heads = 4;
+  cases.back().request.shape.window = 64;
+  cases.back().request.shape.window_pattern = 2;
+  cases.back().request.shape.family.pooling = 4;
+  cases.back().request.shape.family.labels = 1;
   cases.push_back({"gemma4_assistant", Request("gemma4-assistant", DType::kBF16)});
   cases.back().request.shape.layers = 4;
   cases.back().request.shape.window_pattern = 4;

@@ -169,8 +169,9 @@ Result<WeightScheme> ParseWeightScheme(std::string_view name) {
 
 bool IsQuantizable(std::string_view name, std::size_t rank) {
   if (rank < 2 || !name.ends_with(".weight")) return false;
-  static constexpr std::array kKept = {"norm", "ffn_gate_inp",         "conv",  "rel_b",
-                                       "rope", "per_layer_model_proj", "ssm_a", "ssm_d."};
+  static constexpr std::array kKept = {"norm",        "ffn_gate_inp",         "conv",  "rel_b",
+                                       "rope",        "per_layer_model_proj", "ssm_a", "ssm_d.",
+                                       "token_types", "position_embd"};
   return std::none_of(kKept.begin(), kKept.end(),
                       [&](std::string_view part) { return Contains(name, part); });
 }

@@ -119,6 +119,11 @@ void GgufHeader::SetBools(std::string_view key, std::span<const bool> values) {
   PutNumbers(entries_, GgufType::kBool, values);
 }
 
+void GgufHeader::SetBytes(std::string_view key, std::span<const std::byte> values) {
+  PutString(entries_, keys_.emplace_back(key));
+  PutNumbers(entries_, GgufType::kUint8, values);
+}
+
 void GgufHeader::SetEntry(const GgufEntry& entry) {
   PutString(entries_, keys_.emplace_back(entry.key));
   if (entry.type == GgufType::kArray) {

@@ -52,6 +52,7 @@ class GgufHeader {
   void SetFloats(std::string_view key, std::span<const float> values);
   void SetInts(std::string_view key, std::span<const std::int32_t> values);
   void SetBools(std::string_view key, std::span<const bool> values);
+  void SetBytes(std::string_view key, std::span<const std::byte> values);
   // Copies an entry of another file.
   void SetEntry(const GgufEntry& entry);
 

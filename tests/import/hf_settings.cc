@@ -1,5 +1,7 @@
 #include "import/hf_settings.h"
 
+#include "import/hf_encoders.h"
+
 #include <map>
 #include <utility>
 
@@ -128,12 +130,32 @@ void AddFamily(const GgufFile& file, const std::string& architecture, json* conf
     c["hidden_activation"] = "gelu_pytorch_tanh";
     c["query_pre_attn_scalar"] = HfKey(file, "attention.key_length");
     c["sliding_window"] = HfKey(file, "attention.sliding_window");
+    if (architecture == "gemma-embedding") c["use_bidirectional_attention"] = true;
     const bool second = architecture == "gemma2";
     c["attn_logit_softcapping"] = nullptr;
     c["final_logit_softcapping"] = nullptr;
     if (second) c["attn_logit_softcapping"] = HfFloatKey(file, "attn_logit_softcapping");
     if (second) c["final_logit_softcapping"] = HfFloatKey(file, "final_logit_softcapping");
   }
+}
+
+json EncoderJson(const GgufFile& file, const HfStyle& style) {
+  const std::string architecture(*file.GetString("general.architecture"));
+  std::string name = architecture == "nomic-bert"    ? "NomicBert"
+                     : architecture == "modern-bert" ? "ModernBert"
+                     : style.first_positions > 0     ? "XLMRoberta"
+                                                     : "Bert";
+  name += HfKey(file, "pooling_type") == 4 ? "ForSequenceClassification" : "Model";
+  json config = HfEncoderConfig(file);
+  config["architectures"] = {name};
+  if (style.first_positions > 0) {
+    config["pad_token_id"] = style.first_positions - 1;
+    config["max_position_embeddings"] = HfKey(file, "context_length") + style.first_positions;
+  }
+  for (const auto& [key, value] : style.config.items()) {
+    value.is_null() ? static_cast<void>(config.erase(key)) : static_cast<void>(config[key] = value);
+  }
+  return config;
 }
 
 }  // namespace
@@ -143,6 +165,7 @@ json HfConfigJson(const GgufFile& file, const HfStyle& style) {
   const bool window = HfKey(file, "attention.sliding_window") > 0;
   const bool experts = HfKey(file, "expert_count") > 0;
   const bool assistant = architecture == "gemma4-assistant";
+  if (IsHfEncoder(architecture)) return EncoderJson(file, style);
   const std::map<std::string, std::pair<std::string, std::string>> classes = {
       {"llama", experts  ? std::pair{"MixtralForCausalLM", "mixtral"}
                 : window ? std::pair{"MistralForCausalLM", "mistral"}
@@ -154,6 +177,7 @@ json HfConfigJson(const GgufFile& file, const HfStyle& style) {
       {"gemma2", {"Gemma2ForCausalLM", "gemma2"}},
       {"gemma3", style.text_config ? std::pair{"Gemma3ForConditionalGeneration", "gemma3_text"}
                                    : std::pair{"Gemma3ForCausalLM", "gemma3_text"}},
+      {"gemma-embedding", {"Gemma3TextModel", "gemma3_text"}},
       {"gemma4", {"Gemma4ForConditionalGeneration", "gemma4_text"}},
       {"gemma4-assistant", {"Gemma4AssistantForCausalLM", "gemma4_text"}}};
   json config = {{"hidden_size", HfKey(file, "embedding_length")},

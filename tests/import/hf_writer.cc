@@ -14,6 +14,7 @@
 
 #include "base/strings.h"
 
+#include "import/hf_encoders.h"
 #include "import/hf_settings.h"
 
 namespace kvcache {
@@ -202,7 +203,7 @@ class Writer {
  private:
   void Add(const GgufTensor& tensor) {
     const std::string name(tensor.name);
-    if (name == "rope_freqs.weight") return;
+    if (name == "rope_freqs.weight" || name.starts_with("dense_")) return;
     std::vector<std::int64_t> shape;
     for (int i = tensor.rank - 1; i >= 0; --i)
       shape.push_back(tensor.dims[static_cast<std::size_t>(i)]);
@@ -211,6 +212,7 @@ class Writer {
       bytes = Mapped(bytes, [](float x) { return x - 1.0f; });
     }
     if (name.ends_with("ssm_a")) bytes = Mapped(bytes, [](float x) { return std::log(-x); });
+    if (IsHfEncoder(architecture_)) return AddOfEncoder(name, tensor, shape, bytes);
     if (!name.starts_with("blk.")) {
       const std::map<std::string, std::string> ends = {
           {"token_embd.weight", "embed_tokens.weight"},
@@ -253,6 +255,17 @@ class Writer {
       bytes = AsHalves(bytes, shape[0], HfKey(file_, "attention.key_length"));
     }
     Put(layer + LayerName(part, architecture_), TypeName(tensor), shape, bytes);
+  }
+
+  void AddOfEncoder(const std::string& name, const GgufTensor& tensor,
+                    std::vector<std::int64_t> shape, std::string bytes) {
+    if (name == "position_embd.weight") {  // rows in front of those that texts have
+      bytes.insert(0, static_cast<std::size_t>(shape[1] * style_.first_positions) * sizeof(float),
+                   '\0');
+      shape[0] += style_.first_positions;
+    }
+    tensors_.push_back({HfEncoderName(architecture_, name, style_.first_positions > 0),
+                        TypeName(tensor), std::move(shape), std::move(bytes)});
   }
 
   // Tensors of an assistant that the import leaves out: clusters of tokens.
@@ -316,11 +329,49 @@ void WriteWeights(const GgufFile& file, const std::string& directory, const HfSt
             json{{"metadata", {{"total_size", 1}}}, {"weight_map", map}}.dump());
 }
 
+// Writes what sentence-transformers has, if the file states a pooling of vectors.
+void WriteModules(const GgufFile& file, const std::string& directory, const HfStyle& style) {
+  const std::int64_t pooling = HfKey(file, "pooling_type");
+  if (pooling == 0 || pooling == 4) return;
+  json modules =
+      json::array({{{"type", "sentence_transformers.models.Transformer"}, {"path", ""}},
+                   {{"type", "sentence_transformers.models.Pooling"}, {"path", "1_Pooling"}}});
+  std::filesystem::create_directories(directory + "/1_Pooling");
+  json settings = {{"word_embedding_dimension", HfKey(file, "embedding_length")},
+                   {"pooling_mode_mean_tokens", pooling == 1},
+                   {"pooling_mode_cls_token", pooling == 2},
+                   {"pooling_mode_lasttoken", pooling == 3},
+                   {"pooling_mode_max_tokens", false}};
+  WriteText(directory + "/1_Pooling/config.json", settings.dump());
+  for (const int number : {2, 3}) {
+    const GgufTensor* const dense = file.FindTensor(StrCat("dense_", number, ".weight"));
+    if (dense == nullptr) continue;
+    const std::string folder = StrCat(number, "_Dense");
+    modules.push_back({{"type", "sentence_transformers.models.Dense"}, {"path", folder}});
+    std::filesystem::create_directories(directory + "/" + folder);
+    WriteText(StrCat(directory, "/", folder, "/config.json"),
+              json{{"in_features", dense->dims[0]},
+                   {"out_features", dense->dims[1]},
+                   {"bias", false},
+                   {"activation_function", "torch.nn.modules.linear.Identity"}}
+                  .dump());
+    WriteText(StrCat(directory, "/", folder, "/model.safetensors"),
+              SafetensorsBytes({{"linear.weight",
+                                 TypeName(*dense),
+                                 {dense->dims[1], dense->dims[0]},
+                                 Bytes(dense->bytes)}}));
+  }
+  modules.push_back({{"type", "sentence_transformers.models.Normalize"}, {"path", "4_Normalize"}});
+  for (const auto& [key, value] : style.modules.items()) modules.push_back(value);
+  WriteText(directory + "/modules.json", modules.dump());
+}
+
 }  // namespace
 
 bool HfNormsLackOne(const std::string& architecture, const std::string& name) {
   if (!name.ends_with("norm.weight") || name.ends_with("ssm_norm.weight")) return false;
-  return architecture == "gemma2" || architecture == "gemma3" || architecture == "qwen3next";
+  return architecture == "gemma2" || architecture == "gemma3" || architecture == "qwen3next" ||
+         architecture == "gemma-embedding";
 }
 
 std::string SafetensorsBytes(const std::vector<HfTensor>& tensors) {
@@ -346,6 +397,13 @@ void WriteHfDirectory(const GgufFile& file, const std::string& directory, const 
   std::filesystem::remove_all(directory);
   std::filesystem::create_directories(directory);
   WriteText(directory + "/config.json", HfConfigJson(file, style).dump());
+  WriteModules(file, directory, style);
+  if (IsHfEncoder(std::string(*file.GetString("general.architecture")))) {
+    const std::int64_t tokens = file.FindTensor("token_embd.weight")->dims[1];
+    WriteText(directory + "/tokenizer.json", WordPieceJson(tokens).dump());
+    WriteText(directory + "/tokenizer_config.json", json{{"pad_token", "[PAD]"}}.dump());
+    return WriteWeights(file, directory, style);
+  }
   WriteText(directory + "/tokenizer.json", TokenizerJson(file, style.pairs).dump());
   WriteText(directory + "/tokenizer_config.json",
             json{{"bos_token", "<s>"},

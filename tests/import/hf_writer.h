@@ -15,6 +15,8 @@ struct HfStyle {
   bool pairs = false;          // merges as pairs instead of texts
   bool text_config = false;    // the settings in text_config, tensors under language_model.model.
   nlohmann::json config = {};  // replaces keys of config.json; null removes one
+  int first_positions = 0;     // rows of RoBERTa's table of positions that no text has
+  nlohmann::json modules = nlohmann::json::array();  // more modules of sentence-transformers
 };
 
 // Writes the files into `directory`, which is created. The vocabulary is that of make_model.

@@ -57,8 +57,8 @@ struct ModulePair {
 
 // Returns the name of a module in the text model, as the import of models names tensors.
 std::string_view TextModule(std::string_view module) {
-  for (const std::string_view prefix :
-       {"model.language_model.", "language_model.model.", "language_model.", "model."}) {
+  for (const std::string_view prefix : {"model.language_model.", "language_model.model.",
+                                        "language_model.", "model.", "bert.", "roberta."}) {
     if (module.starts_with(prefix)) return module.substr(prefix.size());
   }
   return module;

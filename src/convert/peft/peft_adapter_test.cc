@@ -299,6 +299,36 @@ TEST_F(PeftAdapterTest, WrongTensorsAreNamed) {
   EXPECT_THAT(Message(Config(), pair), HasSubstr("not read for architecture 'phi3'"));
 }
 
+TEST_F(PeftAdapterTest, EncodersHaveNamesOfTheirOwn) {
+  const auto tensor_of = [&](const char* architecture, const std::string& module,
+                             std::int64_t outputs) {
+    make_model::Request request{.architecture = architecture, .type = DType::kF32};
+    request.shape.kv_heads = std::string_view(architecture) == "gemma-embedding" ? 2 : 4;
+    request.shape.window = 16;
+    request.shape.family.labels = 1;
+    Load(request);
+    const auto file = Read(Config(), PairOf("base_model.model." + module, kHidden, outputs));
+    return std::string(file->tensors()[0].name);
+  };
+  const std::string kBert = "bert.encoder.layer.1.";
+  EXPECT_EQ(tensor_of("bert", kBert + "attention.self.query", 128), "blk.1.attn_q.weight.lora_a");
+  EXPECT_EQ(tensor_of("bert", "encoder.layer.0.attention.output.dense", 128),
+            "blk.0.attn_output.weight.lora_a");
+  EXPECT_EQ(tensor_of("bert", kBert + "intermediate.dense", 256), "blk.1.ffn_up.weight.lora_a");
+  EXPECT_EQ(tensor_of("bert", "roberta.encoder.layer.1.attention.self.value", 128),
+            "blk.1.attn_v.weight.lora_a");
+  EXPECT_EQ(tensor_of("bert", "classifier.out_proj", 1), "cls.output.weight.lora_a");
+  EXPECT_EQ(tensor_of("bert", "bert.pooler.dense", 128), "cls.weight.lora_a");
+  EXPECT_EQ(tensor_of("nomic-bert", "encoder.layers.0.attn.Wqkv", 384),
+            "blk.0.attn_qkv.weight.lora_a");
+  EXPECT_EQ(tensor_of("nomic-bert", "encoder.layers.0.mlp.fc12", 256),
+            "blk.0.ffn_gate.weight.lora_a");
+  EXPECT_EQ(tensor_of("modern-bert", "model.layers.1.mlp.Wi", 512), "blk.1.ffn_up.weight.lora_a");
+  EXPECT_EQ(tensor_of("modern-bert", "layers.1.attn.Wo", 128), "blk.1.attn_output.weight.lora_a");
+  EXPECT_EQ(tensor_of("gemma-embedding", "layers.1.self_attn.v_proj", 64),
+            "blk.1.attn_v.weight.lora_a");
+}
+
 // The file is sparse: neither the disk nor the memory has room for its values.
 TEST_F(PeftAdapterTest, ShapesAreCheckedBeforeValuesAreRead) {
   namespace fs = std::filesystem;

@@ -35,6 +35,21 @@ constexpr ModuleName kLayerModules[] = {
     {"linear_attn.out_proj", "ssm_out"},
     {"per_layer_input_gate", "inp_gate"},
     {"per_layer_projection", "proj"},
+    // Encoders.
+    {"attention.self.query", "attn_q"},
+    {"attention.self.key", "attn_k"},
+    {"attention.self.value", "attn_v"},
+    {"attention.output.dense", "attn_output"},
+    {"intermediate.dense", "ffn_up"},
+    {"output.dense", "ffn_down"},
+    {"attn.Wqkv", "attn_qkv"},
+    {"attn.out_proj", "attn_output"},
+    {"attn.Wo", "attn_output"},
+    {"mlp.fc11", "ffn_up"},
+    {"mlp.fc12", "ffn_gate"},
+    {"mlp.fc2", "ffn_down"},
+    {"mlp.Wi", "ffn_up"},
+    {"mlp.Wo", "ffn_down"},
 };
 constexpr ModuleName kExpertModules[] = {
     {"gate_proj", "ffn_gate_exps"}, {"w1", "ffn_gate_exps"},        {"up_proj", "ffn_up_exps"},
@@ -44,9 +59,19 @@ constexpr ModuleName kModelModules[] = {
     {"embed_tokens", "token_embd"},
     {"lm_head", "output"},
     {"per_layer_model_projection", "per_layer_model_proj"},
+    {"embeddings.word_embeddings", "token_embd"},
+    {"embeddings.tok_embeddings", "token_embd"},
+    {"pooler.dense", "cls"},
+    {"head.dense", "cls"},
+    {"classifier.dense", "cls"},
+    {"classifier", "cls.output"},
+    {"classifier.out_proj", "cls.output"},
 };
-constexpr std::string_view kPeftArchitectures[] = {"gemma2", "gemma3", "gemma4",   "llama",
-                                                   "qwen2",  "qwen3",  "qwen3moe", "qwen3next"};
+constexpr std::string_view kPeftArchitectures[] = {
+    "bert",  "gemma2",      "gemma3",     "gemma4", "gemma-embedding", "llama",
+    "qwen2", "modern-bert", "nomic-bert", "qwen3",  "qwen3moe",        "qwen3next"};
+// What the names of layers begin with.
+constexpr std::string_view kLayerPrefixes[] = {"encoder.layer.", "encoder.layers.", "layers."};
 
 std::string_view TensorOf(std::span<const ModuleName> names, std::string_view module) {
   const auto found = std::ranges::find(names, module, &ModuleName::module);
@@ -111,9 +136,10 @@ std::vector<PeftTarget> PeftModules::TargetsOf(std::string_view module) const {
   if (const std::string_view tensor = TensorOf(kModelModules, module); !tensor.empty()) {
     return {{.tensor = StrCat(tensor, ".weight")}};
   }
-  constexpr std::string_view kLayers = "layers.";
-  if (!module.starts_with(kLayers)) return {};
-  module.remove_prefix(kLayers.size());
+  const auto prefix = std::ranges::find_if(
+      kLayerPrefixes, [&](std::string_view each) { return module.starts_with(each); });
+  if (prefix == std::end(kLayerPrefixes)) return {};
+  module.remove_prefix(prefix->size());
   const auto layer = CutIndex(&module);
   return layer ? InLayer(StrCat("blk.", *layer, "."), module) : std::vector<PeftTarget>();
 }
