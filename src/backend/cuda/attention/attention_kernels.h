@@ -22,7 +22,8 @@ inline constexpr int kAttendStages = 4;   // copies in the background: this many
 inline constexpr int kAttendInfos = 3;    // splits that are described at once
 inline constexpr int kMaxAttendSlots = 32;
 inline constexpr int kMergeThreads = 128;
-inline constexpr int kMergeDims = 4;  // of a thread
+inline constexpr int kMergeDims = 4;    // of a thread
+inline constexpr int kMergeAtOnce = 8;  // results that are loaded at once
 
 enum class KvType : std::int32_t { kF32, kF16, kBF16, kQ8_0, kQ4_0 };
 
@@ -214,10 +215,14 @@ struct MergeToken {
 };
 
 struct MergeShared {
+  // Of the results in which something is visible, in ascending order:
+  std::int32_t place[kMergeThreads];
   float keep[kMergeThreads];
   float add[kMergeThreads];
   float sum[kMergeThreads];
-  float warp_max[kMergeThreads / 32];
+  // Of each warp's results:
+  float max[kMergeThreads / 32];
+  std::int32_t visible[kMergeThreads / 32];
 };
 
 struct MergeArgs {

@@ -134,6 +134,18 @@ TEST(AttentionVisibilityOnDevice, BitsDoNotDependOnTheBatch) {
   }
 }
 
+// More results than the merge lists at once, and a fork near the end that shares all but the last split.
+TEST(AttentionVisibilityOnDevice, LongHistoriesMergeManyResults) {
+  const auto host = cpu::CpuWithThreads(1);
+  DeviceAttention device;
+  constexpr Position kLength = 150 * 256 - 40;
+  Scene scene({{1, 4, 4}, 1, DType::kF32, DType::kF32},
+              {{{0, 0, kLength}}, {{0, 0, kLength - 9}, {kLength - 9, 39000, 3}}});
+  scene.Fill(*host);
+  const std::vector<QueryAt> batch = {{0, kLength - 1}, {1, kLength - 7}};
+  EXPECT_TRUE(SameBits(Attend(device, scene, batch, {}), Attend(*host, scene, batch, {})));
+}
+
 TEST(AttentionErrorsOnDevice, NameTheHeadsThatDoNotFit) {
   const auto host = cpu::CpuWithThreads(1);
   DeviceAttention device({.shared_bytes = std::size_t{48} << 10});

@@ -102,15 +102,15 @@ KVCACHE_DEVICE void AddBlock(const std::int32_t (&dots)[4], const float (&scales
   }
 }
 
-// The codes of keys 2g and 2g + 1 of a slot, as rows g and g + 8 of a product.
+// The codes of keys 2g and 2g + 1 of a slot, as rows g and g + 8 of a product. `codes` are the lane's, whose
+// values 4t … begin there.
 template <bool kBytes>
 KVCACHE_DEVICE void LoadKeyCodes(const std::uint8_t* codes, std::uint32_t (&a)[4]) {
-  const std::uint8_t* const at = codes + Lane() % 4 * 64 + Lane() / 4 * 8;
   std::uint32_t low[2];
-  LoadWords(at, low);
+  LoadWords(codes, low);
   if constexpr (kBytes) {
     std::uint32_t high[2];
-    LoadWords(at + 256, high);
+    LoadWords(codes + 256, high);
     KVCACHE_UNROLL
     for (int i = 0; i < 2; ++i) {
       a[i] = low[i];
@@ -131,32 +131,40 @@ struct BlockScores {
   float sums[Shape::kWarpSlots][Shape::kGroups][4];
 };
 
-// One block of all queries of a warp.
+// A lane's parts of a warp's queries, one block after another.
 template <class Shape>
-struct QueryBlock {
-  std::uint32_t codes[Shape::kGroups][2];
-  std::int32_t starts[Shape::kGroups][4];
-  float units[Shape::kGroups][2];
+struct QueryBlocks {
+  const std::int8_t* codes;  // of the lane's column
+  const std::int32_t* starts;
+  const float* units;
+  std::int32_t pitch;
 
-  KVCACHE_DEVICE QueryBlock(const CodedQueries& queries, int first_group, int block) {
-    const int g = Lane() / 4;
-    const int t = Lane() % 4;
+  KVCACHE_DEVICE QueryBlocks(const CodedQueries& queries, int first_group, int block)
+      : codes(queries.codes + (first_group * 8 + Lane() / 4) * queries.pitch + block * 32 +
+              Lane() % 4 * 4),
+        starts(queries.starts + block * Shape::kQueries + first_group * 8 + Lane() % 4 * 2),
+        units(queries.units + block * Shape::kQueries + first_group * 8 + Lane() % 4 * 2),
+        pitch(queries.pitch) {}
+
+  // Loads one block of group j and leaves the place.
+  KVCACHE_DEVICE void Load(int j, std::uint32_t (&b)[2], std::int32_t (&start)[4],
+                           float (&unit)[2]) const {
+    const std::int8_t* const at = codes + j * 8 * pitch;
+    b[0] = LoadWord(at);
+    b[1] = LoadWord(at + 16);
+    std::uint32_t words[2];
+    LoadWords(starts + j * 8, words);
     KVCACHE_UNROLL
-    for (int j = 0; j < Shape::kGroups; ++j) {
-      const int query = (first_group + j) * 8;
-      const std::int8_t* const at =
-          queries.codes + (query + g) * queries.pitch + block * 32 + t * 4;
-      codes[j][0] = LoadWord(at);
-      codes[j][1] = LoadWord(at + 16);
-      const int pair = block * Shape::kQueries + query + t * 2;
-      std::uint32_t words[2];
-      LoadWords(queries.starts + pair, words);
-      KVCACHE_UNROLL
-      for (int i = 0; i < 4; ++i) starts[j][i] = static_cast<std::int32_t>(words[i % 2]);
-      LoadWords(queries.units + pair, words);
-      units[j][0] = FloatOf(words[0]);
-      units[j][1] = FloatOf(words[1]);
-    }
+    for (int i = 0; i < 4; ++i) start[i] = static_cast<std::int32_t>(words[i % 2]);
+    LoadWords(units + j * 8, words);
+    unit[0] = FloatOf(words[0]);
+    unit[1] = FloatOf(words[1]);
+  }
+
+  KVCACHE_DEVICE void Advance() {
+    codes += 32;
+    starts += Shape::kQueries;
+    units += Shape::kQueries;
   }
 };
 
@@ -165,27 +173,34 @@ template <class Shape, bool kBytes>
 KVCACHE_DEVICE void ScoreBlocks(const std::uint8_t* memory, const CodedQueries& queries, int slots,
                                 int step, int first, int count, BlockScores<Shape>& scores) {
   constexpr int kCodes = kBytes ? 512 : 256;
-  const int first_group = Warp() % Shape::kGroupSets * Shape::kGroups;
   const int first_slot = Warp() / Shape::kGroupSets;
   const int slot_bytes = step * (kCodes + kScaleBytes);
+  const int stride = Shape::kSlotStep * slot_bytes;
+  const std::uint8_t* const slot = memory + first_slot * slot_bytes;
+  const std::uint8_t* codes = slot + Lane() % 4 * 64 + Lane() / 4 * 8;
+  const std::uint8_t* scale = slot + step * kCodes + Lane() / 4 * 4;
+  QueryBlocks<Shape> query(queries, Warp() % Shape::kGroupSets * Shape::kGroups, first);
   KVCACHE_UNROLL_BY(1)
-  for (int b = 0; b < count; ++b) {
-    const QueryBlock<Shape> block(queries, first_group, first + b);
+  for (int b = 0; b < count; ++b, codes += kCodes, scale += kScaleBytes) {
+    std::uint32_t columns[Shape::kGroups][2];
+    std::int32_t starts[Shape::kGroups][4];
+    float units[Shape::kGroups][2];
+    KVCACHE_UNROLL
+    for (int j = 0; j < Shape::kGroups; ++j) query.Load(j, columns[j], starts[j], units[j]);
+    query.Advance();
     KVCACHE_UNROLL
     for (int i = 0; i < Shape::kWarpSlots; ++i) {
-      const int slot = first_slot + i * Shape::kSlotStep;
-      if (slot >= slots) continue;
-      const std::uint8_t* const at = memory + slot * slot_bytes;
+      if (first_slot + i * Shape::kSlotStep >= slots) continue;
       std::uint32_t a[4];
-      LoadKeyCodes<kBytes>(at + b * kCodes, a);
-      const std::uint32_t both = LoadWord(at + step * kCodes + b * kScaleBytes + Lane() / 4 * 4);
+      LoadKeyCodes<kBytes>(codes + i * stride, a);
+      const std::uint32_t both = LoadWord(scale + i * stride);
       const float scales[2] = {StoredF16::Low(both), StoredF16::High(both)};
       const float offsets[2] = {Mul(-kIntegers, scales[0]), Mul(-kIntegers, scales[1])};
       KVCACHE_UNROLL
       for (int j = 0; j < Shape::kGroups; ++j) {
         std::int32_t dots[4];
-        MmaU8S8(dots, a, block.codes[j], block.starts[j]);
-        AddBlock(dots, scales, offsets, block.units[j], scores.sums[i][j]);
+        MmaU8S8(dots, a, columns[j], starts[j]);
+        AddBlock(dots, scales, offsets, units[j], scores.sums[i][j]);
       }
     }
   }

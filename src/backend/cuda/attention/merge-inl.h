@@ -11,29 +11,49 @@
 
 namespace kvcache::cuda {
 
-// Computes the factors of up to kMergeThreads results, one a thread. The largest score before each is the maximum
-// of those before it, exact in any order. Returns the largest of all so far.
-KVCACHE_DEVICE float FindFactors(MergeShared& shared, float before, float max, float sum) {
+// The results of some splits that are merged together.
+struct FoundResults {
+  float max;  // the largest score of all so far
+  int count;  // results in which something is visible
+};
+
+// Lists those of up to kMergeThreads results, one a thread, in which something is visible, with their factors. The
+// largest score before each is the maximum of those before it, exact in any order.
+KVCACHE_DEVICE FoundResults FindFactors(MergeShared& shared, float before, float max, float sum) {
+  const bool visible = max != MinusInfinity();
+  const std::uint32_t mask = Ballot(visible);
   float prefix = max;  // of this lane and those before it
   KVCACHE_UNROLL
   for (int apart = 1; apart < 32; apart *= 2) {
     const float other = Shuffle(prefix, Lane() >= apart ? Lane() - apart : Lane());
     prefix = LargerOrNan(other, prefix);
   }
-  if (Lane() == 31) shared.warp_max[Warp()] = prefix;
   const float left = Shuffle(prefix, Lane() > 0 ? Lane() - 1 : 0);
+  if (Lane() == 31) {
+    shared.max[Warp()] = prefix;
+    shared.visible[Warp()] = PopCount(mask);
+  }
   BlockBarrier();
   float all = before;
+  int count = 0;
+  int place = 0;
   for (int warp = 0; warp < kMergeThreads / 32; ++warp) {
-    if (warp == Warp()) before = Lane() > 0 ? LargerOrNan(all, left) : all;
-    all = LargerOrNan(all, shared.warp_max[warp]);
+    if (warp == Warp()) {
+      before = Lane() > 0 ? LargerOrNan(all, left) : all;
+      place = count + PopCount(mask & ((1u << Lane()) - 1));
+    }
+    all = LargerOrNan(all, shared.max[warp]);
+    count += shared.visible[warp];
   }
-  const MergeFactors factors = FactorsOf(before, max);
-  shared.keep[Thread()] = factors.keep;
-  shared.add[Thread()] = factors.add;
-  shared.sum[Thread()] = sum;
+  if (visible) {
+    const MergeFactors factors = FactorsOf(before, max);
+    shared.place[place] = Thread();
+    shared.keep[place] = factors.keep;
+    shared.add[place] = factors.add;
+    shared.sum[place] = sum;
+  }
   BlockBarrier();
-  return all;
+  return {all, count};
 }
 
 struct MergedRow {
@@ -42,28 +62,51 @@ struct MergedRow {
   float values[kMergeDims];
 };
 
+// Merges N of the listed results, from number `first` on.
+template <int N>
+KVCACHE_DEVICE void MergeListed(const MergeArgs& args, const MergeShared& shared, const float* from,
+                                std::int64_t distance, int first, int d, MergedRow& row) {
+  float next[N][kMergeDims];
+  KVCACHE_UNROLL
+  for (int i = 0; i < N; ++i) {
+    const float* const result = from + shared.place[first + i] * distance + d;
+    KVCACHE_UNROLL
+    for (int k = 0; k < kMergeDims; ++k) {
+      if (d + k * kMergeThreads < args.v_dim) next[i][k] = result[k * kMergeThreads];
+    }
+  }
+  KVCACHE_UNROLL
+  for (int i = 0; i < N; ++i) {
+    const MergeFactors factors{shared.keep[first + i], shared.add[first + i]};
+    row.sum = Merged(factors, row.sum, shared.sum[first + i]);
+    KVCACHE_UNROLL
+    for (int k = 0; k < kMergeDims; ++k) {
+      if (d + k * kMergeThreads < args.v_dim) {
+        row.values[k] = Merged(factors, row.values[k], next[i][k]);
+      }
+    }
+  }
+}
+
 // Merges `count` results, whose first is at `from`; this thread's values begin at `d`.
 KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::int64_t distance,
                                  int count, int d, MergeShared& shared, MergedRow& row) {
   const std::int64_t last = args.partial_floats - kAttendTile;
+  KVCACHE_UNROLL_BY(1)
   for (int first = 0; first < count; first += kMergeThreads, from += kMergeThreads * distance) {
-    const int now = Smaller(kMergeThreads, count - first);
+    const bool used = first + Thread() < count;
     const float* const own = from + Thread() * distance + last;
-    const bool used = Thread() < now;
-    row.max = FindFactors(shared, row.max, used ? own[0] : MinusInfinity(), used ? own[1] : 0.0f);
-    KVCACHE_UNROLL_BY(4)
-    for (int i = 0; i < now; ++i) {
-      const MergeFactors factors{shared.keep[i], shared.add[i]};
-      if (factors.add < 0.0f) continue;  // nothing is visible, and no values may be there
-      row.sum = Merged(factors, row.sum, shared.sum[i]);
-      KVCACHE_UNROLL
-      for (int k = 0; k < kMergeDims; ++k) {
-        if (d + k * kMergeThreads >= args.v_dim) continue;
-        const float next = from[i * distance + d + k * kMergeThreads];
-        row.values[k] = Merged(factors, row.values[k], next);
-      }
+    const FoundResults found =
+        FindFactors(shared, row.max, used ? own[0] : MinusInfinity(), used ? own[1] : 0.0f);
+    row.max = found.max;
+    int i = 0;
+    KVCACHE_UNROLL_BY(1)
+    for (; i + kMergeAtOnce <= found.count; i += kMergeAtOnce) {
+      MergeListed<kMergeAtOnce>(args, shared, from, distance, i, d, row);
     }
-    BlockBarrier();  // the factors are no longer needed
+    KVCACHE_UNROLL_BY(1)
+    for (; i < found.count; ++i) MergeListed<1>(args, shared, from, distance, i, d, row);
+    BlockBarrier();  // the list is no longer needed
   }
 }
 
