@@ -25,17 +25,17 @@ struct Access {
 
 [[noreturn]] [[gnu::noinline, gnu::cold]] void Fail(const Access& access, Problem problem,
                                                     Fault fault = Fault::kNone, Record other = 0) {
-  BlockRunner::Get().Fail({.problem = problem,
-                           .kind = access.kind,
-                           .address = access.address,
-                           .bytes = access.bytes,
-                           .fault = fault,
-                           .other = other,
-                           .place = access.place});
+  BlockRunner::Running().Fail({.problem = problem,
+                               .kind = access.kind,
+                               .address = access.address,
+                               .bytes = access.bytes,
+                               .fault = fault,
+                               .other = other,
+                               .place = access.place});
 }
 
 template <Memory kMemory, AccessKind kKind>
-void TouchCell(Cell& cell, const Access& access, Record mine) {
+[[gnu::always_inline]] inline void TouchCell(Cell& cell, const Access& access, Record mine) {
   const Fault fault = kKind == AccessKind::kRead
                           ? Shadow<kMemory>::Read(cell, current.clock, mine)
                           : Shadow<kMemory>::Write(cell, current.clock, mine);
@@ -54,7 +54,8 @@ template <Memory kMemory, AccessKind kKind>
 }
 
 template <Memory kMemory, AccessKind kKind>
-void TouchWord(const Space& space, std::size_t word, const Access& access, Record mine) {
+[[gnu::always_inline]] inline void TouchWord(const Space& space, std::size_t word,
+                                             const Access& access, Record mine) {
   Cell& cell = space.words[word];
   if (cell.write == kSplit) [[unlikely]] {
     TouchSplitWord<kMemory, kKind>(space, word, access, mine);
@@ -64,7 +65,8 @@ void TouchWord(const Space& space, std::size_t word, const Access& access, Recor
 }
 
 template <Memory kMemory, AccessKind kKind>
-void TouchByte(const Space& space, std::size_t offset, const Access& access, Record mine) {
+[[gnu::always_inline]] inline void TouchByte(const Space& space, std::size_t offset,
+                                             const Access& access, Record mine) {
   Cell& word = space.words[offset / kWordBytes];
   if (word.write != kSplit) {
     std::fill_n(space.single + offset / kWordBytes * kWordBytes, kWordBytes, word);
@@ -73,9 +75,17 @@ void TouchByte(const Space& space, std::size_t offset, const Access& access, Rec
   TouchCell<kMemory, kKind>(space.single[offset], access, mine);
 }
 
+// `bytes` bytes at `offset`; a number that the compiler knows, at a multiple of it, costs least.
 template <Memory kMemory, AccessKind kKind>
-void Touch(const Space& space, std::size_t offset, const Access& access) {
+[[gnu::always_inline]] inline void Touch(const Space& space, std::size_t offset,
+                                         const Access& access) {
   const Record mine = current.clock.mine | PackPlace(access.place);
+  if (__builtin_constant_p(access.bytes) && access.bytes % kWordBytes == 0) {
+    for (std::size_t i = 0; i < access.bytes / kWordBytes; ++i) {
+      TouchWord<kMemory, kKind>(space, offset / kWordBytes + i, access, mine);
+    }
+    return;
+  }
   const std::size_t end = offset + access.bytes;
   while (offset < end) {
     if (offset % kWordBytes == 0 && end - offset >= kWordBytes) {
@@ -114,17 +124,24 @@ bool InPieces(std::size_t offset, std::size_t bytes) {
   Fail(access, Problem::kOutside);
 }
 
-template <AccessKind kKind>
-void Check(std::uintptr_t address, std::size_t bytes, std::uintptr_t place) {
-  const Access access = {kKind, address, bytes, place};
+// `kBytes` bytes at a multiple of kBytes, or if that is 0, `bytes` bytes anywhere.
+template <AccessKind kKind, std::size_t kBytes = 0>
+[[gnu::always_inline]] inline void Check(std::uintptr_t address, std::size_t bytes,
+                                         std::uintptr_t place) {
+  const Access access = {kKind, address, kBytes != 0 ? kBytes : bytes, place};
   const std::size_t in_shared = address - current.shared.low;
   if (in_shared < current.shared.bytes) {
-    if (bytes > current.shared.bytes - in_shared) Fail(access, Problem::kOutside);
+    if (access.bytes > current.shared.bytes - in_shared) Fail(access, Problem::kOutside);
     return Touch<Memory::kShared, kKind>(current.shared, in_shared, access);
   }
   const std::size_t in_global = address - current.global.low;
   if (in_global < current.global.bytes) {
-    if (!InPieces(in_global, bytes)) Fail(access, Problem::kOutside);
+    // An aligned access lies in one piece.
+    constexpr std::size_t kPiece = DeviceMemory::kPieceBytes;
+    const bool in_pieces = kBytes != 0
+                               ? in_global % kPiece + kBytes <= current.pieces[in_global / kPiece]
+                               : InPieces(in_global, bytes);
+    if (!in_pieces) Fail(access, Problem::kOutside);
     return Touch<Memory::kGlobal, kKind>(current.global, in_global, access);
   }
   CheckElsewhere(access);
@@ -136,14 +153,14 @@ bool OwnStack(std::uintptr_t address) {
 
 // `kBytes` bytes at a multiple of kBytes.
 template <AccessKind kKind, std::size_t kBytes>
-void CheckAligned(void* at, void* place) {
+[[gnu::always_inline]] inline void CheckAligned(void* at, void* place) {
   const auto address = reinterpret_cast<std::uintptr_t>(at);
   if (OwnStack(address)) [[likely]]
     return;
   if (address % kBytes != 0) {
     Fail({kKind, address, kBytes, reinterpret_cast<std::uintptr_t>(place)}, Problem::kMisaligned);
   }
-  Check<kKind>(address, kBytes, reinterpret_cast<std::uintptr_t>(place));
+  Check<kKind, kBytes>(address, kBytes, reinterpret_cast<std::uintptr_t>(place));
 }
 
 }  // namespace
@@ -233,11 +250,11 @@ struct UbsanSource {
   std::uint32_t column;
 };
 
-#define KVCACHE_SHIM_CHECK_(name, what)                                                      \
-  void __ubsan_handle_##name(UbsanSource* at, std::uintptr_t /*value*/) {                    \
-    using namespace kvcache::cuda::shim;                                                     \
-    if (current.stack_bytes == kEverything) return;                                          \
-    BlockRunner::Get().Fail({.site = {at->file, static_cast<int>(at->line)}, .text = what}); \
+#define KVCACHE_SHIM_CHECK_(name, what)                                                          \
+  void __ubsan_handle_##name(UbsanSource* at, std::uintptr_t /*value*/) {                        \
+    using namespace kvcache::cuda::shim;                                                         \
+    if (current.stack_bytes == kEverything) return;                                              \
+    BlockRunner::Running().Fail({.site = {at->file, static_cast<int>(at->line)}, .text = what}); \
   }
 
 KVCACHE_SHIM_CHECK_(out_of_bounds, "an index is outside of its array")

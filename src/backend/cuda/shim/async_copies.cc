@@ -24,7 +24,7 @@ void AsyncCopies::Add(int thread, void* shared, const void* global) {
 
 void AsyncWait(int pending) {
   const auto place = reinterpret_cast<std::uintptr_t>(__builtin_return_address(0));
-  BlockRunner::Get().copies().Wait(
+  BlockRunner::Running().copies().Wait(
       current.thread, static_cast<std::uint32_t>(pending), [place](const AsyncCopies::Copy& copy) {
         CopyLands(reinterpret_cast<std::uintptr_t>(copy.shared),
                   reinterpret_cast<std::uintptr_t>(copy.global), place);
@@ -38,11 +38,11 @@ void AsyncCopy16(void* shared, const void* global) {
   shim::CheckCopyBegins(reinterpret_cast<std::uintptr_t>(shared),
                         reinterpret_cast<std::uintptr_t>(global),
                         reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)));
-  shim::BlockRunner::Get().copies().Add(shim::current.thread, shared, global);
+  shim::BlockRunner::Running().copies().Add(shim::current.thread, shared, global);
 }
 
 void AsyncCommit() {
-  shim::BlockRunner::Get().copies().Commit(shim::current.thread);
+  shim::BlockRunner::Running().copies().Commit(shim::current.thread);
 }
 
 }  // namespace kvcache::cuda

@@ -1,4 +1,4 @@
-#include "backend/cuda/shim/block_runner.h"
+#include "backend/cuda/shim/block_runner-inl.h"
 
 #include <algorithm>
 #include <cstring>
@@ -9,10 +9,6 @@ namespace kvcache::cuda::shim {
 namespace {
 
 constexpr std::int64_t kMaxDraw = std::int64_t{1} << 31;
-
-bool SameSite(Site a, Site b) {
-  return a.line == b.line && std::strcmp(a.file, b.file) == 0;
-}
 
 }  // namespace
 
@@ -27,14 +23,8 @@ BlockRunner& BlockRunner::Get() {
   return runner;
 }
 
-std::uint32_t BlockRunner::Draw(std::uint32_t below) {
-  random_ ^= random_ << 13;
-  random_ ^= random_ >> 7;
-  random_ ^= random_ << 17;
-  return static_cast<std::uint32_t>(((random_ >> 32) * below) >> 32);
-}
-
 void BlockRunner::BeginLaunch(const LaunchShape& launch) {
+  current_runner = this;
   launch_ = launch;
   random_ = launch.seed | 1;
   failed_ = false;
@@ -100,18 +90,6 @@ void BlockRunner::MakeAllReady() {
   std::fill_n(warp_stamps_.begin(), ready_count_ / kLanes, current.clock.barrier);
 }
 
-// The running thread is `thread` from now on.
-void BlockRunner::Become(int thread) {
-  current.thread = thread;
-  current.clock.warp = warp_stamps_[thread / kLanes];
-  current.clock.mine =
-      (Record{current.clock.warp} << 32) | (static_cast<Record>(thread) << kThreadShift);
-  running_ = fiber_of_[thread];
-  if (!launch_.checks) return;
-  current.stack_low = reinterpret_cast<std::uintptr_t>(running_->stack);
-  current.stack_bytes = Fibers::kStackBytes;
-}
-
 // Makes `thread` the running one, on a fiber that runs threads from their beginning.
 void BlockRunner::Begin(int thread) {
   fiber_of_[thread] = fibers_.Take();
@@ -120,7 +98,7 @@ void BlockRunner::Begin(int thread) {
 
 // The entry of all fibers: runs the current thread, and after it others that have not begun.
 void BlockRunner::RunThreads() {
-  BlockRunner& runner = Get();
+  BlockRunner& runner = Running();
   for (;;) {
     runner.launch_.kernel->run(runner.launch_.args);
     Fiber* const self = runner.running_;
@@ -141,68 +119,6 @@ void BlockRunner::RunThreads() {
     }
     runner.fibers_.Switch(self, runner.running_);
   }
-}
-
-// Returns a thread that can go on, or -1.
-int BlockRunner::DrawReady() {
-  if (ready_count_ == 0) return -1;
-  const std::uint32_t at = Draw(static_cast<std::uint32_t>(ready_count_));
-  const int thread = ready_[at];
-  ready_[at] = ready_[--ready_count_];
-  return thread;
-}
-
-// Lets another thread run; returns when this one is drawn.
-void BlockRunner::SwitchToReady() {
-  const int next = DrawReady();
-  if (next < 0) FailWaiting();
-  Fiber* const self = running_;
-  if (fiber_of_[next] == nullptr) {
-    Begin(next);
-  } else {
-    Become(next);
-  }
-  if (running_ != self) fibers_.Switch(self, running_);
-}
-
-void BlockRunner::WaitForBlock(Site site) {
-  if (at_barrier_ == 0) {
-    barrier_site_ = site;
-  } else if (!SameSite(barrier_site_, site)) {
-    Fail({.site = site,
-          .text = "waits at another barrier than threads of its block, which are at " +
-                  SiteText(barrier_site_)});
-  }
-  waits_for_block_[current.thread] = true;
-  if (++at_barrier_ == launch_.kernel->threads) MakeAllReady();
-  SwitchToReady();
-}
-
-const std::uint32_t* BlockRunner::MeetWarp(const WarpMeeting::Kind& kind, Site site,
-                                           std::initializer_list<std::uint32_t> words) {
-  const int warp = current.thread / kLanes;
-  const int lane = current.thread % kLanes;
-  WarpMeeting& meeting = warps_[warp];
-  if (meeting.arrived == 0) {
-    meeting.kind = &kind;
-    meeting.site = site;
-    meeting.lanes = 0;
-  } else if (meeting.kind != &kind || !SameSite(meeting.site, site)) {
-    Fail({.site = site,
-          .text = "reaches " + std::string(kind.name) + ", but other lanes of its warp are in " +
-                  meeting.kind->name + " at " + SiteText(meeting.site)});
-  }
-  std::copy(words.begin(), words.end(), meeting.given[lane]);
-  meeting.lanes |= 1U << lane;
-  if (++meeting.arrived == kLanes) {
-    meeting.arrived = 0;
-    kind.complete(meeting);
-    for (int i = 0; i < kLanes; ++i) {
-      ready_[ready_count_++] = static_cast<std::uint16_t>(warp * kLanes + i);
-    }
-  }
-  SwitchToReady();
-  return meeting.results[lane];
 }
 
 void BlockRunner::AdvanceWarp(int warp) {

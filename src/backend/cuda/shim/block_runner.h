@@ -47,6 +47,9 @@ struct WarpMeeting {
   std::uint32_t results[32][4];
 };
 
+class BlockRunner;
+inline constinit thread_local BlockRunner* current_runner = nullptr;
+
 class BlockRunner {
  public:
   static constexpr int kMaxThreads = 1024;
@@ -54,6 +57,8 @@ class BlockRunner {
 
   // The runner of this host thread.
   static BlockRunner& Get();
+  // The same, for the threads of a kernel.
+  static BlockRunner& Running() { return *current_runner; }
 
   // Runs all blocks.
   Status Run(const LaunchShape& launch);
@@ -83,6 +88,9 @@ class BlockRunner {
   int DrawReady();
   void MakeAllReady();
   [[noreturn]] void FailWaiting();
+  [[noreturn]] void FailAtBarrier(Site site);
+  [[noreturn]] void FailInWarp(const WarpMeeting& meeting, const WarpMeeting::Kind& kind,
+                               Site site);
   [[noreturn]] void Stop(Report report);
   std::string WaitingText() const;
   std::string MissingText(int first, std::uint32_t lanes) const;

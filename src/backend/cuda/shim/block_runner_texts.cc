@@ -3,6 +3,18 @@
 
 namespace kvcache::cuda::shim {
 
+void BlockRunner::FailAtBarrier(Site site) {
+  Fail({.site = site,
+        .text = "waits at another barrier than threads of its block, which are at " +
+                SiteText(barrier_site_)});
+}
+
+void BlockRunner::FailInWarp(const WarpMeeting& meeting, const WarpMeeting::Kind& kind, Site site) {
+  Fail({.site = site,
+        .text = "reaches " + std::string(kind.name) + ", but other lanes of its warp are in " +
+                meeting.kind->name + " at " + SiteText(meeting.site)});
+}
+
 // Describes a block in which no thread can go on.
 std::string BlockRunner::WaitingText() const {
   const int threads = launch_.kernel->threads;

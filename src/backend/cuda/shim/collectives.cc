@@ -2,7 +2,7 @@
 #include <cstring>
 #include <string>
 
-#include "backend/cuda/shim/block_runner.h"
+#include "backend/cuda/shim/block_runner-inl.h"
 #include "backend/cuda/shim/kernel_calls.h"
 #include "backend/cuda/shim/thread_state.h"
 
@@ -34,7 +34,7 @@ namespace shim {
 namespace {
 
 void CompleteBarrier(WarpMeeting& /*meeting*/) {
-  BlockRunner::Get().AdvanceWarp(current.thread / 32);
+  BlockRunner::Running().AdvanceWarp(current.thread / 32);
 }
 
 void CompleteShuffleXor(WarpMeeting& meeting) {
@@ -93,7 +93,7 @@ constexpr WarpMeeting::Kind kMmaU8S8 = {"MmaU8S8", &CompleteMma<std::uint8_t>};
 
 void CheckLane(const char* what, int value, Site site) {
   if (value >= 0 && value < 32) return;
-  BlockRunner::Get().Fail(
+  BlockRunner::Running().Fail(
       {.site = site,
        .text = std::string(what) + " is " + std::to_string(value) + "; must be from 0 to 31"});
 }
@@ -101,37 +101,38 @@ void CheckLane(const char* what, int value, Site site) {
 }  // namespace
 
 std::byte* SharedBytes(std::size_t needed) {
-  return BlockRunner::Get().SharedBytes(
+  return BlockRunner::Running().SharedBytes(
       needed, reinterpret_cast<std::uintptr_t>(__builtin_return_address(0)));
 }
 
 void BlockBarrier(Site site) {
-  BlockRunner::Get().WaitForBlock(site);
+  BlockRunner::Running().WaitForBlock(site);
 }
 
 void WarpBarrier(Site site) {
-  BlockRunner::Get().MeetWarp(kBarrier, site, {});
+  BlockRunner::Running().MeetWarp(kBarrier, site, {});
 }
 
 std::uint32_t ShuffleXor(std::uint32_t value, int mask, Site site) {
   CheckLane("the mask of a shuffle", mask, site);
-  return BlockRunner::Get().MeetWarp(kShuffleXor, site,
-                                     {value, static_cast<std::uint32_t>(mask)})[0];
+  return BlockRunner::Running().MeetWarp(kShuffleXor, site,
+                                         {value, static_cast<std::uint32_t>(mask)})[0];
 }
 
 std::uint32_t Shuffle(std::uint32_t value, int lane, Site site) {
   CheckLane("the lane of a shuffle", lane, site);
-  return BlockRunner::Get().MeetWarp(kShuffle, site, {value, static_cast<std::uint32_t>(lane)})[0];
+  return BlockRunner::Running().MeetWarp(kShuffle, site,
+                                         {value, static_cast<std::uint32_t>(lane)})[0];
 }
 
 std::uint32_t Ballot(bool value, Site site) {
-  return BlockRunner::Get().MeetWarp(kBallot, site, {value ? 1U : 0U})[0];
+  return BlockRunner::Running().MeetWarp(kBallot, site, {value ? 1U : 0U})[0];
 }
 
 Fragments Mma(bool a_is_signed, std::uint32_t a0, std::uint32_t a1, std::uint32_t a2,
               std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, std::int32_t d0,
               std::int32_t d1, std::int32_t d2, std::int32_t d3, Site site) {
-  const std::uint32_t* const sums = BlockRunner::Get().MeetWarp(
+  const std::uint32_t* const sums = BlockRunner::Running().MeetWarp(
       a_is_signed ? kMmaS8 : kMmaU8S8, site,
       {a0, a1, a2, a3, b0, b1, static_cast<std::uint32_t>(d0), static_cast<std::uint32_t>(d1),
        static_cast<std::uint32_t>(d2), static_cast<std::uint32_t>(d3)});

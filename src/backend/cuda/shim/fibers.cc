@@ -10,11 +10,6 @@ namespace {
 
 constexpr std::size_t kColorBytes = 320;
 
-// The fiber that resumes another sends itself, so that the other one writes down where it stopped.
-void KeepPlace(boost::context::detail::transfer_t from) {
-  static_cast<Fiber*>(from.data)->context = from.fctx;
-}
-
 }  // namespace
 
 Fibers::~Fibers() {
@@ -44,10 +39,6 @@ Fiber* Fibers::Take() {
   return fiber;
 }
 
-void Fibers::Switch(Fiber* from, Fiber* to) {
-  KeepPlace(boost::context::detail::jump_fcontext(to->context, from));
-}
-
 void Fibers::Reset() {
   free_.clear();
   for (const auto& fiber : all_) {
@@ -68,7 +59,8 @@ void Fibers::Begin(Fiber& fiber) {
   static thread_local Entry entry = nullptr;
   entry = entry_;
   fiber.context = boost::context::detail::make_fcontext(
-      fiber.top, static_cast<std::size_t>(fiber.top - fiber.stack), [](boost::context::detail::transfer_t from) {
+      fiber.top, static_cast<std::size_t>(fiber.top - fiber.stack),
+      [](boost::context::detail::transfer_t from) {
         KeepPlace(from);
         entry();
       });

@@ -33,7 +33,9 @@ class Fibers {
   void Return(Fiber* fiber) { free_.push_back(fiber); }
 
   // Leaves the running fiber, or the host's stack if it is `main()`, and goes on with `to`.
-  void Switch(Fiber* from, Fiber* to);
+  static void Switch(Fiber* from, Fiber* to) {
+    KeepPlace(boost::context::detail::jump_fcontext(to->context, from));
+  }
   Fiber* main() { return &main_; }
   const Fiber* main() const { return &main_; }
 
@@ -44,6 +46,10 @@ class Fibers {
   const Fiber* FindStack(std::uintptr_t address) const;
 
  private:
+  // The fiber that resumes another sends itself, so that the other one writes down where it stopped.
+  static void KeepPlace(boost::context::detail::transfer_t from) {
+    static_cast<Fiber*>(from.data)->context = from.fctx;
+  }
   void Begin(Fiber& fiber);
 
   Entry entry_;
