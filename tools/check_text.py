@@ -14,8 +14,8 @@ import sys
 
 MAX_LINES = 500
 MAX_MODEL_BYTES = 16_000_000
-TEXT = {".h", ".cc", ".py", ".mjs", ".js", ".md", ".txt", ".cmake", ".json", ".sh", ".yml", ""}
-SOURCE = {".h", ".cc", ".py", ".mjs", ".sh"}
+TEXT = {".h", ".cc", ".cu", ".py", ".mjs", ".js", ".md", ".txt", ".cmake", ".json", ".sh", ".yml", ""}
+SOURCE = {".h", ".cc", ".cu", ".py", ".mjs", ".sh"}
 SKIP = {"build", "node_modules", ".git", ".cache", "__pycache__"}
 
 FORBIDDEN = [
