@@ -24,7 +24,7 @@ Status LaunchRows(Device& device, const Kernel& narrow, const Kernel& wide, cons
       .y = y.as<float>(),
       .x_stride = RowStride(x),
       .y_stride = RowStride(y),
-      .width = x.dims[0],
+      .width = static_cast<std::int32_t>(x.dims[0]),
       .rows = x.dims[1],
       .epsilon = epsilon,
       .vectors = x.dims[0] % 4 == 0 && HoldsVectors(x.as<const float>(), RowStride(x)) &&

@@ -38,7 +38,7 @@ KVCACHE_DEVICE void NarrowRow(const NormArgs& args) {
   if (row >= args.rows) return;
   const float* const x = args.x + row * args.x_stride;
   float* const y = args.y + row * args.y_stride;
-  const int width = static_cast<int>(args.width);
+  const int width = args.width;
   float values[kValues];
   for (int i = 0; i < kValues; ++i) {
     const int k = i * kWarpThreads + Lane();
@@ -56,47 +56,81 @@ KVCACHE_DEVICE void NarrowRow(const NormArgs& args) {
 }
 
 // Copies values [begin, end) of a row to shared memory.
-KVCACHE_DEVICE void CopyRow(const NormArgs& args, const float* x, std::int64_t begin,
-                            std::int64_t end, float* values) {
+KVCACHE_DEVICE void CopyRow(const NormArgs& args, const float* x, int begin, int end,
+                            float* values) {
   if (args.vectors) {
-    for (std::int64_t k = begin + 4 * Thread(); k < end; k += 4 * kNormThreads) {
+    for (int k = begin + 4 * Thread(); k < end; k += 4 * kNormThreads) {
       *reinterpret_cast<Four*>(values + (k - begin)) = *reinterpret_cast<const Four*>(x + k);
     }
     return;
   }
-  for (std::int64_t k = begin + Thread(); k < end; k += kNormThreads) values[k - begin] = x[k];
+  for (int k = begin + Thread(); k < end; k += kNormThreads) values[k - begin] = x[k];
 }
 
+// What a thread has of a row that shared memory holds: vectors Thread() + i · kNormThreads.
+constexpr int kThreadVectors = kWideValues / (4 * kNormThreads);
+
+template <class Rule>
+KVCACHE_DEVICE Four Applied(Four x, const Four& weight, float result) {
+  for (int i = 0; i < 4; ++i) x.v[i] = Rule::Apply(x.v[i], weight.v[i], result);
+  return x;
+}
+
+// The weights of the thread's vectors, loaded long before they are used.
+struct WeightsAhead {
+  Four vectors[kThreadVectors];
+
+  KVCACHE_DEVICE explicit WeightsAhead(const NormArgs& args) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < kThreadVectors; ++i) {
+      const int k = 4 * (Thread() + i * kNormThreads);
+      vectors[i] = {};
+      if (k < args.width) vectors[i] = *reinterpret_cast<const Four*>(args.weight + k);
+    }
+  }
+};
+
+// A row of whole vectors, which is in shared memory.
+template <class Rule>
+KVCACHE_DEVICE void ApplyFromShared(const NormArgs& args, const WeightsAhead& weights,
+                                    const WideNormMemory& shared, float* y) {
+  KVCACHE_UNROLL
+  for (int i = 0; i < kThreadVectors; ++i) {
+    const int k = 4 * (Thread() + i * kNormThreads);
+    if (k >= args.width) return;
+    const Four x = *reinterpret_cast<const Four*>(shared.values + k);
+    *reinterpret_cast<Four*>(y + k) = Applied<Rule>(x, weights.vectors[i], shared.result);
+  }
+}
+
+// Any row, from global memory.
 template <class Rule>
 KVCACHE_DEVICE void ApplyWide(const NormArgs& args, const float* x, float* y, float result) {
   if (args.vectors) {
-    for (std::int64_t k = 4 * Thread(); k < args.width; k += 4 * kNormThreads) {
-      Four a = *reinterpret_cast<const Four*>(x + k);
-      Four w = {};
-      if constexpr (Rule::kWeighs) w = *reinterpret_cast<const Four*>(args.weight + k);
-      for (int i = 0; i < 4; ++i) a.v[i] = Rule::Apply(a.v[i], w.v[i], result);
-      *reinterpret_cast<Four*>(y + k) = a;
+    for (int k = 4 * Thread(); k < args.width; k += 4 * kNormThreads) {
+      const Four values = *reinterpret_cast<const Four*>(x + k);
+      Four weight = {};
+      if constexpr (Rule::kWeighs) weight = *reinterpret_cast<const Four*>(args.weight + k);
+      *reinterpret_cast<Four*>(y + k) = Applied<Rule>(values, weight, result);
     }
     return;
   }
-  for (std::int64_t k = Thread(); k < args.width; k += kNormThreads) {
+  for (int k = Thread(); k < args.width; k += kNormThreads) {
     y[k] = Rule::Apply(x[k], Rule::kWeighs ? args.weight[k] : 0.0f, result);
   }
 }
 
-// A block has a row. 64 of its threads are the lanes, which run through shared memory.
+// Returns what Rule makes of the sum over the block's row, which passes through shared memory: 64 of its
+// threads are the lanes.
 template <class Rule>
-KVCACHE_DEVICE void WideRow(const NormArgs& args) {
-  WideNormMemory& shared = SharedMemory<WideNormMemory>();
-  const std::int64_t row = BlockX();
-  const float* const x = args.x + row * args.x_stride;
+KVCACHE_DEVICE float WideResult(const NormArgs& args, const float* x, WideNormMemory& shared) {
   float lane = 0.0f;
-  for (std::int64_t begin = 0; begin < args.width; begin += kWideValues) {
-    const std::int64_t end = begin + kWideValues < args.width ? begin + kWideValues : args.width;
+  for (int begin = 0; begin < args.width; begin += kWideValues) {
+    const int end = args.width - begin > kWideValues ? begin + kWideValues : args.width;
     if (begin > 0) BlockBarrier();  // the lanes have read the part before
     CopyRow(args, x, begin, end, shared.values);
     BlockBarrier();
-    const int count = static_cast<int>(end - begin);
+    const int count = end - begin;
     if (Thread() < kNormLanes) {
       for (int k = Thread(); k < count; k += kNormLanes) lane = Rule::Sum(lane, shared.values[k]);
     }
@@ -108,8 +142,24 @@ KVCACHE_DEVICE void WideRow(const NormArgs& args) {
     if (Lane() == 0) shared.result = Rule::Result(args, sum);
   }
   BlockBarrier();
-  const float* const source = args.width <= kWideValues ? shared.values : x;
-  ApplyWide<Rule>(args, source, args.y + row * args.y_stride, shared.result);
+  return shared.result;
+}
+
+// A block has a row.
+template <class Rule>
+KVCACHE_DEVICE void WideRow(const NormArgs& args) {
+  WideNormMemory& shared = SharedMemory<WideNormMemory>();
+  const std::int64_t row = BlockX();
+  const float* const x = args.x + row * args.x_stride;
+  float* const y = args.y + row * args.y_stride;
+  if constexpr (Rule::kWeighs) {
+    if (args.vectors && args.width <= kWideValues) {
+      const WeightsAhead weights(args);
+      WideResult<Rule>(args, x, shared);
+      return ApplyFromShared<Rule>(args, weights, shared, y);
+    }
+  }
+  ApplyWide<Rule>(args, x, y, WideResult<Rule>(args, x, shared));
 }
 
 }  // namespace
