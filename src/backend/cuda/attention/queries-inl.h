@@ -86,12 +86,12 @@ KVCACHE_DEVICE void CodeQueries(const AttendArgs& args, const AttendShared<Shape
     if (row >= 0) Transform(x, args.k_dim);
     for (int b = 0; b < args.k_dim / 32; ++b) {
       const float value = x[b * 32 + Lane()];
-      const Unit unit = UnitOf(WarpLargest(MagnitudeBits(value)), 127.0f);
+      const Unit unit = UnitOf(LargestOfWarp(MagnitudeBits(value)), 127.0f);
       const float rounded =
           unit.inverse == 0.0f ? kIntegers : Add(Mul(value, unit.inverse), kIntegers);
       const std::int32_t code = static_cast<std::int32_t>(BitsOf(rounded)) - kIntegerBits;
       to.codes[r * to.pitch + b * 32 + Lane()] = static_cast<std::int8_t>(code);
-      const std::int32_t sum = WarpSum(code);
+      const std::int32_t sum = SumOfWarp(code);
       if (Lane() == 0) {
         to.units[b * Shape::kQueries + r] = unit.unit;
         to.starts[b * Shape::kQueries + r] = kIntegerBits - offset * sum;

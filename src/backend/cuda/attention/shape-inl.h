@@ -145,22 +145,9 @@ KVCACHE_DEVICE T Larger(T a, T b) {
   return a > b ? a : b;
 }
 
-// The bits of a magnitude, and their maximum over the warp; NaN is the largest.
+// The bits of a magnitude: they order as the magnitudes do, and NaN is the largest.
 KVCACHE_DEVICE std::int32_t MagnitudeBits(float x) {
   return static_cast<std::int32_t>(BitsOf(x) & 0x7fffffffu);
-}
-KVCACHE_DEVICE std::int32_t WarpLargest(std::int32_t x) {
-  KVCACHE_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) x = Larger(x, ShuffleXor(x, mask));
-  return x;
-}
-KVCACHE_DEVICE std::int32_t WarpSum(std::int32_t x) {
-  KVCACHE_UNROLL
-  for (int mask = 16; mask > 0; mask /= 2) {
-    x = static_cast<std::int32_t>(static_cast<std::uint32_t>(x) +
-                                  static_cast<std::uint32_t>(ShuffleXor(x, mask)));
-  }
-  return x;
 }
 
 }  // namespace kvcache::cuda

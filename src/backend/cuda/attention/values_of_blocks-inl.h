@@ -100,7 +100,7 @@ KVCACHE_DEVICE void WriteDigits(const SplitInfo& info, const BlockProducts<Shape
         PackBytes<0>(bits) ^ 0x80808080u;
     reinterpret_cast<Word1*>(&to.digits[block][2 * row + 1][cell])->w = PackBytes<1>(bits);
   }
-  const std::uint32_t all = static_cast<std::uint32_t>(WarpSum(static_cast<std::int32_t>(sum)));
+  const std::uint32_t all = static_cast<std::uint32_t>(SumOfWarp(static_cast<std::int32_t>(sum)));
   if (Lane() == 0) {
     to.units[block][row] = unit.unit;
     to.corrections[block][row] =
@@ -116,7 +116,7 @@ KVCACHE_OUTLINED void WeighAnyBlock(const SplitInfo& info, const std::uint8_t* s
                                     int row, int block, WeightDigits<Shape>& to) {
   BlockProducts<Shape> products;
   products.template Multiply<false, true>(info, scales, slot_bytes, scores);
-  WriteDigits<Shape>(info, products, WarpLargest(products.largest), offset, row, block, to);
+  WriteDigits<Shape>(info, products, LargestOfWarp(products.largest), offset, row, block, to);
 }
 
 // `fit`: all slots hold the positions of their number.
@@ -127,7 +127,7 @@ KVCACHE_DEVICE void WeighBlock(const SplitInfo& info, bool fit, const std::uint8
   if (fit) {
     BlockProducts<Shape> products;
     products.template Multiply<true, false>(info, scales, slot_bytes, scores);
-    const std::int32_t largest = WarpLargest(products.largest);
+    const std::int32_t largest = LargestOfWarp(products.largest);
     if (largest < 0x7f800000) {
       return WriteDigits<Shape>(info, products, largest, offset, row, block, to);
     }

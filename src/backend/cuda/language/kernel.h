@@ -48,6 +48,8 @@
 //   T ShuffleXor(T value, int mask);                T is float, int32_t or uint32_t; all 32 lanes take part
 //   T Shuffle(T value, int lane);
 //   std::uint32_t Ballot(bool value);
+//   std::int32_t LargestOfWarp(std::int32_t value); of all 32 lanes
+//   std::int32_t SumOfWarp(std::int32_t value);     modulo 2^32
 //   int PopCount(std::uint32_t value);              bits that are set
 //
 //   // d += a b for int8: a is 16 × 32, b is 32 × 8, d is 16 × 8, int32, in the fragments of

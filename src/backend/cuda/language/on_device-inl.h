@@ -81,6 +81,12 @@ KVCACHE_DEVICE T Shuffle(T value, int lane) {
 KVCACHE_DEVICE std::uint32_t Ballot(bool value) {
   return __ballot_sync(0xffffffffu, value);
 }
+KVCACHE_DEVICE std::int32_t LargestOfWarp(std::int32_t value) {
+  return __reduce_max_sync(0xffffffffu, value);
+}
+KVCACHE_DEVICE std::int32_t SumOfWarp(std::int32_t value) {
+  return __reduce_add_sync(0xffffffffu, value);
+}
 KVCACHE_DEVICE int PopCount(std::uint32_t value) {
   return __popc(value);
 }

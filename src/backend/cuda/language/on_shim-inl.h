@@ -139,6 +139,19 @@ inline void MmaS8Of16(std::int32_t (&d)[4], const std::uint32_t (&a)[2], std::ui
   for (int i = 0; i < 4; ++i) d[i] = sums.d[i];
 }
 
+inline std::int32_t LargestOfWarp(std::int32_t value, KVCACHE_SITE_) {
+  for (int mask = 16; mask > 0; mask /= 2) {
+    const std::int32_t other = ShuffleXor(value, mask, file, line);
+    value = other > value ? other : value;
+  }
+  return value;
+}
+inline std::int32_t SumOfWarp(std::int32_t value, KVCACHE_SITE_) {
+  auto sum = static_cast<std::uint32_t>(value);
+  for (int mask = 16; mask > 0; mask /= 2) sum += ShuffleXor(sum, mask, file, line);
+  return static_cast<std::int32_t>(sum);
+}
+
 #undef KVCACHE_SITE_
 
 inline std::uint32_t BytePermute(std::uint32_t a, std::uint32_t b, std::uint32_t selector) {
