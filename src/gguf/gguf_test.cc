@@ -56,6 +56,17 @@ class GgufTest : public ::testing::Test {
   std::unique_ptr<GgufFile> file_;
 };
 
+TEST(GgufHeaderTest, BytesAreAnArrayOfSmallIntegers) {
+  GgufHeader header;
+  header.SetBytes("bytes", std::as_bytes(std::span(std::string_view("\x01\xc8", 2))));
+  const std::string bytes = *header.Serialize();
+  const auto file = GgufFile::Parse(Bytes(bytes), "m.gguf").value();
+  EXPECT_EQ(file->Find("bytes")->element, GgufType::kUint8);
+  const GgufInts values = *file->GetInts("bytes");
+  EXPECT_EQ(std::vector<std::int64_t>(values.begin(), values.end()),
+            (std::vector<std::int64_t>{1, 200}));
+}
+
 TEST_F(GgufTest, DescribesTheFile) {
   EXPECT_EQ(file_->path(), "m.gguf");
   EXPECT_EQ(file_->size_bytes(), bytes_.size());

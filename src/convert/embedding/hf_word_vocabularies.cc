@@ -250,7 +250,7 @@ Result<HfTokenizer> ConvertHfUnigram(const json& tokenizer, std::int64_t rows) {
   for (const json& each : *vocabulary) {
     const bool is_pair =
         each.is_array() && each.size() == 2 && each[0].is_string() && each[1].is_number();
-    if (!is_pair || !std::isfinite(each[1].get<double>())) {
+    if (!is_pair || !std::isfinite(each[1].get<float>())) {
       return Corrupt(StrCat("token ", id, " of model.vocab is no text with a score"));
     }
     KVCACHE_RETURN_IF_ERROR(tokens.PlaceAt(id, each[0].get<std::string>(), TokenKind::kNormal));

@@ -263,6 +263,17 @@ TEST(ImportEmbedding, ModulesThatAreNotKnownAreRefused) {
               HasSubstr("a dense layer is not supported for bert"));
 }
 
+TEST(ImportEmbedding, FoldersOfModulesAreNotLeft) {
+  const Directory directory(Encoder("bert", 1));
+  namespace fs = std::filesystem;
+  const std::string outside = directory.path() + ".outside";
+  fs::remove_all(outside);
+  fs::rename(directory.path() + "/1_Pooling", outside);
+  fs::create_directory_symlink(outside, directory.path() + "/1_Pooling");
+  EXPECT_THAT(directory.Import().message(), HasSubstr("outside of the model's directory"));
+  fs::remove_all(outside);
+}
+
 TEST(ImportEmbedding, PoolingsThatAreNotKnownAreRefused) {
   const auto refusal = [](const json& settings) {
     const Directory directory(Encoder("bert", 1));
