@@ -41,15 +41,19 @@ Status CheckX(const SlotGroups& groups, const TensorView& x) {
                 "; must be dense f32 with a column for each of " + std::to_string(groups.slots) +
                 " slots, or one column if there is one token, of " + std::to_string(groups.tokens)};
   }
-  if (reinterpret_cast<std::uintptr_t>(x.data) % 16 == 0) return Status::Ok();
-  return {StatusCode::kInvalidArgument,
-          "expert products: x " + TextOf(x) + " is not 16-byte aligned"};
+  return Status::Ok();
 }
 
 Status CheckOutput(const SlotGroups& groups, const TensorView& x, const ExpertOutput& output) {
   const auto* const weight = dynamic_cast<const CudaWeight*>(output.weight);
   if (weight == nullptr) {
     return {StatusCode::kInvalidArgument, "expert products: the weights are not the device's"};
+  }
+  if (cpu::block::IsBlockType(weight->dtype()) &&
+      reinterpret_cast<std::uintptr_t>(x.data) % 16 != 0) {
+    return {
+        StatusCode::kInvalidArgument,
+        "expert products: x " + TextOf(x) + " for block-quantised weights is not 16-byte aligned"};
   }
   if (weight->inputs() == x.dims[0] && weight->outputs() == output.y.dims[0] &&
       IsDenseColumns(output.y) && output.y.dims[1] == groups.slots && output.first >= 0 &&
