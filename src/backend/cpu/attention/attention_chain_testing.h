@@ -123,7 +123,8 @@ class ScoreChain {
         dot += key.code * q_.codes[static_cast<std::size_t>(d)];
         scale = key.scale;
       }
-      s = math_.MulAdd(static_cast<float>(dot), scale * q_.scales[static_cast<std::size_t>(b)], s);
+      const float scaled = static_cast<float>(dot) * scale;
+      s = math_.MulAdd(scaled, q_.scales[static_cast<std::size_t>(b)], s);
     }
     return s;
   }

@@ -43,6 +43,31 @@ inline constexpr int kVectorBytes = 4 * kLanes;
 // digits of a block follow its low ones.
 enum class Init : std::uint8_t { kZero, kCorrections };
 
+// Where the sums of integers start whose products with a scale SumScales computes: the bits of 1.5 · 2^23.
+// The bits of a sum are then those of the float 12582912 + sum.
+inline constexpr std::int32_t kSumStart = 0x4B400000;
+
+// The product of sums of integers and scales, rounded once: scaled(isum, d) of docs/design/exactness.md.
+class SumScales {
+ public:
+  explicit HWY_INLINE SumScales(VF scales)
+      : scales_(scales), start_(hn::Mul(scales, hn::Set(DF(), -12582912.0f))) {}
+
+  // `sums` began at kSumStart.
+  HWY_INLINE VF Times(VI sums) const {
+#if HWY_TARGET == HWY_EMU128
+    // Without fused multiply-add, the other form rounds too early.
+    return hn::Mul(hn::ConvertTo(DF(), hn::Sub(sums, hn::Set(DI(), kSumStart))), scales_);
+#else
+    return hn::MulAdd(hn::BitCast(DF(), sums), scales_, start_);
+#endif
+  }
+
+ private:
+  VF scales_;
+  VF start_;
+};
+
 inline constexpr int kAnyByte = 255;
 
 // The bytes of a product.

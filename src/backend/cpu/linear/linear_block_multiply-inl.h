@@ -77,14 +77,27 @@ HWY_INLINE float SumOf(const TileInput& x, std::int64_t i, int t, int tokens) {
   }
 }
 
-// -128 × the sum of the inputs that share scale i, for token t of a tile of `tokens`.
-template <Chain kChain>
-HWY_INLINE std::int32_t CorrectionOf(const TileInput& x, std::int64_t i, int t, int tokens) {
-  if constexpr (kChain == Chain::kPer256) {
-    return x.corrections[2 * i * tokens + t] + x.corrections[(2 * i + 1) * tokens + t];
-  } else {
-    return x.corrections[i * tokens + t];
+// Whether dot products are multiplied with a scale of the weights alone, and so begin at kSumStart.
+constexpr bool IsScaled(Chain chain) {
+  return !IsPer256(chain);
+}
+
+constexpr Init InitOf(ProductKind kind) {
+  return kind.bias == 0 && !IsScaled(kind.chain) ? Init::kZero : Init::kCorrections;
+}
+
+// What the dot products of the inputs that share scale i start at, for token t of a tile of `tokens`:
+// -bias × the sum of the inputs, which cancels the bias, after kSumStart if it is scaled.
+template <ProductKind kKind>
+HWY_INLINE std::int32_t StartOf(const TileInput& x, std::int64_t i, int t, int tokens) {
+  constexpr std::int32_t kStart = IsScaled(kKind.chain) ? kSumStart : 0;
+  if constexpr (kKind.bias == 0) return kStart;
+  std::int32_t start = x.corrections[i * tokens + t];
+  if constexpr (kKind.chain == Chain::kPer256) {
+    start = x.corrections[2 * i * tokens + t] + x.corrections[(2 * i + 1) * tokens + t];
   }
+  if constexpr (kKind.bias == 128) return start;
+  return (start - kStart) / 128 * kKind.bias + kStart;
 }
 
 // Adds the minima of a block: sum[panel][token] += minima of the rows × the sum of the token's
@@ -113,15 +126,13 @@ HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t i, const TileInpu
                     VI (&dots)[kPanels][kTokens][kPanelRegs]) {
   constexpr int kGroups = GroupsOf(kKind.chain);
   const std::int64_t from = i * 4 * kGroups;
-  constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
-  std::int32_t scaled[kTokens];
+  constexpr Init kInit = InitOf(kKind);
+  std::int32_t starts[kTokens];
   const std::int32_t* init = x.corrections + i * kTokens;
-  if constexpr (kKind.bias % 128 != 0 || kKind.chain == Chain::kPer256) {
+  if constexpr (kInit != Init::kZero && (kKind.bias != 128 || kKind.chain == Chain::kPer256)) {
     KVCACHE_UNROLL
-    for (int t = 0; t < kTokens; ++t) {
-      scaled[t] = CorrectionOf<kKind.chain>(x, i, t, kTokens) / 128 * kKind.bias;
-    }
-    init = scaled;
+    for (int t = 0; t < kTokens; ++t) starts[t] = StartOf<kKind>(x, i, t, kTokens);
+    init = starts;
   }
   const std::uint8_t* quants[kPanels];
   KVCACHE_UNROLL
@@ -142,11 +153,11 @@ HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::
   for (int p = 0; p < kPanels; ++p) {
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      const VF w_scale = hn::Load(d, w[p].scales + i * kPanelRows + r * kLanes);
+      const SumScales scales(hn::Load(d, w[p].scales + i * kPanelRows + r * kLanes));
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        const VF scale = hn::Mul(w_scale, hn::Set(d, x.scales[i * kTokens + t]));
-        sum[p][t][r] = hn::MulAdd(hn::ConvertTo(d, dots[p][t][r]), scale, sum[p][t][r]);
+        const VF scaled = scales.Times(dots[p][t][r]);
+        sum[p][t][r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i * kTokens + t]), sum[p][t][r]);
       }
     }
   }
@@ -325,19 +336,20 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
                          const TileInput& x, std::int64_t b, PanelSums& sum) {
   constexpr ProductKind kKind = Format::kProduct;
   constexpr int kGroups = GroupsOf(kKind.chain);
-  constexpr Init kInit = kKind.bias == 0 ? Init::kZero : Init::kCorrections;
   const std::int64_t i = b * PartsOf(kKind.chain) + kPart;
   const DF d;
-  OneTokenDots<kKind.bytes, kInit, kGroups> dots(
-      x.values + i * 4 * kGroups * DigitsOf(kKind.bytes),
-      kInit == Init::kZero ? 0 : CorrectionOf<kKind.chain>(x, i, 0, 1) / 128 * kKind.bias);
+  OneTokenDots<kKind.bytes, InitOf(kKind), kGroups> dots(
+      x.values + i * 4 * kGroups * DigitsOf(kKind.bytes), StartOf<kKind>(x, i, 0, 1));
   Format::template Unpack<kPart>(lines, dots);
   const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL
   for (int r = 0; r < kPanelRegs; ++r) {
-    VF scale = w_scale.r[r];
-    if constexpr (!IsPer256(kKind.chain)) scale = hn::Mul(scale, hn::Set(d, x.scales[i]));
-    sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), scale, sum[r]);
+    if constexpr (IsScaled(kKind.chain)) {
+      const VF scaled = SumScales(w_scale.r[r]).Times(dots.Dot(r));
+      sum[r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i]), sum[r]);
+    } else {
+      sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), w_scale.r[r], sum[r]);
+    }
   }
   if constexpr (HasMinima(kKind.chain)) {
     const RowFactors minima = head.Minima(i);

@@ -76,7 +76,7 @@ void Quantize32(const float* x, std::int64_t block, const Place& place, const Qu
   const float scale = MaxAbs(x, kBlock) / 127.0f;
   const std::int32_t sum = Round<kBlock, kDigits>(x, Inverse(scale), values);
   out.scales[spot] = scale;
-  out.corrections[spot] = -128 * sum;
+  out.corrections[spot] = kSumStart - 128 * sum;
   out.sums[spot] = scale * static_cast<float>(sum);
 }
 
@@ -94,7 +94,7 @@ void Quantize16(const float* x, std::int64_t block, const Place& place, const Qu
     const float scale = MaxAbs(x + half * kHalf, kHalf) / 127.0f;
     out.scales[spot] = scale;
     out.corrections[spot] =
-        -128 * Round<kHalf>(x + half * kHalf, Inverse(scale), values + half * kHalf);
+        kSumStart - 128 * Round<kHalf>(x + half * kHalf, Inverse(scale), values + half * kHalf);
   }
 }
 

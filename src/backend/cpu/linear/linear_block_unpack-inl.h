@@ -29,7 +29,7 @@ using cpu::HWY_NAMESPACE::LoadF16;
 
 enum class Chain : std::uint8_t {
   kPer16,                  // as kPer32 for each 16 inputs
-  kPer32,                  // y = fma(float(dot), d_w · d_x, y) for each 32 inputs
+  kPer32,                  // y = fma(dot · d_w, d_x, y) for each 32 inputs, the product rounded
   kPer32WithMinimum,       // and y = fma(m_w, d_x · Σ q_x, y)
   kPer256,                 // as kPer256WithMinimum without minima
   kPer256WithMinimum,      // a = fma(float(dot), s, a), a = fma(-minimum, Σ q_x, a) for each 32

@@ -13,6 +13,7 @@
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/linear/linear_testing.h"
 #include "backend/cpu/testing.h"
+#include "tensor/scale_check.h"
 
 namespace kvcache::cpu::linear_test {
 namespace {
@@ -338,7 +339,7 @@ TEST(LinearBlocksTest, NotFiniteValuesStayNotFinite) {
 // For every exponent of an MXFP4 block the scale is exactly that power of two.
 TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
   constexpr std::int64_t kInputs = 32;
-  constexpr std::int64_t kOutputs = 256;
+  constexpr std::int64_t kOutputs = kLargestMxfp4Exponent + 1;
   auto weights = RandomWeights(DType::kMXFP4, kInputs * kOutputs, 5);
   for (std::size_t e = 0; e < kOutputs; ++e) weights[17 * e] = static_cast<std::byte>(e);
   std::vector<float> x = RandomValues(kInputs * 3, 6);
@@ -352,6 +353,49 @@ TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
     ASSERT_TRUE(forced.ok());
     const auto y = RunLinear(*MakeBackend(1), weights, DType::kMXFP4, x, kInputs, kOutputs);
     EXPECT_EQ(FirstDifference(y, expected), -1) << target;
+  }
+}
+
+// The first row with such a scale is named, whatever the number of threads.
+TEST(LinearBlocksTest, RefusesScalesThatAreNotFinite) {
+  constexpr std::int64_t kInputs = 96;
+  constexpr std::int64_t kOutputs = 40;
+  for (const int threads : {1, 3}) {
+    const auto backend = MakeBackend(threads);
+    for (const DType dtype : {DType::kQ8_0, DType::kQ4_1, DType::kIQ4_NL, DType::kMXFP4}) {
+      auto weights = RandomWeights(dtype, kInputs * kOutputs * 2, 5);
+      const TensorView stack =
+          TensorView::Dense(weights.data(), dtype, kInputs, kOutputs, std::int64_t{2});
+      EXPECT_TRUE(backend->MakeLinear(stack).ok());
+      for (const std::int64_t row : {79, 60, 57}) {
+        std::byte* const block =
+            weights.data() + BytesOf(dtype, row * kInputs) + 2 * InfoOf(dtype).block_bytes;
+        const bool halves = dtype != DType::kMXFP4;
+        block[0] = static_cast<std::byte>(halves ? 0 : 250);
+        if (halves) block[1] = std::byte{0x7c};
+        const Status status = backend->MakeLinear(stack).status();
+        EXPECT_EQ(status.code(), StatusCode::kCorrupt);
+        EXPECT_EQ(status.message(),
+                  "linear: matrix 1, row " + std::to_string(row - kOutputs) + ": block 2 of " +
+                      std::string(InfoOf(dtype).name) + ": the scale is " +
+                      (halves ? "infinity; must be finite" : "2^123; must be at most 2^103"));
+      }
+    }
+  }
+}
+
+TEST(LinearBlocksTest, AScaleThatIsNaNMakesItsRowNaN) {
+  constexpr std::int64_t kInputs = 96;
+  constexpr std::int64_t kOutputs = 20;
+  auto weights = RandomWeights(DType::kQ8_0, kInputs * kOutputs, 5);
+  const std::uint16_t nan = 0x7e00;
+  std::memcpy(weights.data() + BytesOf(DType::kQ8_0, 7 * kInputs), &nan, sizeof(nan));
+  for (const std::string& target : CpuTargetNames()) {
+    const ForcedTarget forced(target);
+    ASSERT_TRUE(forced.ok());
+    const auto y = RunLinear(*MakeBackend(1), weights, DType::kQ8_0, RandomValues(kInputs * 7, 6),
+                             kInputs, kOutputs);
+    for (std::size_t i = 0; i < y.size(); ++i) EXPECT_EQ(std::isnan(y[i]), i % kOutputs == 7);
   }
 }
 

@@ -173,8 +173,12 @@ inline float DotBlocks(const BlockRow& row, const float* x, MulAdd mul_add) {
         sum += q[static_cast<std::size_t>(k)];
       }
       const auto sub = static_cast<std::size_t>((from + i) / row.sub);
-      const float w_scale = row.per_256 ? row.scale[sub] : row.scale[sub] * x_scale;
-      part = mul_add(static_cast<float>(dot), w_scale, part);
+      if (row.per_256) {
+        part = mul_add(static_cast<float>(dot), row.scale[sub], part);
+      } else {
+        const float scaled = static_cast<float>(dot) * row.scale[sub];
+        part = mul_add(scaled, x_scale, part);
+      }
       if (!row.has_minimum) continue;
       const float total = static_cast<float>(sum);
       part = mul_add(row.offset[sub], row.per_256 ? total : x_scale * total, part);

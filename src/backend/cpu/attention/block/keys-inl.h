@@ -2,7 +2,7 @@
 // the dot products of small integers are exact, so their order does not matter.
 //
 // A score is one chain over the blocks of 32 values, ascending, by fused multiply-add from +0:
-//   s = fma(float(dot), k_scale · q_scale, s)
+//   s = fma(dot · k_scale, q_scale, s), the product rounded (block_bytes-inl.h: SumScales)
 // A query is multiplied by the scale, transformed (hadamard-inl.h) and quantised per block as
 // activations are: scale max|q| / 127, values rounded to nearest even.
 
@@ -35,15 +35,15 @@ using QueryCode = block::HWY_NAMESPACE::Value;
 // The quantised queries of R rows. They fit into the memory of the f32 queries: k_dim floats each.
 template <int R>
 struct BlockQueries {
-  QueryCode* codes;           // [k_dim / 32][R][32], or twice 32 digits (common/block_dot-inl.h)
-  float* scales;              // [k_dim / 32][R]
-  std::int32_t* corrections;  // [k_dim / 32][R]: -offset × Σ codes, the start of each dot product
+  QueryCode* codes;      // [k_dim / 32][R][32], or twice 32 digits (common/block_dot-inl.h)
+  float* scales;         // [k_dim / 32][R]
+  std::int32_t* starts;  // [k_dim / 32][R], of each dot product: kSumStart - offset × Σ codes
 
   BlockQueries(float* workspace, std::int64_t k_dim) {
     static_assert(sizeof(QueryCode) * block::HWY_NAMESPACE::DigitsOf({255}) <= 2);
     codes = reinterpret_cast<QueryCode*>(workspace);
     scales = workspace + R * k_dim / 2;
-    corrections = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
+    starts = reinterpret_cast<std::int32_t*>(scales + R * k_dim / kKvBlock);
   }
 };
 
@@ -86,7 +86,8 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
       std::int32_t sum = 0;
       to.scales[b * R + r] = digits ? QuantizeQueryBlock<kDigits>(values, codes, sum)
                                     : QuantizeQueryBlock<1>(values, codes, sum);
-      to.corrections[b * R + r] = -static_cast<std::int32_t>(offset) * sum;
+      to.starts[b * R + r] =
+          block::HWY_NAMESPACE::kSumStart - static_cast<std::int32_t>(offset) * sum;
     }
   }
 }
@@ -112,7 +113,7 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
     KVCACHE_UNROLL
-    for (int t = 0; t < NT; ++t) dots[r][t] = _mm512_set1_epi32(q.corrections[b * R + r]);
+    for (int t = 0; t < NT; ++t) dots[r][t] = _mm512_set1_epi32(q.starts[b * R + r]);
   }
   KVCACHE_UNROLL
   for (int g = 0; g < 8; ++g) {
@@ -158,11 +159,12 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) {
       const std::uint8_t* const from = scales + t * tile_bytes;
-      const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(from));
+      const block::HWY_NAMESPACE::SumScales of_keys(
+          WidenF16(d, reinterpret_cast<const std::uint16_t*>(from)));
       KVCACHE_UNROLL
       for (int r = 0; r < R; ++r) {
-        const VF both = hn::Mul(scale, hn::Set(d, q.scales[b * R + r]));
-        sum[r][t] = hn::MulAdd(VF{_mm512_cvtepi32_ps(dots[r][t])}, both, sum[r][t]);
+        const VF scaled = of_keys.Times(block::HWY_NAMESPACE::VI{dots[r][t]});
+        sum[r][t] = hn::MulAdd(scaled, hn::Set(d, q.scales[b * R + r]), sum[r][t]);
       }
     }
   }
@@ -187,15 +189,16 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   const std::int64_t row = b * R + first;
   block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Bytes{kMaxCode},
                                   block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf({kMaxCode}),
-      q.corrections + row, dots, each_group);
+      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf({kMaxCode}), q.starts + row,
+      dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
-    const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
+    const block::HWY_NAMESPACE::SumScales of_keys(
+        WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes));
     KVCACHE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const VF both = hn::Mul(scale, hn::Set(d, q.scales[row + r]));
-      sum[first + r][v] = hn::MulAdd(hn::ConvertTo(d, dots[0][r][v]), both, sum[first + r][v]);
+      const VF scaled = of_keys.Times(dots[0][r][v]);
+      sum[first + r][v] = hn::MulAdd(scaled, hn::Set(d, q.scales[row + r]), sum[first + r][v]);
     }
   }
 }
