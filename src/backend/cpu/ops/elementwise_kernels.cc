@@ -13,7 +13,6 @@
 #include "backend/cpu/simd/exp-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 #include "backend/cpu/simd/squares-inl.h"
-#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu::kernel {
@@ -78,14 +77,13 @@ void AddScaled(const float* x, float factor, std::int64_t count, float* y) {
   Zip(x, y, count, y, AddTimesOp{factor});
 }
 
-// ---- Activations
+// ---- Activations: base/arithmetic/activations.h has the same sequences. A NaN stays: bounds are the first
+// operands of minima and maxima.
 
-// Returns x / (1 + exp(-t)).
+// Returns x / (1 + exp(-t)). Below -88 the result is smaller than 1e-36 either way.
 HWY_INLINE VF OverOnePlusExp(VF x, VF t) {
   const DF d;
-  // Keeps the exponential finite; below -88 the result is smaller than 1e-36 either way.
-  const VF exp = hn::Exp(d, hn::Min(hn::Neg(t), hn::Set(d, 88.0f)));
-  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), exp));
+  return hn::Div(x, hn::Add(hn::Set(d, 1.0f), BoundedExp(d, hn::Neg(t))));
 }
 
 struct SiluOp {
@@ -95,13 +93,13 @@ struct SiluOp {
 struct GeluOp {
   HWY_INLINE VF operator()(VF x) const {
     const DF d;
-    const VF cubic = hn::Set(d, 0.07135481627159119f);  // 2 sqrt(2/pi) × 0.044715
-    const VF linear = hn::Set(d, 1.5957691216057308f);  // 2 sqrt(2/pi)
+    const VF cubic = hn::Set(d, 0x1.2444f2p-4f);   // 2 sqrt(2/pi) × 0.044715
+    const VF linear = hn::Set(d, 0x1.988454p+0f);  // 2 sqrt(2/pi)
     return OverOnePlusExp(x, hn::Mul(x, hn::MulAdd(hn::Mul(x, x), cubic, linear)));
   }
 };
 struct ReluOp {
-  HWY_INLINE VF operator()(VF x) const { return hn::Max(x, hn::Zero(DF())); }
+  HWY_INLINE VF operator()(VF x) const { return hn::Max(hn::Zero(DF()), x); }
 };
 struct ReluSquaredOp {
   HWY_INLINE VF operator()(VF x) const {
@@ -148,8 +146,8 @@ struct GateClampedOp {
   HWY_INLINE VF operator()(VF gate, VF up) const {
     const DF d;
     const VF bound = hn::Set(d, limit);
-    const VF g = hn::Min(gate, bound);
-    const VF u = hn::Max(hn::Min(up, bound), hn::Neg(bound));
+    const VF g = hn::Min(bound, gate);
+    const VF u = hn::Max(hn::Neg(bound), hn::Min(bound, up));
     const VF opened = OverOnePlusExp(g, hn::Mul(g, hn::Set(d, alpha)));
     return hn::Mul(opened, hn::Add(u, hn::Set(d, 1.0f)));
   }
@@ -178,7 +176,8 @@ struct XieluOp {
     const DF d;
     const VF linear = hn::Mul(hn::Set(d, params.beta), x);
     const VF square = hn::MulAdd(hn::Mul(hn::Set(d, params.alpha_positive), x), x, linear);
-    const VF bent = hn::Sub(hn::Expm1(d, hn::Min(x, hn::Set(d, params.epsilon))), x);
+    const VF most = hn::Min(hn::Set(d, params.epsilon), x);
+    const VF bent = hn::Sub(cpu::HWY_NAMESPACE::Expm1(d, most), x);
     const VF below = hn::MulAdd(hn::Set(d, params.alpha_negative), bent, linear);
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), square, below);
   }

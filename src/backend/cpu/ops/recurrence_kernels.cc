@@ -9,9 +9,9 @@
 #define HWY_TARGET_INCLUDE "backend/cpu/ops/recurrence_kernels.cc"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
+#include "backend/cpu/simd/exp-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 #include "backend/cpu/simd/squares-inl.h"
-#include "hwy/contrib/math/math-inl.h"
 
 HWY_BEFORE_NAMESPACE();
 namespace kvcache::cpu::kernel {
@@ -226,8 +226,9 @@ void Scan(const ScanBlock& block) {
 // Returns ln(1 + exp(x)) as max(x, 0) + ln(1 + exp(-|x|)), whose exponential stays finite.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SoftPlus(D d, V x) {
-  const V small = hn::Log1p(d, hn::Exp(d, hn::Neg(hn::Abs(x))));
-  return hn::Add(hn::Max(x, hn::Zero(d)), small);
+  // Qualified, since Highway may declare functions of the same names.
+  const V small = cpu::HWY_NAMESPACE::Log1p(d, cpu::HWY_NAMESPACE::Exp(d, hn::Neg(hn::Abs(x))));
+  return hn::Add(hn::Max(hn::Zero(d), x), small);
 }
 
 template <class D>
@@ -236,7 +237,7 @@ HWY_INLINE void RatesFrom(D d, std::int64_t i, const float* raw, const float* bi
   const auto step = SoftPlus(d, hn::Add(hn::LoadU(d, raw + i), hn::LoadU(d, bias + i)));
   const auto exponent = hn::Mul(hn::LoadU(d, rates + i), step);
   // Rates are negative. With other rates, from a bad file, the result is large but defined.
-  const auto decay = hn::Exp(d, hn::Min(exponent, hn::Set(d, 88.0f)));
+  const auto decay = BoundedExp(d, exponent);
   hn::StoreU(step, d, steps + i);
   hn::StoreU(decay, d, decays + i);
 }

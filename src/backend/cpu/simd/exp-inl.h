@@ -1,7 +1,8 @@
-// exp and tanh for every target: attention's softmax, and soft-caps.
+// exp, expm1, log1p and tanh for every target: attention's softmax, activations, decays, soft-caps.
 //
-// Each function is one fixed sequence of operations per element, so that an element's result
-// does not depend on its lane or on the vector's width.
+// Each function is one fixed sequence of operations per element (docs/design/exactness.md), so that an
+// element's result does not depend on its lane or on the vector's width. base/arithmetic has the same
+// sequences for single numbers: change both.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_EXP_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -18,26 +19,73 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
-// exp(x) for x <= 0; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
-// x = n ln 2 + r with |r| <= ln(2)/2; 1 + r + r² P(r) with P fitted for the smallest relative
-// error (3e-9, far below f32's own rounding).
+// x = n ln 2 + r with |r| <= ln(2)/2 and an integer n; the power is 2^n. For -87 <= x <= 88.
+template <class V>
+struct ReducedExponent {
+  V r;
+  V power;
+};
+
 template <class D, class V = hn::Vec<D>>
-HWY_INLINE V Exp(D d, V x) {
+HWY_INLINE ReducedExponent<V> ReduceExponent(D d, V x) {
   const hn::RebindToSigned<D> di;
   // Adding 1.5 · 2^23 rounds to an integer and leaves it in the low bits.
   const V magic = hn::Set(d, 12582912.0f);
-  const V shifted = hn::MulAdd(x, hn::Set(d, 1.44269504f), magic);
+  const V shifted = hn::MulAdd(x, hn::Set(d, 0x1.715476p+0f), magic);
   const V n = hn::Sub(shifted, magic);
-  V r = hn::MulAdd(n, hn::Set(d, -0.693145751953125f), x);
-  r = hn::MulAdd(n, hn::Set(d, -1.42860677e-6f), r);
+  V r = hn::MulAdd(n, hn::Set(d, -0x1.62e4p-1f), x);
+  r = hn::MulAdd(n, hn::Set(d, -0x1.7f7d1cp-20f), r);
+  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
+  return {r, hn::BitCast(d, power)};
+}
+
+// P with exp(r) = 1 + r + r² P(r), fitted for the smallest relative error (3e-9, far below f32's own
+// rounding).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V ExpPolynomial(D d, V r) {
   V p = hn::MulAdd(hn::Set(d, 0x1.6a2434p-10f), r, hn::Set(d, 0x1.1239e2p-7f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.5558f2p-5f));
   p = hn::MulAdd(p, r, hn::Set(d, 0x1.555492p-3f));
-  p = hn::MulAdd(p, r, hn::Set(d, 0x1.fffffcp-2f));
+  return hn::MulAdd(p, r, hn::Set(d, 0x1.fffffcp-2f));
+}
+
+// exp(x) for x <= 88; 0 below -87, where results would become subnormal. exp(0) is 1 exactly.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Exp(D d, V x) {
+  const auto reduced = ReduceExponent(d, x);
+  const V p = ExpPolynomial(d, reduced.r);
   const V one = hn::Set(d, 1.0f);
-  p = hn::MulAdd(hn::MulAdd(p, r, one), r, one);
-  const auto power = hn::Add(hn::ShiftLeft<23>(hn::BitCast(di, shifted)), hn::Set(di, 127 << 23));
-  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(p, hn::BitCast(d, power)));
+  const V part = hn::MulAdd(hn::MulAdd(p, reduced.r, one), reduced.r, one);
+  return hn::IfThenZeroElse(hn::Lt(x, hn::Set(d, -87.0f)), hn::Mul(part, reduced.power));
+}
+
+// Exp of x, or of 88 if x is larger. The bound comes first, so that a NaN stays.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V BoundedExp(D d, V x) {
+  return cpu::HWY_NAMESPACE::Exp(d, hn::Min(hn::Set(d, 88.0f), x));
+}
+
+// exp(x) - 1 for x <= 88; -1 below -87.
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Expm1(D d, V x) {
+  const auto reduced = ReduceExponent(d, hn::Max(hn::Set(d, -87.0f), x));
+  const V r = reduced.r;
+  const V part = hn::MulAdd(hn::Mul(r, r), ExpPolynomial(d, r), r);
+  return hn::MulAdd(part, reduced.power, hn::Sub(reduced.power, hn::Set(d, 1.0f)));
+}
+
+// ln(1 + x) for 0 <= x <= 1, as x - (x²/2 - s (x²/2 + R(s²))) with s = x / (2 + x).
+template <class D, class V = hn::Vec<D>>
+HWY_INLINE V Log1p(D d, V x) {
+  const V s = hn::Div(x, hn::Add(hn::Set(d, 2.0f), x));
+  const V z = hn::Mul(s, s);
+  V q = hn::MulAdd(hn::Set(d, 0x1.dba26p-3f), z, hn::Set(d, 0x1.bc8cf8p-3f));
+  q = hn::MulAdd(q, z, hn::Set(d, 0x1.24c926p-2f));
+  q = hn::MulAdd(q, z, hn::Set(d, 0x1.9998d4p-2f));
+  q = hn::MulAdd(q, z, hn::Set(d, 0x1.555556p-1f));
+  const V half = hn::Mul(hn::Mul(hn::Set(d, 0.5f), x), x);
+  const V inner = hn::MulAdd(q, z, half);
+  return hn::Sub(x, hn::NegMulAdd(s, inner, half));
 }
 
 // tanh(x): x + x³ Q(x²) below 0.625, else from exp(-2|x|).
@@ -45,10 +93,10 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Tanh(D d, V x) {
   const V magnitude = hn::Abs(x);
   const V square = hn::Mul(x, x);
-  V q = hn::MulAdd(hn::Set(d, -0.005704225f), square, hn::Set(d, 0.020638432f));
-  q = hn::MulAdd(q, square, hn::Set(d, -0.05373952f));
-  q = hn::MulAdd(q, square, hn::Set(d, 0.1333144f));
-  q = hn::MulAdd(q, square, hn::Set(d, -0.3333328f));
+  V q = hn::MulAdd(hn::Set(d, -0x1.75d504p-8f), square, hn::Set(d, 0x1.5223dcp-6f));
+  q = hn::MulAdd(q, square, hn::Set(d, -0x1.b83bf2p-5f));
+  q = hn::MulAdd(q, square, hn::Set(d, 0x1.110724p-3f));
+  q = hn::MulAdd(q, square, hn::Set(d, -0x1.555532p-2f));
   const V small = hn::MulAdd(hn::Mul(x, square), q, x);
   const V one = hn::Set(d, 1.0f);
   // Qualified, since Highway may declare a function of the same name.
