@@ -2,11 +2,12 @@
 
 #include <algorithm>
 #include <array>
-#include <cmath>
+#include <iterator>
 #include <limits>
 
 #include "backend/cpu/ops/elementwise_kernels.h"
 #include "backend/cpu/ops/experts_check.h"
+#include "backend/cpu/ops/router_kernels.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -35,8 +36,7 @@ bool Contains(std::span<const std::int32_t> taken, std::int32_t expert) {
 
 // Returns the expert with the largest score among those not taken, the first of equal ones. A NaN
 // is never larger than another score, but some expert is always chosen.
-template <typename T>
-std::int32_t Best(std::span<const T> scores, std::span<const std::int32_t> taken) {
+std::int32_t Best(std::span<const float> scores, std::span<const std::int32_t> taken) {
   std::int32_t best = -1;
   for (std::int32_t i = 0; i < static_cast<std::int32_t>(scores.size()); ++i) {
     if (Contains(taken, i)) continue;
@@ -47,13 +47,12 @@ std::int32_t Best(std::span<const T> scores, std::span<const std::int32_t> taken
   return best;
 }
 
-template <typename T>
-void Choose(std::span<const T> scores, std::span<std::int32_t> chosen) {
+void Choose(std::span<const float> scores, std::span<std::int32_t> chosen) {
   for (std::size_t i = 0; i < chosen.size(); ++i) chosen[i] = Best(scores, chosen.first(i));
 }
 
-// The gate's values for a token's logits: the exp or sigmoid of each, in double. An expert's share
-// is its value divided by `sum` for softmax, otherwise the value itself.
+// The gate's values for a token's logits: the exp or sigmoid of each. An expert's share is its value
+// divided by a sum.
 class Gate {
  public:
   Gate(std::span<const float> logits, RouterOptions::Gate kind) : logits_(logits), kind_(kind) {
@@ -61,83 +60,79 @@ class Gate {
     largest_ = logits_[static_cast<std::size_t>(Best(logits_, {}))];
   }
 
-  double operator()(std::int32_t expert) const {
-    const double logit = logits_[static_cast<std::size_t>(expert)];
-    return kind_ == RouterOptions::Gate::kSigmoid ? 1.0 / (1.0 + std::exp(-logit))
-                                                  : std::exp(logit - largest_);
+  void ValuesOf(std::span<const float> logits, std::span<float> values) const {
+    kernel::GateValues(logits.data(), std::ssize(logits), kind_, largest_, values.data());
   }
 
-  // Returns the divisor of the values of all experts: their sum, ascending by expert.
-  double SumOfAll() const {
-    if (kind_ == RouterOptions::Gate::kSigmoid) return 1.0;
-    double sum = 0.0;
-    for (std::size_t i = 0; i < logits_.size(); ++i) sum += (*this)(static_cast<std::int32_t>(i));
-    return sum;
+  // Returns the divisor of the values of all experts: their sum, ascending by expert; 1 for sigmoids.
+  float SumOfAll() const {
+    if (kind_ == RouterOptions::Gate::kSigmoid) return 1.0f;
+    return kernel::SumOfExps(logits_.data(), std::ssize(logits_), largest_);
   }
 
  private:
   std::span<const float> logits_;
   RouterOptions::Gate kind_;
-  double largest_ = 0.0;
+  float largest_ = 0.0f;
 };
 
-constexpr double kExcluded = -std::numeric_limits<double>::infinity();
+constexpr float kExcluded = -std::numeric_limits<float>::infinity();
 
 // Excludes the experts of all groups but the best.
-void ExcludeGroups(const RouterOptions& options, std::span<double> scores) {
+void ExcludeGroups(const RouterOptions& options, std::span<float> scores) {
   const std::size_t size = scores.size() / static_cast<std::size_t>(options.groups);
-  std::array<double, RouterOptions::kMaxScored> of_group;
+  std::array<float, RouterOptions::kMaxScored> of_group;
   std::array<std::int32_t, RouterOptions::kMaxScored> memory;
   for (std::size_t group = 0; group < static_cast<std::size_t>(options.groups); ++group) {
     const std::span<std::int32_t> best =
         std::span(memory).first(static_cast<std::size_t>(options.group_best));
-    const std::span<const double> members = scores.subspan(group * size, size);
+    const std::span<const float> members = scores.subspan(group * size, size);
     Choose(members, best);
-    of_group[group] = 0.0;
+    of_group[group] = 0.0f;
     for (const std::int32_t i : best) of_group[group] += members[static_cast<std::size_t>(i)];
   }
   const std::span<std::int32_t> used =
       std::span(memory).first(static_cast<std::size_t>(options.groups_used));
   const auto groups = static_cast<std::size_t>(options.groups);
-  Choose(std::span<const double>(of_group).first(groups), used);
+  Choose(std::span(of_group).first(groups), used);
   for (std::size_t i = 0; i < scores.size(); ++i) {
     if (!Contains(used, static_cast<std::int32_t>(i / size))) scores[i] = kExcluded;
   }
 }
 
-void ChooseByScore(const Gate& gate, std::size_t all, const RouterOptions& options,
+void ChooseByScore(const Gate& gate, std::span<const float> logits, const RouterOptions& options,
                    std::span<std::int32_t> experts) {
-  std::array<double, RouterOptions::kMaxScored> memory;
-  const std::span<double> scores = std::span(memory).first(all);
-  const double sum = gate.SumOfAll();
-  for (std::size_t i = 0; i < all; ++i) {
-    scores[i] = gate(static_cast<std::int32_t>(i)) / sum;
-    if (!options.selection_bias.empty()) scores[i] += double{options.selection_bias[i]};
+  std::array<float, RouterOptions::kMaxScored> memory;
+  const std::span<float> scores = std::span(memory).first(logits.size());
+  gate.ValuesOf(logits, scores);
+  const float sum = gate.SumOfAll();
+  for (std::size_t i = 0; i < scores.size(); ++i) {
+    scores[i] /= sum;
+    if (!options.selection_bias.empty()) scores[i] += options.selection_bias[i];
   }
   if (options.groups > 1) ExcludeGroups(options, scores);
-  Choose(std::span<const double>(scores), experts);
+  Choose(scores, experts);
 }
 
 void RouteToken(std::span<const float> logits, const RouterOptions& options,
                 std::span<std::int32_t> experts, std::span<float> weights) {
   // Keeps a sum of sigmoids above zero.
-  constexpr double kMinSum = 1e-20;
+  constexpr float kMinSum = 1e-20f;
   const Gate gate(logits, options.gate);
   if (IsScored(options)) {
-    ChooseByScore(gate, logits.size(), options, experts);
+    ChooseByScore(gate, logits, options, experts);
   } else {
     Choose(logits, experts);
   }
-  double sum = 0.0;
-  if (options.weights == RouterOptions::Weights::kNormalized) {
-    for (const std::int32_t expert : experts) sum += gate(expert);
-    sum = std::max(sum, kMinSum);
-  } else {
-    sum = gate.SumOfAll();
-  }
   for (std::size_t i = 0; i < experts.size(); ++i) {
-    weights[i] = static_cast<float>(gate(experts[i]) / sum * double{options.scale});
+    weights[i] = logits[static_cast<std::size_t>(experts[i])];
   }
+  gate.ValuesOf(weights, weights);
+  const float sum =
+      options.weights == RouterOptions::Weights::kNormalized
+          ? std::max(kernel::SumOfShares(weights.data(), std::ssize(weights)), kMinSum)
+          : gate.SumOfAll();
+  for (float& weight : weights) weight = weight / sum * options.scale;
 }
 
 }  // namespace

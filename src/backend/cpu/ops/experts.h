@@ -1,10 +1,10 @@
 // Routing for mixtures of experts: the choice of each token's experts, and the weighted sum of
 // their outputs. kvcache/backend.h defines both functions.
 //
-// Exactness: a token's experts and weights are functions of its own logits; exponentials and sums
-// are in double, ascending by expert, and rounded once. The weighted sum is one chain per value:
-// the first product is rounded, then fused multiply-adds follow in the order of the choice. Thread
-// safety: one call at a time per pool.
+// Exactness: a token's experts and weights are functions of its own logits; exponentials are one
+// sequence of operations in f32, and sums are in 16 virtual lanes (docs/design/exactness.md). The
+// weighted sum is one chain per value: the first product is rounded, then fused multiply-adds follow in
+// the order of the choice. Thread safety: one call at a time per pool.
 #pragma once
 
 #include <cstdint>

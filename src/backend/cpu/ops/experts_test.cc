@@ -3,6 +3,7 @@
 #include <gtest/gtest.h>
 
 #include <algorithm>
+#include <array>
 #include <cmath>
 #include <cstring>
 #include <limits>
@@ -10,6 +11,7 @@
 #include <vector>
 
 #include "backend/cpu/testing.h"
+#include "base/arithmetic/activations.h"
 
 namespace kvcache::cpu::experts_test {
 namespace {
@@ -156,6 +158,68 @@ TEST(RouteTest, BiasesAndGroupsMustFitTheExperts) {
     std::vector<float> weights(experts.size());
     const TensorView view = TensorView::Dense(logits.data(), DType::kF32, c.experts);
     EXPECT_EQ(backend->Route(view, c.options, experts, weights).message(), c.message);
+  }
+}
+
+// ---- The documented chain, one value at a time
+
+float SumInLanes(const std::vector<float>& values) {
+  std::array<float, 16> lanes{};
+  for (std::size_t i = 0; i < values.size(); ++i) lanes[i % 16] += values[i];
+  for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
+  }
+  return lanes[0];
+}
+
+std::vector<float> ChainWeights(const std::vector<float>& logits, const RouterOptions& options,
+                                const std::vector<std::int32_t>& chosen) {
+  const bool sigmoid = options.gate == RouterOptions::Gate::kSigmoid;
+  const float largest = *std::ranges::max_element(logits);
+  const auto value = [&](float logit) {
+    return sigmoid ? arithmetic::Sigmoid(logit) : arithmetic::Exp(logit - largest);
+  };
+  std::vector<float> all;
+  for (const float logit : logits) all.push_back(value(logit));
+  std::vector<float> own;
+  for (const std::int32_t expert : chosen) own.push_back(all[static_cast<std::size_t>(expert)]);
+  float sum = sigmoid ? 1.0f : SumInLanes(all);
+  if (options.weights == RouterOptions::Weights::kNormalized) {
+    sum = std::max(SumInLanes(own), 1e-20f);
+  }
+  for (float& weight : own) weight = weight / sum * options.scale;
+  return own;
+}
+
+class RouteChainTest : public ::testing::TestWithParam<std::string> {};
+
+INSTANTIATE_TEST_SUITE_P(Targets, RouteChainTest, ::testing::ValuesIn(CpuTargetNames()),
+                         [](const auto& instance) { return instance.param; });
+
+TEST_P(RouteChainTest, WeightsAreTheDocumentedChain) {
+  if (GetParam() == "EMU128") return;  // rounds products before sums
+  const ForcedTarget forced(GetParam());
+  ASSERT_TRUE(forced.ok());
+  const auto backend = MakeBackend(1);
+  for (const std::int64_t experts : {1, 4, 16, 31, 128, 1000}) {
+    for (const int chosen : {1, 4, 17}) {
+      if (chosen > experts) continue;
+      for (const auto gate : {RouterOptions::Gate::kSoftmax, RouterOptions::Gate::kSigmoid}) {
+        for (const auto kind :
+             {RouterOptions::Weights::kGateValues, RouterOptions::Weights::kNormalized}) {
+          std::vector<float> logits = RandomValues(experts, 7);
+          for (float& logit : logits) logit *= 20.0f;
+          const RouterOptions options{
+              .chosen = chosen, .gate = gate, .weights = kind, .scale = 2.5f};
+          const Routed routed = RouteAll(*backend, logits, 1, options);
+          const std::vector<float> expected = ChainWeights(logits, options, routed.experts);
+          ASSERT_EQ(
+              std::memcmp(routed.weights.data(), expected.data(), expected.size() * sizeof(float)),
+              0)
+              << experts << " experts, " << chosen << " chosen";
+        }
+      }
+    }
   }
 }
 
