@@ -8,6 +8,7 @@
 
 #include "backend/cpu/attention/attention_testing.h"
 #include "backend/cpu/testing.h"
+#include "base/arithmetic/angles.h"
 #include "gtest/gtest.h"
 #include "tensor/quantize.h"
 
@@ -269,8 +270,9 @@ Row Rotated(Row key, const Shift& shift, const MulAdd& mul_add) {
   for (std::size_t i = 0; i < kFrequencies.size(); ++i) {
     const bool halves = shift.pairing == RopeParams::Pairing::kHalves;
     const double angle = shift.offset * static_cast<double>(kFrequencies[i]);
-    const auto c = static_cast<float>(std::cos(angle));
-    const auto s = static_cast<float>(std::sin(angle));
+    const arithmetic::SineCosine turn = arithmetic::SinCos(angle);
+    const auto c = static_cast<float>(turn.cosine);
+    const auto s = static_cast<float>(turn.sine);
     const std::size_t first = static_cast<std::size_t>(shift.first);
     float& a = key[first + (halves ? i : 2 * i)];
     float& b = key[first + (halves ? i + kFrequencies.size() : 2 * i + 1)];

@@ -9,8 +9,8 @@
 // that RoPE leaves unchanged. Each key is processed by itself, so that its bits do not depend on
 // which other keys move.
 #include <algorithm>
-#include <cmath>
 
+#include "backend/cpu/common/angles.h"
 #include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/simd/targets.h"
@@ -170,11 +170,7 @@ namespace kvcache::cpu {
 HWY_EXPORT(ShiftHead);
 
 void ShiftAngles(Position offset, std::span<const float> inv_freq, float* cosines, float* sines) {
-  for (std::size_t i = 0; i < inv_freq.size(); ++i) {
-    const double angle = static_cast<double>(offset) * static_cast<double>(inv_freq[i]);
-    cosines[i] = static_cast<float>(std::cos(angle));
-    sines[i] = static_cast<float>(std::sin(angle));
-  }
+  RotationFactors(offset, inv_freq, 1.0f, cosines, sines);
 }
 
 Status ShiftKeys(ThreadPool& pool, Workspace& workspace, const LayerKv& layer,

@@ -1,9 +1,9 @@
 #include "backend/cpu/ops/rope.h"
 
 #include <algorithm>
-#include <cmath>
 #include <string>
 
+#include "backend/cpu/common/angles.h"
 #include "backend/cpu/ops/elementwise_kernels.h"
 
 namespace kvcache::cpu {
@@ -81,13 +81,9 @@ void RopeTables::Fill(ThreadPool& pool, Table& table) {
   const auto tokens = static_cast<std::int64_t>(table.positions.size());
   const auto values = static_cast<std::int64_t>(pairs);
   ForTokens(pool, tokens, TokensPerTask(values, kTaskAngles), [&](std::int64_t token) {
-    const double position = table.positions[static_cast<std::size_t>(token)];
-    for (std::size_t i = 0; i < pairs; ++i) {
-      const double angle = position * static_cast<double>(table.inv_freq[i]);
-      const std::size_t at = static_cast<std::size_t>(token) * pairs + i;
-      table.cosines[at] = static_cast<float>(std::cos(angle) * table.magnitude);
-      table.sines[at] = static_cast<float>(std::sin(angle) * table.magnitude);
-    }
+    const std::size_t at = static_cast<std::size_t>(token) * pairs;
+    RotationFactors(table.positions[static_cast<std::size_t>(token)], table.inv_freq,
+                    table.magnitude, table.cosines.data() + at, table.sines.data() + at);
   });
 }
 
