@@ -1,10 +1,10 @@
 // RoPE's settings in config.json. Two styles: rope_theta with rope_scaling, or rope_parameters.
 // Source: transformers, modeling_rope_utils; the equations of YaRN and of Llama 3.1.
 #include <algorithm>
-#include <cmath>
 #include <numbers>
 #include <utility>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "convert/hf_import.h"
 
@@ -42,7 +42,7 @@ Status AddLlama3(HfImport& import, const HfRope& rope, std::int64_t dims, std::i
   std::vector<float> divisors;
   for (std::int64_t i = 0; i < dims / 2; ++i) {
     const double frequency =
-        std::pow(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
+        arithmetic::Power(rope.base, -2.0 * static_cast<double>(i) / static_cast<double>(dims));
     const double rotations = static_cast<double>(original) * frequency / (2.0 * std::numbers::pi);
     const double kept = std::clamp((rotations - low) / (high - low), 0.0, 1.0);
     divisors.push_back(static_cast<float>(1.0 / ((1.0 - kept) / factor + kept)));
@@ -72,7 +72,7 @@ Status AddYarn(HfImport& import, const HfRope& rope, std::int64_t context) {
   if (slow != 1.0) import.SetFloat("rope.scaling.yarn_beta_slow", slow);
   if (!settings.Has("attention_factor")) return Status::Ok();
   // The file's factor is on top of the one that follows from the scaling.
-  const double own = factor > 1.0 ? 1.0 + 0.1 * std::log(factor) : 1.0;
+  const double own = factor > 1.0 ? 1.0 + 0.1 * arithmetic::Log(factor) : 1.0;
   KVCACHE_ASSIGN_OR_RETURN(const double given,
                            settings.FloatOr("attention_factor", own, kHfPositive));
   if (given != own) import.SetFloat("rope.scaling.attn_factor", given / own);

@@ -2,13 +2,13 @@
 
 #include <algorithm>
 #include <atomic>
-#include <cmath>
 #include <cstring>
 #include <memory>
 #include <mutex>
 #include <thread>
 #include <utility>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "tensor/quantize.h"
@@ -40,7 +40,7 @@ void Change(ValueChange change, std::span<float> values) {
   if (change == ValueChange::kAddOne) {
     for (float& value : values) value += 1.0f;
   } else if (change == ValueChange::kNegativeExp) {
-    for (float& value : values) value = static_cast<float>(-std::exp(double{value}));
+    for (float& value : values) value = static_cast<float>(-arithmetic::Exp(double{value}));
   }
 }
 

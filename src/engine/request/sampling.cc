@@ -5,6 +5,7 @@
 #include <limits>
 #include <string>
 
+#include "base/arithmetic/exponentials.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/request/logit_scan.h"
@@ -148,7 +149,8 @@ void Sampler::Normalize() {
   double sum = 0.0;
   for (Candidate& candidate : candidates_) {
     const bool best = candidate.probability == largest;
-    candidate.probability = best ? 1.0f : std::exp((candidate.probability - largest) * scale);
+    candidate.probability =
+        best ? 1.0f : arithmetic::Exp((candidate.probability - largest) * scale);
     sum += static_cast<double>(candidate.probability);
   }
   for (Candidate& candidate : candidates_) {

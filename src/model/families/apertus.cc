@@ -9,10 +9,10 @@
 // Source: Project Apertus (2025); Huang and Schlag, "Deriving activation functions using integration"
 // (2024); transformers' modeling_apertus.
 #include <array>
-#include <cmath>
 #include <string>
 #include <utility>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/gguf_value.h"
@@ -23,7 +23,7 @@ namespace kvcache {
 namespace {
 
 double Softplus(double x) {
-  return std::log1p(std::exp(x));
+  return arithmetic::Log1p(arithmetic::Exp(x));
 }
 
 // Reads a value of each layer, or one for all.

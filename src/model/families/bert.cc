@@ -18,7 +18,6 @@
 // Source: Devlin et al., "BERT" (2018); Press et al., "Train short, test long" (2021); Günther et al., "Jina
 // embeddings 2" (2023); Nussbaum et al., "Nomic embed" (2024); names as llama.cpp writes them.
 #include <algorithm>
-#include <cmath>
 #include <cstdlib>
 #include <memory>
 #include <optional>
@@ -26,6 +25,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
@@ -45,11 +45,12 @@ constexpr std::int64_t kMaxAlibiValues = 1 << 24;
 std::vector<double> AlibiSlopes(int heads) {
   int power = 1;
   while (power * 2 <= heads) power *= 2;
-  const double base = std::pow(2.0, -kMaxAlibiBias / power);
-  const double between = std::pow(2.0, -kMaxAlibiBias / 2 / power);
+  const double base = arithmetic::Power(2.0, -kMaxAlibiBias / power);
+  const double between = arithmetic::Power(2.0, -kMaxAlibiBias / 2 / power);
   std::vector<double> slopes;
   for (int i = 0; i < heads; ++i) {
-    slopes.push_back(i < power ? std::pow(base, i + 1) : std::pow(between, 2 * (i - power) + 1));
+    slopes.push_back(i < power ? arithmetic::Power(base, i + 1)
+                               : arithmetic::Power(between, 2 * (i - power) + 1));
   }
   return slopes;
 }

@@ -15,6 +15,7 @@
 #include <utility>
 #include <vector>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "model/families/architectures.h"
@@ -99,7 +100,7 @@ Status ReadScale(KeyReader& keys, const LatentShape& shape, LayerParams* params,
   if (summary.scaling == "yarn") {
     KVCACHE_ASSIGN_OR_RETURN(const double multiplier,
                              keys.Float("rope.scaling.yarn_log_multiplier"));
-    magnitude = 1.0 + multiplier * std::log(summary.factor);
+    magnitude = 1.0 + multiplier * arithmetic::Log(summary.factor);
   }
   rope->magnitude = 1.0f;
   params->attention_scale =

@@ -10,12 +10,12 @@
 // Source: Meta's published inference code (llama_models/llama3/multimodal) and Hugging Face's
 // modeling_mllama; names as in Ollama's files, which use this architecture name.
 #include <algorithm>
-#include <cmath>
 #include <map>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "kvcache/causal_cache.h"
@@ -76,7 +76,7 @@ class Mllama final : public BlockDecoder {
 // Returns a gate's hyperbolic tangent.
 Result<float> LoadGate(WeightReader& reader, const std::string& name) {
   KVCACHE_ASSIGN_OR_RETURN(const std::vector<float> values, reader.Values(name, 1, 1));
-  return static_cast<float>(std::tanh(static_cast<double>(values[0])));
+  return static_cast<float>(arithmetic::Tanh(static_cast<double>(values[0])));
 }
 
 // A cross-attention layer uses the weights and norms of its attention alone.

@@ -1,10 +1,11 @@
 #include "model/graph/pooled_head.h"
 
 #include <algorithm>
-#include <cmath>
 #include <cstddef>
 #include <span>
 #include <string>
+
+#include "base/arithmetic/doubles.h"
 
 namespace kvcache {
 namespace {
@@ -30,9 +31,9 @@ void Softmax(std::span<float> values, std::size_t rows) {
     const std::span<float> column = values.first(rows);
     const float largest = std::ranges::max(column);
     double sum = 0.0;
-    for (const float value : column) sum += std::exp(static_cast<double>(value - largest));
+    for (const float value : column) sum += arithmetic::Exp(static_cast<double>(value - largest));
     for (float& value : column) {
-      value = static_cast<float>(std::exp(static_cast<double>(value - largest)) / sum);
+      value = static_cast<float>(arithmetic::Exp(static_cast<double>(value - largest)) / sum);
     }
   }
 }

@@ -4,6 +4,7 @@
 #include <cmath>
 #include <numbers>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 
@@ -100,15 +101,15 @@ Status ReadAlpha(KeyReader& keys, int dims, Scaling* scaling) {
   if (keys.architecture() != "hunyuan-dense") return Status::Ok();
   KVCACHE_ASSIGN_OR_RETURN(const double alpha, keys.FloatOr(kAlpha, 0.0));
   if (alpha == 0.0 || dims <= 2) return Status::Ok();
-  scaling->base *= std::pow(alpha, dims / (dims - 2.0));
+  scaling->base *= arithmetic::Power(alpha, dims / (dims - 2.0));
   return CheckPositive(keys, kAlpha, alpha);
 }
 
 // Returns the pair, as a real number, that makes `rotations` full rotations within the original
 // context.
 double PairOfRotations(const Scaling& scaling, int dims, double rotations) {
-  return dims * std::log(scaling.original_context / (rotations * 2.0 * std::numbers::pi)) /
-         (2.0 * std::log(scaling.base));
+  return dims * arithmetic::Log(scaling.original_context / (rotations * 2.0 * std::numbers::pi)) /
+         (2.0 * arithmetic::Log(scaling.base));
 }
 
 // Returns 1 for pairs that keep their frequency, 0 for pairs whose frequency is divided by the
@@ -124,7 +125,7 @@ double UnscaledShare(const Scaling& scaling, int dims, int pair) {
 
 double Magnitude(const Scaling& scaling) {
   if (scaling.extrapolation == 0.0 || scaling.factor <= 1.0) return scaling.attn_factor;
-  const double log_factor = 0.1 * std::log(scaling.factor);
+  const double log_factor = 0.1 * arithmetic::Log(scaling.factor);
   return scaling.attn_factor * (1.0 + log_factor) / (1.0 + scaling.log_multiplier * log_factor);
 }
 
@@ -160,7 +161,7 @@ Result<RopeTable> ReadRope(KeyReader& keys, const LayerParams& params, RopeParam
                            ReadDivisors(weights, table.dims / 2, extended));
   for (int i = 0; i < table.dims / 2; ++i) {
     const double divisor = divisors.empty() ? 1.0 : divisors[static_cast<std::size_t>(i)];
-    const double frequency = std::pow(scaling.base, -2.0 * i / table.dims) / divisor;
+    const double frequency = arithmetic::Power(scaling.base, -2.0 * i / table.dims) / divisor;
     const double kept = UnscaledShare(scaling, table.dims, i);
     table.inv_freq.push_back(
         static_cast<float>(frequency * (1.0 - kept) / scaling.factor + frequency * kept));
@@ -183,7 +184,7 @@ Result<RopeTable> ReadWindowRope(KeyReader& keys, int head_dim, RopeParams::Pair
   KVCACHE_ASSIGN_OR_RETURN(table.dims, keys.IntOr("rope.dimension_count_swa", head_dim, head_dim));
   KVCACHE_RETURN_IF_ERROR(CheckEven(keys, "rope.dimension_count_swa", table.dims));
   for (int i = 0; i < table.dims / 2; ++i) {
-    table.inv_freq.push_back(static_cast<float>(std::pow(base, -2.0 * i / table.dims)));
+    table.inv_freq.push_back(static_cast<float>(arithmetic::Power(base, -2.0 * i / table.dims)));
   }
   return table;
 }

@@ -1,7 +1,9 @@
 #include "model/graph/attention/position_buckets.h"
 
 #include <algorithm>
-#include <cmath>
+#include <cstdlib>
+
+#include "base/arithmetic/doubles.h"
 
 namespace kvcache {
 namespace {
@@ -15,8 +17,8 @@ int GrowingBucket(int distance, int exact, int buckets) {
   // Distances that are powers of two give whole numbers. Without slack, rounding could put them
   // into the bucket below.
   constexpr double kSlack = 1e-9;
-  const double share = std::log(static_cast<double>(distance) / exact) /
-                       std::log(static_cast<double>(kMaxDistance) / exact);
+  const double share = arithmetic::Log(static_cast<double>(distance) / exact) /
+                       arithmetic::Log(static_cast<double>(kMaxDistance) / exact);
   return std::min(exact + static_cast<int>(share * (buckets - exact) + kSlack), buckets - 1);
 }
 

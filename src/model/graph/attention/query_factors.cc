@@ -3,6 +3,7 @@
 #include <algorithm>
 #include <cmath>
 
+#include "base/arithmetic/doubles.h"
 #include "base/errors.h"
 #include "base/strings.h"
 
@@ -17,7 +18,7 @@ Status QueryFactors::Reserve(int max_batch) {
 std::span<const float> QueryFactors::At(std::span<const Position> positions) {
   for (std::size_t i = 0; i < positions.size(); ++i) {
     const double lengths = std::floor((1.0 * positions[i] + offset_) / length_);
-    factors_[i] = static_cast<float>(1.0 + scale_ * std::log1p(lengths));
+    factors_[i] = static_cast<float>(1.0 + scale_ * arithmetic::Log1p(lengths));
   }
   return std::span(factors_).first(positions.size());
 }

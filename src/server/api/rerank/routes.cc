@@ -1,13 +1,13 @@
 // Ranks of documents for a query, in the form of Jina's and Cohere's APIs, or of Text Embeddings Inference, whose field
 // of documents is "texts".
 #include <algorithm>
-#include <cmath>
 #include <limits>
 #include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
 
+#include "base/arithmetic/activations.h"
 #include "base/errors.h"
 #include "base/longest_beginning.h"
 #include "base/strings.h"
@@ -105,7 +105,7 @@ std::vector<std::string> ReadParts(const Embedder& embedder, Fields& fields, con
 
 // Returns the score of a document, a probability if the request wants one.
 float Shown(float score, const Asked& asked) {
-  return asked.gives_probabilities ? 1.0f / (1.0f + std::exp(-score)) : score;
+  return asked.gives_probabilities ? arithmetic::Sigmoid(score) : score;
 }
 
 // Returns the answer of Text Embeddings Inference.
