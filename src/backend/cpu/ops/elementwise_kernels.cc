@@ -207,25 +207,8 @@ struct LessOp {
   HWY_INLINE VF operator()(VF x, VF) const { return hn::Sub(x, hn::Set(DF(), mean)); }
 };
 
-// Adds in 16 virtual lanes: the products with 1 are exact.
-HWY_INLINE float Sum(const float* x, std::int64_t width) {
-  HWY_ALIGN float ones[kVirtualLanes];
-  for (float& one : ones) one = 1.0f;
-  Lanes16 sum = ZeroLanes();
-  std::int64_t i = 0;
-  for (; i + kVirtualLanes <= width; i += kVirtualLanes) {
-    MulAddLanes<LoadF32, LoadF32>(x + i, ones, sum);
-  }
-  if (i < width) {
-    HWY_ALIGN float tail[kVirtualLanes] = {};
-    std::memcpy(tail, x + i, static_cast<std::size_t>(width - i) * sizeof(float));
-    MulAddFirstLanes<LoadF32, LoadF32>(tail, ones, static_cast<int>(width - i), sum);
-  }
-  return FoldLanes(sum);
-}
-
 void CenterRow(const float* x, std::int64_t width, float* y) {
-  Zip(x, x, width, y, LessOp{Sum(x, width) / static_cast<float>(width)});
+  Zip(x, x, width, y, LessOp{SumOfValues(x, width) / static_cast<float>(width)});
 }
 
 // ---- Rows of a table

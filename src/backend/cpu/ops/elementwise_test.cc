@@ -11,6 +11,7 @@
 
 #include "backend/cpu/ops/rope.h"
 #include "backend/cpu/testing.h"
+#include "base/arithmetic/angles.h"
 
 namespace kvcache::cpu::elementwise_test {
 namespace {
@@ -21,7 +22,7 @@ using testing::RandomValues;
 using testing::RandomWeights;
 using testing::WeightValues;
 
-constexpr std::array<std::int64_t, 8> kWidths = {1, 3, 4, 15, 16, 17, 100, 1000};
+constexpr std::array<std::int64_t, 12> kWidths = {1, 3, 4, 15, 16, 17, 48, 63, 64, 128, 100, 1000};
 
 std::unique_ptr<Backend> MakeBackend(int threads) {
   return std::move(MakeCpuBackend({.threads = threads})).value();
@@ -83,12 +84,12 @@ TEST(EmbedTest, NamesTheTokenThatIsNotInTheTable) {
 // ---- RmsNorm
 
 float SumOfSquares(const float* x, std::int64_t width, MulAdd mul_add) {
-  std::array<float, 16> lanes{};
+  std::array<float, 64> lanes{};
   for (std::int64_t i = 0; i < width; ++i) {
-    float& lane = lanes[static_cast<std::size_t>(i % 16)];
+    float& lane = lanes[static_cast<std::size_t>(i % 64)];
     lane = mul_add(x[i], x[i], lane);
   }
-  for (std::size_t half = 8; half > 0; half /= 2) {
+  for (std::size_t half = 32; half > 0; half /= 2) {
     for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
   }
   return lanes[0];
@@ -141,10 +142,10 @@ TEST_P(ElementwiseTest, CenterSubtractsTheMean) {
     std::vector<float> x = RandomValues(width * 3, 3);
     std::vector<float> expected = x;
     for (std::int64_t t = 0; t < 3; ++t) {
-      std::array<float, 16> lanes{};
+      std::array<float, 64> lanes{};
       float* const row = expected.data() + t * width;
-      for (std::int64_t i = 0; i < width; ++i) lanes[static_cast<std::size_t>(i % 16)] += row[i];
-      for (std::size_t half = 8; half > 0; half /= 2) {
+      for (std::int64_t i = 0; i < width; ++i) lanes[static_cast<std::size_t>(i % 64)] += row[i];
+      for (std::size_t half = 32; half > 0; half /= 2) {
         for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
       }
       const float mean = lanes[0] / static_cast<float>(width);
@@ -178,8 +179,9 @@ TEST_P(ElementwiseTest, XieluIsNearItsDefinition) {
 void RotatePair(float& a, float& b, Position position, float inv_freq, float magnitude,
                 MulAdd mul_add) {
   const double angle = static_cast<double>(position) * static_cast<double>(inv_freq);
-  const auto cosine = static_cast<float>(std::cos(angle) * static_cast<double>(magnitude));
-  const auto sine = static_cast<float>(std::sin(angle) * static_cast<double>(magnitude));
+  const arithmetic::SineCosine turn = arithmetic::SinCos(angle);
+  const auto cosine = static_cast<float>(turn.cosine * static_cast<double>(magnitude));
+  const auto sine = static_cast<float>(turn.sine * static_cast<double>(magnitude));
   const float rotated = mul_add(a, cosine, -(b * sine));
   b = mul_add(a, sine, b * cosine);
   a = rotated;
@@ -235,7 +237,8 @@ TEST(RopeTest, TablesFollowTheirArguments) {
       const std::vector<Position> positions = {position};
       const RopeTables::Table& table = tables.Find(pool, positions, rope);
       ASSERT_EQ(table.cosines.size(), 2u);
-      EXPECT_EQ(table.cosines[1], static_cast<float>(std::cos(position * double{(*inv_freq)[1]})));
+      EXPECT_EQ(table.cosines[1],
+                static_cast<float>(arithmetic::SinCos(position * double{(*inv_freq)[1]}).cosine));
       EXPECT_EQ(&tables.Find(pool, positions, rope), &table);  // not computed again
     }
   }

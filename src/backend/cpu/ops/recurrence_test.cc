@@ -170,12 +170,12 @@ struct ScanColumn {
   Fma fma;
 
   T SumOfSquares(const float* x) const {
-    std::array<T, 16> lanes{};
+    std::array<T, 64> lanes{};
     for (std::int64_t i = 0; i < data.shape.k_dim; ++i) {
-      T& lane = lanes[Size(i % 16)];
+      T& lane = lanes[Size(i % 64)];
       lane = fma(T{x[i]}, T{x[i]}, lane);
     }
-    for (std::size_t half = 8; half > 0; half /= 2) {
+    for (std::size_t half = 32; half > 0; half /= 2) {
       for (std::size_t i = 0; i < half; ++i) lanes[i] += lanes[i + half];
     }
     return lanes[0];
