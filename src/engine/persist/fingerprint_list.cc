@@ -63,7 +63,7 @@ std::string_view PartOf(std::string_view line) {
   if (line.starts_with("model ")) return "the model's file (weights, tokenizer or settings)";
   if (line.starts_with("architecture ")) return "the architecture";
   if (line.starts_with("K ")) return "the types of keys and values";
-  if (line.starts_with("multiply-add ")) return "the processor or the C library";
+  if (line.starts_with("multiply-add ")) return "the processor or the version of the arithmetic";
   if (line.find(", draft head ") != std::string_view::npos) return "the draft head";
   if (line.starts_with("layer ")) return "a layer's window or shape";
   return kCaches;

@@ -1,6 +1,5 @@
 #include "engine/persist/store_fingerprint.h"
 
-#include <gnu/libc-version.h>
 #include <unistd.h>
 
 #include <algorithm>
@@ -10,6 +9,7 @@
 #include <string_view>
 #include <vector>
 
+#include "base/arithmetic/version.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
@@ -75,13 +75,13 @@ std::string LayerText(const LayerMemory& layer) {
                 "\n");
 }
 
-// Instruction sets with fused multiply-add give the same bits, and the portable one on x86 others. The C
-// library's functions may differ between its versions (docs/design/exactness.md).
+// Instruction sets with fused multiply-add give the same bits, and the portable one on x86 others
+// (docs/design/exactness.md).
 std::string MachineText() {
   const std::string target = CpuTargetName();
   const bool is_fused = target != "EMU128";
-  return StrCat("multiply-add ", is_fused ? "fused" : "rounded twice", ", C library ",
-                gnu_get_libc_version(), "\n");
+  return StrCat("multiply-add ", is_fused ? "fused" : "rounded twice", ", arithmetic ",
+                arithmetic::kVersion, "\n");
 }
 
 // The lines of a cache's fingerprint, without those of shapes: layers get their shapes when they are first
