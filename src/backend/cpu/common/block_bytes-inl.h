@@ -53,8 +53,11 @@ class SumScales {
   explicit HWY_INLINE SumScales(VF scales)
       : scales_(scales), start_(hn::Mul(scales, hn::Set(DF(), -12582912.0f))) {}
 
-  // `sums` began at kSumStart.
+  // `sums` began at kStart, which is kSumStart or, where that would take an addition, 0.
+  template <std::int32_t kStart = kSumStart>
   HWY_INLINE VF Times(VI sums) const {
+    static_assert(kStart == kSumStart || kStart == 0);
+    if constexpr (kStart == 0) return hn::Mul(hn::ConvertTo(DF(), sums), scales_);
 #if HWY_TARGET == HWY_EMU128
     // Without fused multiply-add, the other form rounds too early.
     return hn::Mul(hn::ConvertTo(DF(), hn::Sub(sums, hn::Set(DI(), kSumStart))), scales_);

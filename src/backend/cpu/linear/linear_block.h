@@ -25,7 +25,7 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 //   values       [chunk][tile][32 inputs][token of the tile][32]; with digits, twice 32
 //   scales       kPer32: [chunk][tile][32 inputs][token]; kPer16: with 16 inputs
 //                kPer256: [chunk][token]                       x = scale × value
-//   corrections  -128 × a sum of values; kPer32 and kPer16: kSumStart (common/block_bytes-inl.h) more.
+//   corrections  -128 × a sum of values; kPer32: kSumStart (common/block_bytes-inl.h) more.
 //                kPer32: [chunk][tile][32 inputs][token]
 //                kPer256, kPer16: [chunk][tile][16 inputs][token]
 //   sums         [chunk][tile][32 inputs][token]; of the values, kPer32: times scale

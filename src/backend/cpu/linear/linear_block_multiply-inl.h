@@ -77,20 +77,22 @@ HWY_INLINE float SumOf(const TileInput& x, std::int64_t i, int t, int tokens) {
   }
 }
 
-// Whether dot products are multiplied with a scale of the weights alone, and so begin at kSumStart.
-constexpr bool IsScaled(Chain chain) {
-  return !IsPer256(chain);
+// What sums of integers begin at, beside what cancels the bias. It saves a conversion where a start is loaded
+// anyway and several tokens share SumScales for 32 inputs.
+constexpr std::int32_t SumStartOf(ProductKind kind) {
+  const bool per_32 = kind.chain == Chain::kPer32 || kind.chain == Chain::kPer32WithMinimum;
+  return per_32 && kind.bias != 0 ? kSumStart : 0;
 }
 
 constexpr Init InitOf(ProductKind kind) {
-  return kind.bias == 0 && !IsScaled(kind.chain) ? Init::kZero : Init::kCorrections;
+  return kind.bias == 0 ? Init::kZero : Init::kCorrections;
 }
 
 // What the dot products of the inputs that share scale i start at, for token t of a tile of `tokens`:
-// -bias × the sum of the inputs, which cancels the bias, after kSumStart if it is scaled.
+// SumStartOf, then -bias × the sum of the inputs, which cancels the bias.
 template <ProductKind kKind>
 HWY_INLINE std::int32_t StartOf(const TileInput& x, std::int64_t i, int t, int tokens) {
-  constexpr std::int32_t kStart = IsScaled(kKind.chain) ? kSumStart : 0;
+  constexpr std::int32_t kStart = SumStartOf(kKind);
   if constexpr (kKind.bias == 0) return kStart;
   std::int32_t start = x.corrections[i * tokens + t];
   if constexpr (kKind.chain == Chain::kPer256) {
@@ -156,7 +158,7 @@ HWY_INLINE void AddBlock(const Unpacked (&w)[kPanels], const TileInput& x, std::
       const SumScales scales(hn::Load(d, w[p].scales + i * kPanelRows + r * kLanes));
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        const VF scaled = scales.Times(dots[p][t][r]);
+        const VF scaled = scales.template Times<SumStartOf(kKind)>(dots[p][t][r]);
         sum[p][t][r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i * kTokens + t]), sum[p][t][r]);
       }
     }
@@ -344,8 +346,8 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
   const RowFactors w_scale = head.Scales(i);
   KVCACHE_UNROLL
   for (int r = 0; r < kPanelRegs; ++r) {
-    if constexpr (IsScaled(kKind.chain)) {
-      const VF scaled = SumScales(w_scale.r[r]).Times(dots.Dot(r));
+    if constexpr (!IsPer256(kKind.chain)) {
+      const VF scaled = SumScales(w_scale.r[r]).template Times<SumStartOf(kKind)>(dots.Dot(r));
       sum[r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i]), sum[r]);
     } else {
       sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), w_scale.r[r], sum[r]);

@@ -94,7 +94,7 @@ void Quantize16(const float* x, std::int64_t block, const Place& place, const Qu
     const float scale = MaxAbs(x + half * kHalf, kHalf) / 127.0f;
     out.scales[spot] = scale;
     out.corrections[spot] =
-        kSumStart - 128 * Round<kHalf>(x + half * kHalf, Inverse(scale), values + half * kHalf);
+        -128 * Round<kHalf>(x + half * kHalf, Inverse(scale), values + half * kHalf);
   }
 }
 
