@@ -214,21 +214,46 @@ class FloatMany {
         row_(row),
         column_(column),
         stride_(static_cast<int>(RowStride(task.inputs))),
-        aligned_(task.inputs % 4 == 0 && IsAligned16(task.columns_x)) {}
+        aligned_(task.inputs % 4 == 0 && IsAligned16(task.columns_x)) {
+    const int own_row = row + Thread() / 8;
+    const int last = task.outputs - 1;
+    w_ = reinterpret_cast<const Four*>(task.weights) +
+         static_cast<std::int64_t>(own_row < last ? own_row : last) * (stride_ / 4) + Thread() % 8;
+    // Rows and columns that are not there are copies of the last one, and are not stored.
+    const int own_column = column + Thread() / 8;
+    const int last_column = task.columns - 1;
+    x_ = task.columns_x +
+         static_cast<std::int64_t>(own_column < last_column ? own_column : last_column) *
+             task.inputs +
+         Thread() % 8 * 4;
+  }
 
-  KVCACHE_DEVICE void Run() const {
+  KVCACHE_DEVICE void Run() {
     FloatManyMemory& memory = SharedMemory<FloatManyMemory>();
     FourLanes sums[4][4];  // [row][column]
     Ahead ahead;
     Load(0, ahead);
     Put(ahead, memory.slabs[0]);
     int at = 0;
-    for (int k = 0; k < stride_; k += kInputs) {
+    int k = 0;
+    KVCACHE_UNROLL_BY(1)
+    for (; k + kInputs <= task_.inputs; k += kInputs) {
       BlockBarrier();
-      if (k + kInputs < stride_) Load(k + kInputs, ahead);
-      Multiply(memory.slabs[at], k, sums);
+      const bool has_next = k + kInputs < task_.inputs;
+      if (has_next) Load(k + kInputs, ahead);
+      KVCACHE_UNROLL
+      for (int step = 0; step < kInputs; step += 16) {
+        MultiplyStep<true>(memory.slabs[at], step, 16, sums);
+      }
       at = 1 - at;
-      if (k + kInputs < stride_) Put(ahead, memory.slabs[at]);
+      if (has_next) Put(ahead, memory.slabs[at]);
+    }
+    if (k < task_.inputs) {
+      BlockBarrier();
+      KVCACHE_UNROLL_BY(1)
+      for (int step = 0; k + step < task_.inputs; step += 16) {
+        MultiplyStep<false>(memory.slabs[at], step, task_.inputs - k - step, sums);
+      }
     }
     KVCACHE_UNROLL
     for (int i = 0; i < 4; ++i) {
@@ -261,22 +286,16 @@ class FloatMany {
   static KVCACHE_DEVICE int quad_row() { return Warp() / 4 * 4 + Lane() / 8; }
   static KVCACHE_DEVICE int quad_column() { return Warp() % 4 * 2 + Lane() / 4 % 2; }
 
-  KVCACHE_DEVICE void Load(int k, Ahead& to) const {
+  // Loads the slab from input `k` on, where w_ and x_ stand, and moves them on.
+  KVCACHE_DEVICE void Load(int k, Ahead& to) {
     const int from = k + Thread() % 8 * 4;
-    const int row = row_ + Thread() / 8;
-    const int last = task_.outputs - 1;
     to.w = Four{};
-    if (from < stride_) {
-      to.w = LoadOnly(reinterpret_cast<const Four*>(task_.weights) +
-                      (static_cast<std::int64_t>(row < last ? row : last) * stride_ + from) / 4);
+    if (from < stride_) to.w = LoadOnly(w_);
+    if (Thread() / 8 < kFloatManyColumns) {
+      LoadInputs(x_, 0, task_.inputs - from, aligned_, to.x);
     }
-    const int column = column_ + Thread() / 8;
-    KVCACHE_UNROLL
-    for (float& value : to.x) value = 0.0f;
-    if (Thread() / 8 < kFloatManyColumns && column < task_.columns) {
-      LoadInputs(task_.columns_x + static_cast<std::int64_t>(column) * task_.inputs, from,
-                 task_.inputs, aligned_, to.x);
-    }
+    w_ += kInputs / 4;
+    x_ += kInputs;
   }
 
   static KVCACHE_DEVICE void Put(const Ahead& from, Slab& to) {
@@ -295,18 +314,6 @@ class FloatMany {
     const Words4 words = *reinterpret_cast<const Words4*>(from);
     KVCACHE_UNROLL
     for (int i = 0; i < 4; ++i) values[i] = FloatOf(words.at[i]);
-  }
-
-  KVCACHE_DEVICE void Multiply(const Slab& slab, int k, FourLanes (&sums)[4][4]) const {
-    if (k + kInputs <= task_.inputs) {
-      KVCACHE_UNROLL
-      for (int step = 0; step < kInputs; step += 16) MultiplyStep<true>(slab, step, 16, sums);
-      return;
-    }
-    KVCACHE_UNROLL_BY(1)
-    for (int step = 0; k + step < task_.inputs; step += 16) {
-      MultiplyStep<false>(slab, step, task_.inputs - k - step, sums);
-    }
   }
 
   // Adds 16 inputs of the slab, or the first `count`.
@@ -337,6 +344,8 @@ class FloatMany {
   int column_;
   int stride_;
   bool aligned_;
+  const Four* w_;
+  const float* x_;
 };
 
 template <class Stored>
