@@ -47,7 +47,8 @@ int DimOf(DType type, Dice& dice) {
 
 SceneOptions RandomOptions(Dice& dice) {
   SceneOptions o;
-  o.k_type = dice.OneOf({DType::kF32, DType::kF16, DType::kF16, DType::kBF16});
+  o.k_type =
+      dice.OneOf({DType::kF32, DType::kF16, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0});
   o.v_type = dice.OneOf({DType::kF32, DType::kF16, DType::kBF16, DType::kQ8_0, DType::kQ4_0});
   const int kv_heads = dice.Draw(1, 2);
   o.shape = {kv_heads, DimOf(o.k_type, dice), DimOf(o.v_type, dice)};

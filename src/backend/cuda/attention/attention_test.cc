@@ -70,6 +70,11 @@ const SceneOptions kShapes[] = {
     {{1, 288, 264, true}, 3, DType::kF32, DType::kF32},
     {{2, 53, 39, true}, 6, DType::kBF16, DType::kBF16},
     {{1, 9, 9, true}, 40, DType::kF32, DType::kF32},
+    {{2, 64, 96}, 8, DType::kQ8_0, DType::kQ8_0},
+    {{1, 128, 128}, 16, DType::kQ8_0, DType::kQ8_0},
+    {{1, 96, 64}, 7, DType::kQ4_0, DType::kQ4_0},
+    {{2, 32, 160}, 4, DType::kQ4_0, DType::kQ8_0},
+    {{1, 64, 40}, 12, DType::kQ8_0, DType::kF16},
     {{1, 40, 64}, 3, DType::kF16, DType::kQ4_0},
 };
 
