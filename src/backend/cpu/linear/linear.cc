@@ -1,7 +1,6 @@
 #include "backend/cpu/linear/linear.h"
 
 #include <algorithm>
-#include <atomic>
 #include <string>
 #include <utility>
 
@@ -9,8 +8,8 @@
 #include "backend/cpu/linear/linear_call.h"
 #include "backend/cpu/linear/linear_check.h"
 #include "backend/cpu/linear/linear_weight.h"
+#include "backend/cpu/linear/refused_scales.h"
 #include "backend/cpu/linear/weight_memory.h"
-#include "tensor/scale_check.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -43,25 +42,6 @@ Status CheckWeight(const TensorView& w) {
   return Status::Ok();
 }
 
-// Returns the first row of rows [row, end) with a scale that no kernel multiplies, or `end`.
-std::int64_t FindRefusedRow(const TensorView& w, std::int64_t row, std::int64_t end) {
-  const std::int64_t bytes = BytesOf(w.dtype, w.dims[0]);
-  for (; row < end; ++row) {
-    const std::span values(w.data + row * bytes, static_cast<std::size_t>(bytes));
-    if (FindRefusedScale(w.dtype, values) >= 0) return row;
-  }
-  return end;
-}
-
-Status RefuseRow(const TensorView& w, std::int64_t row) {
-  const std::int64_t bytes = BytesOf(w.dtype, w.dims[0]);
-  const std::span values(w.data + row * bytes, static_cast<std::size_t>(bytes));
-  const std::string matrix =
-      w.dims[2] > 1 ? "matrix " + std::to_string(row / w.dims[1]) + ", " : std::string();
-  return RefuseScale(w.dtype, values, FindRefusedScale(w.dtype, values))
-      .WithContext("linear: " + matrix + "row " + std::to_string(row % w.dims[1]));
-}
-
 Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, WeightMemory& memory,
                                                  const TensorView& w) {
   const std::int64_t inputs = w.dims[0];
@@ -72,20 +52,16 @@ Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, WeightMemory&
   KVCACHE_ASSIGN_OR_RETURN(WeightPiece piece,
                            memory.Make(static_cast<std::size_t>(all_panels * panel_bytes)));
   const std::int64_t row_bytes = BytesOf(w.dtype, inputs);
-  const std::int64_t all_rows = outputs * w.dims[2];
-  std::atomic<std::int64_t> refused = all_rows;  // the first row that is refused
+  RefusedScales scales(w);
   pool.ParallelFor(all_panels, [&](std::int64_t panel, int) {
     const std::int64_t row = panel % panels * block::kPanelRows;
     const std::int64_t first = panel / panels * outputs + row;
     const std::int64_t rows = std::min(block::kPanelRows, outputs - row);
-    const std::int64_t found = FindRefusedRow(w, first, first + rows);
-    std::int64_t least = refused.load();
-    while (found < first + rows && found < least && !refused.compare_exchange_weak(least, found)) {
-    }
+    scales.CheckRows(first, first + rows);
     block::PackPanel(w.dtype, w.data + first * row_bytes, rows, inputs,
                      piece.data() + panel * panel_bytes);
   });
-  if (refused < all_rows) return RefuseRow(w, refused);
+  KVCACHE_RETURN_IF_ERROR(scales.status());
   return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
 }
 

@@ -4,6 +4,7 @@
 
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/refused_scales.h"
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/linear/linear_kernels.h"
 #include "backend/cuda/linear/linear_weight.h"
@@ -43,12 +44,16 @@ Result<std::unique_ptr<LinearWeight>> MakeBlocks(Device& device, ThreadPool& poo
   const std::int64_t all = panels * w.dims[2];
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> memory,
                            device.Allocate(static_cast<std::size_t>(all * panel_bytes)));
+  cpu::RefusedScales scales(w);
   KVCACHE_RETURN_IF_ERROR(CopyPieces(
       device, pool, all, panel_bytes, memory->data(), [&](std::int64_t panel, std::byte* to) {
         const std::int64_t row = panel % panels * block::kPanelRows;
-        block::PackPanel(w.dtype, w.data + (panel / panels * outputs + row) * row_bytes,
-                         std::min(block::kPanelRows, outputs - row), inputs, to);
+        const std::int64_t first = panel / panels * outputs + row;
+        const std::int64_t rows = std::min(block::kPanelRows, outputs - row);
+        scales.CheckRows(first, first + rows);
+        block::PackPanel(w.dtype, w.data + first * row_bytes, rows, inputs, to);
       }));
+  KVCACHE_RETURN_IF_ERROR(scales.status());
   return std::unique_ptr<LinearWeight>(
       std::make_unique<linear::CudaWeight>(w, panels * panel_bytes, std::move(memory)));
 }
