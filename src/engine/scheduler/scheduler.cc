@@ -72,7 +72,9 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options)
 }
 
 Status SchedulerImpl::Open() {
-  return prefixes_.Open();
+  KVCACHE_RETURN_IF_ERROR(prefixes_.Open());
+  Publish();  // Stats may be asked for before the first step
+  return Status::Ok();
 }
 
 SchedulerImpl::~SchedulerImpl() {
