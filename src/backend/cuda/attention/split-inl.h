@@ -44,7 +44,9 @@ KVCACHE_DEVICE SlotSteps StepsOf(KvType type, std::int32_t dim, std::int32_t slo
     if (step > 4) step &= ~3;
   }
   step = Smaller(step, all);
-  return {step, (all + step - 1) / step};
+  const std::int32_t stages = (all + step - 1) / step;
+  if (IsBlockType(type)) step = (all + stages - 1) / stages;  // stages of one length
+  return {step, stages};
 }
 
 template <class Shape>
