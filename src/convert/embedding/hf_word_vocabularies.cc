@@ -1,6 +1,5 @@
 #include "convert/embedding/hf_word_vocabularies.h"
 
-#include <array>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <optional>
@@ -11,6 +10,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "convert/json_members.h"
+#include "tokenizer/tokenizer.h"
 
 namespace kvcache {
 namespace {
@@ -228,6 +228,7 @@ Result<HfTokenizer> ConvertHfWordPiece(const json& tokenizer, std::int64_t rows)
   const json* const unknown = Member(*vocabulary, TextOf(model, "unk_token").c_str());
   if (unknown != nullptr) tokens.SetUnknown(WordId(*unknown).value_or(-1));
   tokens.Finish();
+  KVCACHE_RETURN_IF_ERROR(MakeTokenizer(result.data).status());  // else no text could be encoded
   return result;
 }
 
@@ -261,6 +262,7 @@ Result<HfTokenizer> ConvertHfUnigram(const json& tokenizer, std::int64_t rows) {
   const json* const unknown = Member(model, "unk_id");
   if (unknown != nullptr) tokens.SetUnknown(WordId(*unknown).value_or(-1));
   tokens.Finish();
+  KVCACHE_RETURN_IF_ERROR(MakeTokenizer(result.data).status());  // else no text could be encoded
   return result;
 }
 

@@ -116,9 +116,10 @@ TEST(UnigramVocabulary, ChoosesTheLikeliestTokens) {
   EXPECT_THAT(Encode(UnigramJson(), " b"), ElementsAre(4, 6));
   EXPECT_THAT(Encode(UnigramJson(), "</s>"), ::testing::Not(::testing::Contains(2)));
   json with_map = UnigramJson();
-  with_map["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AQL/"}};
+  with_map["normalizer"] = {{"type", "Precompiled"}, {"precompiled_charsmap", "AAAAAP8="}};
   const auto converted = ConvertHfTokenizer(with_map, 8, HfFallbackKind::kScores);
-  EXPECT_EQ(converted->data.charsmap, "\x01\x02\xff");
+  ASSERT_TRUE(converted.ok()) << converted.status().message();
+  EXPECT_EQ(converted->data.charsmap, std::string("\0\0\0\0\xff", 5));
   EXPECT_EQ(converted->data.unknown, 3);
 }
 
@@ -134,6 +135,8 @@ TEST(UnigramVocabulary, WrongOnesAreRefused) {
   EXPECT_THAT(with("/normalizer", {{"type", "Lowercase"}}), HasSubstr("normalizer is 'Lowercase'"));
   EXPECT_THAT(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "!"}}),
               HasSubstr("base64"));
+  EXPECT_THAT(with("/normalizer", {{"type", "Precompiled"}, {"precompiled_charsmap", "AQL/"}}),
+              HasSubstr("precompiled_charsmap: it has 3 bytes"));
   EXPECT_THAT(with("/normalizer", {{"type", "Replace"}, {"content", "x"}}), HasSubstr("Replace"));
   EXPECT_THAT(with("/pre_tokenizer", {{"type", "ByteLevel"}}),
               HasSubstr("pre_tokenizer is 'ByteLevel'"));
