@@ -85,6 +85,18 @@ constexpr int DigitsOf(Bytes bytes) {
   return kPairs && !bytes.fours && bytes.max > 127 ? 2 : 1;
 }
 
+// What OneTokenDots computes.
+struct OneTokenKind {
+  Bytes bytes;
+  Init init;
+  int groups;
+  // Whether the weights are codes of two bits, which OneTokenDots may take with odd groups multiplied by four:
+  // kTakesFourfold says so.
+  bool pairs_of_bits = false;
+  // Whether sums are multiplied by scales of 16 rows, and by 256.
+  bool scaled = false;
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu::block
 HWY_AFTER_NAMESPACE();

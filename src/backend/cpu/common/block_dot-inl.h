@@ -31,7 +31,7 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 
-// OneTokenDots<kBytes, kInit, kGroups>: Put<kGroup, kNth>(r, bytes) adds the products of register
+// OneTokenDots<OneTokenKind>: Put<kGroup, kNth>(r, bytes) adds the products of register
 // r of group kGroup. It is called once per group and register; kNth counts the groups in the order
 // of the calls. Dot(r) is the sum then.
 
@@ -86,12 +86,13 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   }
 }
 
-template <Bytes /*kBytes*/, Init kInit, int /*kGroups*/>
+template <OneTokenKind kKind>
 class OneTokenDots {
  public:
+  static constexpr bool kTakesFourfold = false;
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init)
       : x_(x),
-        sum_{kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init),
+        sum_{kKind.init == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init),
              _mm512_setzero_si512()} {}
 
   template <int kGroup, int kNth>
@@ -182,9 +183,10 @@ HWY_INLINE void DotGroups(const std::uint8_t* const (&quants)[kPanels], const Va
   DotGroupsOf16Bits<kInit, kGroups>(quants[0], x, init, dots[0]);
 }
 
-template <Bytes /*kBytes*/, Init kInit, int /*kGroups*/>
+template <OneTokenKind kKind>
 class OneTokenDots {
  public:
+  static constexpr bool kTakesFourfold = false;
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {
     for (int p = 0; p < kPairRegs; ++p) sum0_[p] = sum1_[p] = hn::Zero(DI());
   }
@@ -203,7 +205,7 @@ class OneTokenDots {
     const VI low = hn::RearrangeToOddPlusEven(sum0_[2 * r], sum1_[2 * r]);
     const VI high = hn::RearrangeToOddPlusEven(sum0_[2 * r + 1], sum1_[2 * r + 1]);
     const VI pairs = hn::Add(hn::ConcatEven(d, high, low), hn::ConcatOdd(d, high, low));
-    return kInit == Init::kZero ? pairs : hn::Add(pairs, hn::Set(d, init_));
+    return kKind.init == Init::kZero ? pairs : hn::Add(pairs, hn::Set(d, init_));
   }
 
  private:
@@ -220,6 +222,13 @@ class OneTokenDots {
   VI sum1_[kPairRegs];
 };
 
+#endif
+
+#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
+// Whether OneTokenDots has sums of 16 bits that it can multiply by scales.
+constexpr bool CanScaleSums(Bytes /*bytes*/, int /*groups*/) {
+  return false;
+}
 #endif
 
 // Stores a vector of inputs at `to`, as kDigits digits.

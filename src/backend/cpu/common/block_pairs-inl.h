@@ -45,6 +45,16 @@ HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm512_add_epi32(a, b);
 }
+HWY_INLINE Raw Quarter(Raw pairs) {
+  return _mm512_srai_epi16(pairs, 2);
+}
+HWY_INLINE Raw ScalePairs(Raw pairs, Raw scales) {
+  return _mm512_madd_epi16(pairs, scales);
+}
+HWY_INLINE Raw Spread(const std::uint8_t* sixteen, const std::uint8_t* to) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen));
+  return _mm512_shuffle_epi8(_mm512_broadcast_i32x4(bytes), LoadLine(to));
+}
 #else
 using Raw = __m256i;
 HWY_INLINE Raw LoadLine(const std::uint8_t* at) {
@@ -64,6 +74,17 @@ HWY_INLINE Raw WidenPairs(Raw a, std::int16_t factor = 1) {
 }
 HWY_INLINE Raw AddSums(Raw a, Raw b) {
   return _mm256_add_epi32(a, b);
+}
+HWY_INLINE Raw Quarter(Raw pairs) {
+  return _mm256_srai_epi16(pairs, 2);
+}
+HWY_INLINE Raw ScalePairs(Raw pairs, Raw scales) {
+  return _mm256_madd_epi16(pairs, scales);
+}
+// Byte to[i] of 16 bytes, or 0 if that is above 127.
+HWY_INLINE Raw Spread(const std::uint8_t* sixteen, const std::uint8_t* to) {
+  const __m128i bytes = _mm_loadu_si128(reinterpret_cast<const __m128i*>(sixteen));
+  return _mm256_shuffle_epi8(_mm256_broadcastsi128_si256(bytes), LoadLine(to));
 }
 #endif
 
@@ -145,10 +166,40 @@ HWY_INLINE void AddProducts(const std::uint8_t* quants, const Value* x,
   }
 }
 
-template <Bytes kBytes, Init kInit, int kGroups>
+// Whether the products of all groups are added in 16 bits, and the sums can be multiplied by scales then.
+constexpr bool CanScaleSums(Bytes bytes, int groups) {
+  return !bytes.fours && DigitsOf(bytes) == 1 && RunOf(bytes, groups) == groups;
+}
+
+// The scale of each row in the upper bytes of its two numbers of 16 bits: so it keeps its sign.
+struct ScalePlaces {
+  alignas(64) std::uint8_t at[kLine];
+};
+constexpr ScalePlaces MakeScalePlaces() {
+  ScalePlaces places{};
+  for (int i = 0; i < kLine; ++i) {
+    places.at[i] = static_cast<std::uint8_t>(i % 2 == 1 ? i / 4 : 128);
+  }
+  return places;
+}
+inline constexpr ScalePlaces kScalePlaces = MakeScalePlaces();
+
+template <OneTokenKind kKind>
 class OneTokenDots {
  public:
+  // Codes of two bits are four in a byte. Masks alone take the second and the fourth out of a byte and a byte
+  // shifted by four; a quarter of their sum is added to that of the others.
+  static constexpr bool kTakesFourfold =
+      kKind.pairs_of_bits && CanScaleSums({4 * kKind.bytes.max, kKind.bytes.fours}, kKind.groups);
+
   HWY_INLINE OneTokenDots(const Value* x, std::int32_t init) : x_(x), init_(init) {}
+
+  // REQUIRES: kKind.scaled, and before Put. The scales of 16 rows, as signed bytes.
+  HWY_INLINE void SetScales(const std::uint8_t* scales) {
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r)
+      scales_[r] = Spread(scales, kScalePlaces.at + r * kVectorBytes);
+  }
 
   template <int kGroup, int kNth>
   HWY_INLINE void Put(int r, V8 bytes) {
@@ -158,19 +209,24 @@ class OneTokenDots {
       // A single sum would wait for its own last step.
       Raw& sum = kNth % 2 == 0 ? sums_[r] : pairs_[0][r];
       sum = AddFours(kNth < 2 ? SetFour(0) : sum, bytes.raw, SetFour(four));
+    } else if constexpr (kTakesFourfold) {
+      PutFourfold<kGroup, kNth>(r, bytes);
     } else {
       PutPairs<kGroup, kNth>(r, bytes);
     }
   }
   HWY_INLINE VI Dot(int r) const {
     const Raw sum = kBytes.fours ? AddSums(sums_[r], pairs_[0][r]) : sums_[r];
-    return VI{kInit == Init::kCorrections ? AddSums(sum, SetFour(init_)) : sum};
+    constexpr bool kIsOpen = kKind.init == Init::kCorrections && !kKind.scaled;
+    return VI{kIsOpen ? AddSums(sum, SetFour(init_)) : sum};
   }
 
  private:
+  static constexpr Bytes kBytes = kKind.bytes;
+
   template <int kGroup, int kNth>
   HWY_INLINE void PutPairs(int r, V8 bytes) {
-    constexpr int kRun = RunOf(kBytes, kGroups);
+    constexpr int kRun = RunOf(kBytes, kKind.groups);
     KVCACHE_UNROLL
     for (int digit = 0; digit < kCount; ++digit) {
       std::int32_t four;
@@ -179,7 +235,7 @@ class OneTokenDots {
       const Raw product = MulBytes(bytes.raw, SetFour(four));
       pairs = kNth % kRun == 0 ? product : AddPairs(pairs, product);
       if constexpr (kNth % kRun == kRun - 1) {
-        const Raw wide = WidenPairs(pairs, digit == 0 ? 1 : 16);
+        const Raw wide = Widen(r, pairs, digit == 0 ? 1 : 16);
         sums_[r] = kNth < kRun && digit == 0 ? wide : AddSums(sums_[r], wide);
       }
     }
@@ -187,11 +243,35 @@ class OneTokenDots {
       LoadAfter(kNth % kRun == kRun - 1 ? sums_ : pairs_[kCount - 1], x_);
   }
 
+  // Bytes of odd groups are four times the weights.
+  template <int kGroup, int kNth>
+  HWY_INLINE void PutFourfold(int r, V8 bytes) {
+    std::int32_t four;
+    std::memcpy(&four, x_ + kGroup * 4, 4);
+    Raw& pairs = kNth % 2 == 0 ? pairs_[0][r] : sums_[r];
+    const Raw product = MulBytes(bytes.raw, SetFour(four));
+    pairs = kNth < 2 ? product : AddPairs(pairs, product);
+    if constexpr (kNth == kKind.groups - 1) {
+      sums_[r] = Widen(r, AddPairs(pairs_[0][r], Quarter(sums_[r])), 1);
+    }
+    if (kNth % 2 == 1 && r == kPanelRegs - 1) LoadAfter(sums_, x_);
+  }
+
+  HWY_INLINE Raw Widen(int r, Raw pairs, std::int16_t factor) const {
+    if constexpr (kKind.scaled) {
+      constexpr bool kStarts = kKind.init == Init::kCorrections;
+      return ScalePairs(kStarts ? AddPairs(pairs, SetFour(init_ & 0xffff)) : pairs, scales_[r]);
+    } else {
+      return WidenPairs(pairs, factor);
+    }
+  }
+
   static constexpr int kCount = DigitsOf(kBytes);
   const Value* x_;
   std::int32_t init_;
   Raw pairs_[kCount][kPanelRegs];
   Raw sums_[kPanelRegs];
+  Raw scales_[kPanelRegs];
 };
 
 struct DoNothing {

@@ -55,31 +55,18 @@ HWY_INLINE RowFactors TimesConstant(RowFactors factors, float constant) {
   return factors;
 }
 
-// factor × the nibble at bit kShift, for 16 rows.
-template <int kShift>
-HWY_INLINE RowFactors TimesNibbles(const RowFactors& factors, const std::uint8_t* small) {
-  const DF d;
-  const DI di;
-  RowFactors products;
-  KVCACHE_UNROLL
-  for (int r = 0; r < kPanelRegs; ++r) {
-    const VI bytes =
-        hn::PromoteTo(di, hn::LoadU(hn::Rebind<std::uint8_t, DF>(), small + r * kLanes));
-    const VI nibble = hn::And(hn::ShiftRight<kShift>(bytes), hn::Set(di, 15));
-    products.r[r] = hn::Mul(factors.r[r], hn::ConvertTo(d, nibble));
-  }
-  return products;
-}
-
 // d, then signed bytes; ternary types have none.
 template <DType kType>
 class SignedScales {
+  static constexpr bool kHasSmall = LayoutOf(kType).head_bytes * kChunkBlocks > 2 * kPanelRows;
+
  public:
   explicit HWY_INLINE SignedScales(const std::uint8_t* chunk)
       : small_(chunk + 2 * kPanelRows),
-        d_(TimesConstant(LoadFactors(chunk), codec::CodeTypeOf(kType).factor)) {}
+        d_(TimesConstant(LoadFactors(chunk), codec::CodeTypeOf(kType).factor)),
+        unit_(TimesConstant(d_, 0x1p-8f)) {}
   HWY_INLINE RowFactors Scales(std::int64_t i) const {
-    if constexpr (LayoutOf(kType).head_bytes * kChunkBlocks == 2 * kPanelRows) {
+    if constexpr (!kHasSmall) {
       // GCC copies a struct in halves of registers, through memory: then the next load waits for two stores.
       RowFactors copy;
       KVCACHE_UNROLL
@@ -88,30 +75,50 @@ class SignedScales {
     }
     return Times(d_, reinterpret_cast<const std::int8_t*>(small_) + i * kPanelRows);
   }
+  // Scales as signed bytes, and what 1/256 of them is multiplied with.
+  HWY_INLINE const std::uint8_t* SmallScales(std::int64_t i) const requires(kHasSmall) {
+    return small_ + i * kPanelRows;
+  }
+  HWY_INLINE const RowFactors& Unit() const { return unit_; }
 
  private:
   const std::uint8_t* small_;
   RowFactors d_;
+  RowFactors unit_;
 };
 
 // d, dmin, then nibbles of scales and minima. Minima(i) are divided by 128.
 class NibbleScales {
  public:
   explicit HWY_INLINE NibbleScales(const std::uint8_t* chunk)
-      : small_(chunk + 4 * kPanelRows),
-        d_(LoadFactors(chunk)),
-        minimum_(TimesConstant(LoadFactors(chunk + 2 * kPanelRows), 0x1p-7f)) {}
-  HWY_INLINE RowFactors Scales(std::int64_t i) const {
-    return TimesNibbles<0>(d_, small_ + i * kPanelRows);
+      : d_(LoadFactors(chunk)),
+        unit_(TimesConstant(d_, 0x1p-8f)),
+        minimum_(TimesConstant(LoadFactors(chunk + 2 * kPanelRows), 0x1p-7f)) {
+    const D8 d;
+    for (int i = 0; i < kBytes; i += kVectorBytes) {
+      const V8 both = hn::Load(d, chunk + 4 * kPanelRows + i);
+      hn::Store(ShiftedBits<0>(both, 15), d, scales_ + i);
+      hn::Store(ShiftedBits<-4>(both, 15), d, minima_ + i);
+    }
   }
+  HWY_INLINE RowFactors Scales(std::int64_t i) const { return Times(d_, SmallScales(i)); }
   HWY_INLINE RowFactors Minima(std::int64_t i) const {
-    return TimesNibbles<4>(minimum_, small_ + i * kPanelRows);
+    return Times(minimum_, minima_ + i * kPanelRows);
   }
+  // Scales as bytes, and what 1/256 of them is multiplied with.
+  HWY_INLINE const std::uint8_t* SmallScales(std::int64_t i) const {
+    return scales_ + i * kPanelRows;
+  }
+  HWY_INLINE const RowFactors& Unit() const { return unit_; }
 
  private:
-  const std::uint8_t* small_;
+  static constexpr int kBytes = static_cast<int>(kChunk / 16 * kPanelRows);
+
   RowFactors d_;
+  RowFactors unit_;
   RowFactors minimum_;
+  alignas(64) std::uint8_t scales_[kBytes];
+  alignas(64) std::uint8_t minima_[kBytes];
 };
 
 // Floats of eight bits without a sign, with five bits of exponent: normal numbers or 0.
@@ -153,6 +160,9 @@ struct CodedBlocks {
   static constexpr codec::CodeType kCode = codec::CodeTypeOf(kType);
   static constexpr ProductKind kProduct = CodedProductOf(kType);
   using Head = typename CodedHead<kType>::type;
+
+  // Whether a byte holds four weights, each minus the bias.
+  static constexpr bool kIsPairsOfBits = kCode.bits == 2 && IsIdentity(kCode, kProduct.bias);
 
   template <int kPart, class Out>
   static HWY_INLINE void Unpack(const std::uint8_t* lines, Out& out) {
@@ -208,6 +218,14 @@ struct CodedBlocks {
     for (int r = 0; r < kPanelRegs; ++r) {
       if constexpr (kCode.bits == 2) {
         const V8 pairs = hn::Load(d, lines + kHalf * kLine + r * kVectorBytes);
+        if constexpr (Out::kTakesFourfold) {
+          const V8 upper = Shifted<-4>(pairs);
+          out.template Put<kFirst + 0, kFirst + 0>(r, ShiftedBits<0>(pairs, 3));
+          out.template Put<kFirst + 1, kFirst + 1>(r, ShiftedBits<0>(pairs, 12));
+          out.template Put<kFirst + 2, kFirst + 2>(r, ShiftedBits<0>(upper, 3));
+          out.template Put<kFirst + 3, kFirst + 3>(r, ShiftedBits<0>(upper, 12));
+          continue;
+        }
         PutPair<kFirst, 0>(r, pairs, out);
         PutPair<kFirst, 1>(r, pairs, out);
         PutPair<kFirst, 2>(r, pairs, out);

@@ -47,7 +47,7 @@ struct TileInput {
 };
 
 template <ProductKind kKind>
-TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
+HWY_INLINE TileInput InputOf(const QuantizedX& x, std::int64_t chunk, std::int64_t tile_begin) {
   const std::int64_t blocks =
       chunk * kChunkBlocks * x.tokens + tile_begin * BlocksOf(x.inputs, chunk);
   const std::int64_t digits = IsForBytes(x.kind) ? DigitsOf(kKind.bytes) : 1;
@@ -69,11 +69,11 @@ using Sums = VF[kPanels][kTokens][kPanelRegs];
 // `tokens`. Sums of 16 inputs are -128 times that, and their minima are divided by -128: powers of two
 // change no bits.
 template <Chain kChain>
-HWY_INLINE float SumOf(const TileInput& x, std::int64_t i, int t, int tokens) {
+HWY_INLINE VF SumOf(const TileInput& x, std::int64_t i, int t, int tokens) {
   if constexpr (kChain == Chain::kPer256Of16WithMinimum) {
-    return static_cast<float>(x.corrections[i * tokens + t]);
+    return hn::ConvertTo(DF(), hn::Set(DI(), x.corrections[i * tokens + t]));
   } else {
-    return x.sums[i * tokens + t];
+    return hn::Set(DF(), x.sums[i * tokens + t]);
   }
 }
 
@@ -99,7 +99,7 @@ HWY_INLINE std::int32_t StartOf(const TileInput& x, std::int64_t i, int t, int t
     start = x.corrections[2 * i * tokens + t] + x.corrections[(2 * i + 1) * tokens + t];
   }
   if constexpr (kKind.bias == 128) return start;
-  return (start - kStart) / 128 * kKind.bias + kStart;
+  return ((start - kStart) >> 7) * kKind.bias + kStart;
 }
 
 // Adds the minima of a block: sum[panel][token] += minima of the rows × the sum of the token's
@@ -115,7 +115,7 @@ HWY_INLINE void AddMinima(const Unpacked (&w)[kPanels], std::int64_t block, cons
       const VF minimum = hn::Load(d, w[p].minima + block * kPanelRows + r * kLanes);
       KVCACHE_UNROLL
       for (int t = 0; t < kTokens; ++t) {
-        const VF inputs = hn::Set(d, SumOf<kChain>(x, block, t, kTokens));
+        const VF inputs = SumOf<kChain>(x, block, t, kTokens);
         sum[p][t][r] = hn::MulAdd(minimum, inputs, sum[p][t][r]);
       }
     }
@@ -331,6 +331,21 @@ void MultiplyGroup(const Product& product, std::int64_t panel, const TokenTiles&
 
 using PanelSums = VF[kPanelRegs];
 
+// Whether a product of one token multiplies its sums of 16 bits by the rows' integer scales while it widens them:
+// float(sum × scale) · d is the exact product that float(sum) · (d · scale) is. A start is added to the sums of 16
+// bits then, and fits into them.
+template <class Format>
+inline constexpr bool kScalesSums = [] {
+  constexpr ProductKind kKind = Format::kProduct;
+  constexpr int kGroups = GroupsOf(kKind.chain);
+  static_assert(!IsPer256(kKind.chain) || SumStartOf(kKind) == 0);
+  constexpr bool kFits = kKind.bias == 0 || (kGroups == 4 && kKind.bias <= 16);
+  constexpr bool kHasSmall = requires(const typename Format::Head& head) {
+    head.SmallScales(0);
+  };
+  return kHasSmall && kFits && CanScaleSums(kKind.bytes, kGroups);
+}();
+
 // Adds the kPart-th inputs that share a scale, of the 32 inputs `b` of a chunk, which `lines` hold. The
 // bytes stay in registers.
 template <class Format, int kPart>
@@ -340,24 +355,37 @@ HWY_INLINE void AddLines(const std::uint8_t* lines, const typename Format::Head&
   constexpr int kGroups = GroupsOf(kKind.chain);
   const std::int64_t i = b * PartsOf(kKind.chain) + kPart;
   const DF d;
-  OneTokenDots<kKind.bytes, InitOf(kKind), kGroups> dots(
+  constexpr bool kScaled = kScalesSums<Format>;
+  constexpr bool kPairsOfBits = requires {
+    requires Format::kIsPairsOfBits;
+  };
+  OneTokenDots<OneTokenKind{kKind.bytes, InitOf(kKind), kGroups, kPairsOfBits, kScaled}> dots(
       x.values + i * 4 * kGroups * DigitsOf(kKind.bytes), StartOf<kKind>(x, i, 0, 1));
-  Format::template Unpack<kPart>(lines, dots);
-  const RowFactors w_scale = head.Scales(i);
-  KVCACHE_UNROLL
-  for (int r = 0; r < kPanelRegs; ++r) {
-    if constexpr (!IsPer256(kKind.chain)) {
-      const VF scaled = SumScales(w_scale.r[r]).template Times<SumStartOf(kKind)>(dots.Dot(r));
-      sum[r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i]), sum[r]);
-    } else {
-      sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), w_scale.r[r], sum[r]);
+  if constexpr (kScaled) {
+    dots.SetScales(head.SmallScales(i));
+    Format::template Unpack<kPart>(lines, dots);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), head.Unit().r[r], sum[r]);
+    }
+  } else {
+    Format::template Unpack<kPart>(lines, dots);
+    const RowFactors w_scale = head.Scales(i);
+    KVCACHE_UNROLL
+    for (int r = 0; r < kPanelRegs; ++r) {
+      if constexpr (!IsPer256(kKind.chain)) {
+        const VF scaled = SumScales(w_scale.r[r]).template Times<SumStartOf(kKind)>(dots.Dot(r));
+        sum[r] = hn::MulAdd(scaled, hn::Set(d, x.scales[i]), sum[r]);
+      } else {
+        sum[r] = hn::MulAdd(hn::ConvertTo(d, dots.Dot(r)), w_scale.r[r], sum[r]);
+      }
     }
   }
   if constexpr (HasMinima(kKind.chain)) {
     const RowFactors minima = head.Minima(i);
     KVCACHE_UNROLL
     for (int r = 0; r < kPanelRegs; ++r) {
-      sum[r] = hn::MulAdd(minima.r[r], hn::Set(d, SumOf<kKind.chain>(x, i, 0, 1)), sum[r]);
+      sum[r] = hn::MulAdd(minima.r[r], SumOf<kKind.chain>(x, i, 0, 1), sum[r]);
     }
   }
 }

@@ -109,6 +109,7 @@ HWY_INLINE V8 ShiftedBits(V8 v, std::uint8_t mask) {
 // group kGroup, the kNth group in order. A product of one token takes them from registers
 // (OneTokenDots); a product of several reads them from memory.
 struct ToMemory {
+  static constexpr bool kTakesFourfold = false;
   std::uint8_t* out;
   template <int kGroup, int /*kNth*/>
   HWY_INLINE void Put(int r, V8 bytes) const {
