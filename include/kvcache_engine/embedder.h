@@ -32,6 +32,7 @@
 #include "kvcache/backend.h"
 #include "kvcache/status.h"
 #include "kvcache_engine/adapter.h"
+#include "kvcache_engine/engine.h"
 
 namespace kvcache {
 
@@ -48,7 +49,8 @@ enum class Pooling : std::uint8_t {
 std::string_view NameOf(Pooling pooling);
 
 struct EmbedderOptions {
-  int threads = 0;  // of the CPU backend; 0: one per core
+  int threads = 0;                                 // of the CPU backend; 0: one per core
+  int gpu_layers = EngineOptions::kAutoGpuLayers;  // as in EngineOptions
   // Tokens of the longest input; 0: as many as the model was trained for, at most kDefaultContext of engine.h
   // for decoders.
   int context = 0;

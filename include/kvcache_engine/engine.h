@@ -36,6 +36,10 @@ struct ModelInfo;
 
 struct EngineOptions {
   int threads = 0;  // of the CPU backend; 0: one per core
+  // Layers of the model that a GPU computes, the last ones; 0: none. With kAutoGpuLayers, if there is a GPU, as many as
+  // its memory has room for. The results have the same bits. Unused if Open is given a backend.
+  static constexpr int kAutoGpuLayers = -1;
+  int gpu_layers = kAutoGpuLayers;
   DType k_type = DType::kF16;
   DType v_type = DType::kF16;
   int context = 0;  // tokens per sequence; 0: the model's own, at most kDefaultContext
@@ -98,6 +102,12 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
+  // Returns the GPU and how many layers it computes: "NVIDIA H100: 24 of 32 layers"; why a GPU is not used; or
+  // nothing, if there is none.
+  const std::string& machine() const;
+  // Returns the bytes of a GPU's memory that keys, values and states take: all of them from the beginning, so that no
+  // budget counts them.
+  std::int64_t gpu_cell_bytes() const;
   // Returns the options with defaults filled in.
   const EngineOptions& options() const;
   int context() const { return options().context; }

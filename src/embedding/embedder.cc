@@ -7,8 +7,8 @@
 #include "embedding/decoder_embedder.h"
 #include "embedding/embedding_keys.h"
 #include "embedding/encoder_embedder.h"
+#include "engine/gpu/gpu_backend.h"
 #include "gguf/gguf.h"
-#include "kvcache/cpu_backend.h"
 #include "model/model.h"
 
 namespace kvcache {
@@ -58,7 +58,10 @@ Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
   if (backend == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(backend, MakeCpuBackend({.threads = options.threads}));
+    BackendWants wants{.threads = options.threads, .gpu_layers = options.gpu_layers};
+    wants.cache = {.context = options.pass_tokens, .prefill_chunk = options.pass_tokens};
+    KVCACHE_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(*file, wants));
+    backend = std::move(choice.backend);
   }
   auto embedder = IsTextEncoder(*file)
                       ? EncoderEmbedder::Open(std::move(file), options, std::move(backend))

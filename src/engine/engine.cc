@@ -10,6 +10,7 @@
 #include "engine/drafts/draft_model.h"
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
+#include "engine/gpu/gpu_backend.h"
 #include "engine/persist/prefix_store.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/cpu_backend.h"
@@ -23,6 +24,8 @@ struct Engine::Impl {
   EngineOptions options;
   std::unique_ptr<GgufFile> file;
   std::unique_ptr<GgufFile> head_file;  // of a draft head that is not in `file`
+  std::string machine;
+  std::int64_t gpu_cell_bytes = 0;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
@@ -97,6 +100,17 @@ int TokensOfPool(const EngineOptions& options, std::span<const LayerMemory> laye
       std::max<std::int64_t>(std::min(tokens, kMaxPoolTokens), options.context));
 }
 
+// What a GPU's memory must have room for.
+BackendWants WantsOf(const EngineOptions& options) {
+  return {.threads = options.threads,
+          .gpu_layers = options.gpu_layers,
+          .cache = {.k_type = options.k_type,
+                    .v_type = options.v_type,
+                    .context = options.context,
+                    .sequences = std::max(options.max_sequences, 1),
+                    .prefill_chunk = options.prefill_chunk}};
+}
+
 Status CheckImages(const EngineBatch& batch) {
   for (const EngineImage& image : batch.images) {
     const auto at = static_cast<std::size_t>(image.index);
@@ -133,9 +147,13 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
                "' is an encoder, which generates no text; 'kvcache embed' makes embeddings "
                "and scores with it"));
   }
+  GpuPlan gpu;
   impl->backend = std::move(backend);
   if (impl->backend == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(impl->backend, MakeCpuBackend({.threads = options.threads}));
+    KVCACHE_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(*impl->file, WantsOf(options)));
+    impl->backend = std::move(choice.backend);
+    impl->machine = std::move(choice.machine);
+    gpu = choice.plan;
   }
   KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
   KVCACHE_RETURN_IF_ERROR(impl->LoadHead(path));
@@ -156,8 +174,13 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (chosen.releases_memory && chosen.pool_tokens == 0) {
     chosen.pool_tokens = TokensOfPool(chosen, impl->model->info().memory);
   }
+  if (gpu.layers > 0 && chosen.pool_tokens > gpu.pool_tokens) {
+    chosen.pool_tokens = static_cast<int>(gpu.pool_tokens);
+  }
   std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   if (chosen.pool_tokens > 0) cells = chosen.pool_tokens;
+  impl->gpu_cell_bytes =
+      gpu.token_bytes * cells + gpu.sequence_bytes * std::max(chosen.max_sequences, 1);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   impl->cache = impl->model->MakeCache();
   if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {
@@ -205,6 +228,12 @@ Engine::~Engine() = default;
 
 const EngineOptions& Engine::options() const {
   return impl_->options;
+}
+const std::string& Engine::machine() const {
+  return impl_->machine;
+}
+std::int64_t Engine::gpu_cell_bytes() const {
+  return impl_->gpu_cell_bytes;
 }
 std::int64_t Engine::WorkspaceBytes() const {
   const Model& model = *impl_->model;

@@ -17,6 +17,7 @@
 #include "app/commands/json_report.h"
 #include "app/flags/adapter_flags.h"
 #include "app/flags/fetch_flags.h"
+#include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/shown_text.h"
 #include "app/terminal/terminal.h"
@@ -36,6 +37,7 @@ struct EmbeddingFlags {
   std::string model;
   std::string file = "-";
   int threads = 0;
+  int gpu_layers = EngineOptions::kAutoGpuLayers;
   int context = 0;
   bool refuses_long = false;
   bool reads_json = false;
@@ -54,6 +56,7 @@ struct EmbeddingFlags {
     command.AddNumber("--threads", &threads, "threads to compute with (default: one per core)")
         .Range(1, 1024)
         .ValueName("N");
+    AddGpuLayers(command, &gpu_layers);
     command.AddSwitch("--no-truncate", &refuses_long,
                       "refuse an input that is too long, instead of leaving its end out");
     adapters.Add(command);
@@ -79,7 +82,8 @@ Result<std::unique_ptr<Embedder>> OpenEmbedder(EmbeddingFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.model));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.model));
   if (found.stored) flags.adapters.SetDefault(found.stored->adapters);
-  EmbedderOptions options{.threads = flags.threads, .context = flags.context};
+  EmbedderOptions options{
+      .threads = flags.threads, .gpu_layers = flags.gpu_layers, .context = flags.context};
   KVCACHE_ASSIGN_OR_RETURN(options.adapters, LoadAdapters(flags.adapters.given(), found.path));
   return Embedder::Open(found.path, options);
 }

@@ -10,6 +10,8 @@
 #include "app/flags/engine_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/shown_text.h"
+#include "base/strings.h"
+#include "engine/gpu/gpu_backend.h"
 #include "gguf/gguf.h"
 #include "inspect/inspect.h"
 #include "kvcache/cpu_backend.h"
@@ -29,13 +31,25 @@ Status InspectMachine(const InspectFlags& flags) {
   // Fails as running a model would, for a KVCACHE_CPU_TARGET that does not exist.
   KVCACHE_RETURN_IF_ERROR(MakeCpuBackend({.threads = 1}).status());
   const std::vector<std::string> targets = CpuTargetNames();
+  const Result<Gpu> gpu = FirstGpu();
   if (flags.json) {
-    PrintJson({{"target", targets.front()}, {"targets", targets}});
+    nlohmann::ordered_json json = {{"target", targets.front()}, {"targets", targets}};
+    if (gpu.ok()) {
+      json["gpu"] = {{"name", gpu->name}, {"free_bytes", gpu->free_bytes}};
+    } else {
+      json["gpu"] = nullptr;
+      json["no_gpu"] = std::string(gpu.status().message());
+    }
+    PrintJson(json);
     return Status::Ok();
   }
   std::string offered;
   for (const std::string& name : targets) offered += (offered.empty() ? "" : ", ") + name;
   (void)std::printf("kernels run with %s, of %s\n", targets.front().c_str(), offered.c_str());
+  const std::string found =
+      gpu.ok() ? StrCat("GPU: ", gpu->name, ", ", WithThousands(gpu->free_bytes >> 20), " MiB free")
+               : StrCat("no GPU: ", gpu.status().message());
+  (void)std::printf("%s\n", found.c_str());
   return Status::Ok();
 }
 
@@ -66,8 +80,9 @@ Command AddInspect(CommandLine& line) {
                   "a .gguf file, or a name that 'kvcache list' shows (default: story)");
   flags->types.Add(command);
   command.AddSwitch("--tensors", &flags->tensors, "also list each tensor");
-  command.AddSwitch("--machine", &flags->machine,
-                    "describe this machine instead: the instruction set that the kernels use");
+  command.AddSwitch(
+      "--machine", &flags->machine,
+      "describe this machine instead: the instruction set that the kernels use, and the GPU");
   command.AddSwitch("--json", &flags->json, "print one JSON object");
   command.RefuseEmptyValues({});
   return {"inspect", [flags] { return Inspect(*flags); }};

@@ -1,4 +1,5 @@
 #include "app/flags/engine_flags.h"
+#include "app/flags/gpu_flags.h"
 
 #include <string>
 
@@ -62,11 +63,13 @@ void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_co
       .ShowDefault();
   add("--threads", threads_, 1024,
       "number of threads (default: one per physical core, within the CPU quota)");
+  AddGpuLayers(command, &gpu_layers_);
 }
 
 EngineOptions EngineFlags::Options() const {
   const CacheTypes types = types_.types();
   return {.threads = threads_,
+          .gpu_layers = gpu_layers_,
           .k_type = types.k,
           .v_type = types.v,
           .context = context_,
@@ -98,6 +101,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenWith(const std::string& path,
                                                       const EngineOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(auto engine, Engine::Open(path, options));
+  if (!engine->machine().empty()) AddNote(engine->machine());
   AddNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
     AddNote(StrCat("the model was made for ", WithThousands(own), " tokens of context; with ",

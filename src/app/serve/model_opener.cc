@@ -41,7 +41,9 @@ Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& mod
 
 Result<std::shared_ptr<Embedder>> ModelOpener::OpenEmbedder(const server::ServedModel& model,
                                                             int context) const {
-  EmbedderOptions options{.threads = flags_.engine.threads(), .context = context};
+  EmbedderOptions options{.threads = flags_.engine.threads(),
+                          .gpu_layers = flags_.engine.gpu_layers(),
+                          .context = context};
   KVCACHE_ASSIGN_OR_RETURN(options.adapters, AdaptersOf(model));
   KVCACHE_ASSIGN_OR_RETURN(auto embedder, Embedder::Open(model.path, options));
   return std::shared_ptr<Embedder>(std::move(embedder));
@@ -70,6 +72,7 @@ Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) cons
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft));
   KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
                            Engine::Open(path, {.threads = engine.options().threads,
+                                               .gpu_layers = engine.options().gpu_layers,
                                                .context = engine.context(),
                                                .max_sequences = engine.options().max_sequences}));
   auto models = static_cast<std::size_t>(flags_.max_models);

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/errors.h"
+#include "kvcache/split_backend.h"
 
 namespace kvcache {
 
@@ -370,6 +371,11 @@ Status SplitBackend::StateScan(const ScanInputs& inputs, const ScanOptions& opti
         return b.StateScan({k, q, v, d, s}, options, own, to);
       },
       inputs.keys, inputs.queries, inputs.values, inputs.decays, inputs.steps, out);
+}
+
+std::unique_ptr<Backend> MakeSplitBackend(std::unique_ptr<Backend> first,
+                                          std::unique_ptr<Backend> second, int boundary) {
+  return std::make_unique<SplitBackend>(std::move(first), std::move(second), boundary);
 }
 
 }  // namespace kvcache

@@ -1,0 +1,38 @@
+#include "app/flags/gpu_flags.h"
+
+#include <string>
+
+#include "base/errors.h"
+#include "base/parse_number.h"
+#include "base/strings.h"
+#include "kvcache_engine/engine.h"
+
+namespace kvcache::app {
+namespace {
+
+constexpr int kMaxLayers = 4096;
+
+}  // namespace
+
+void AddGpuLayers(FlagSet command, int* layers) {
+  const auto parse = [layers](const std::string& text) -> Status {
+    if (text == "auto") {
+      *layers = EngineOptions::kAutoGpuLayers;
+      return Status::Ok();
+    }
+    const auto number = ParseNumber<int>(text);
+    if (!number || *number < 0 || *number > kMaxLayers) {
+      return InvalidArgument(StrCat("it is ", Quoted(text), "; must be auto or 0 to ", kMaxLayers));
+    }
+    *layers = static_cast<int>(*number);
+    return Status::Ok();
+  };
+  command
+      .AddParsed(
+          "--gpu-layers", parse,
+          "layers that a GPU computes, the last ones; 0: none (default: auto, as many as its "
+          "memory has room for); changes speed and memory only")
+      .ValueName("N");
+}
+
+}  // namespace kvcache::app

@@ -1,0 +1,46 @@
+// The backend of a model: the processor, a GPU, or both with the layers divided between them (gpu_plan.h).
+//
+// Thread safety: the functions may be called from any thread.
+#pragma once
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <string>
+
+#include "engine/gpu/gpu_plan.h"
+#include "kvcache/backend.h"
+#include "kvcache/status.h"
+
+namespace kvcache {
+
+// A GPU that may compute layers.
+struct Gpu {
+  std::string name;  // as the driver says it
+  std::int64_t free_bytes = 0;
+  std::function<Result<std::unique_ptr<Backend>>()> open;
+};
+
+// Finds the first GPU. Errors: kNotFound, with what is missing (a driver, a device); kUnsupported if the program was
+// built without GPUs, or KVCACHE_GPU is 0.
+using FindGpu = std::function<Result<Gpu>()>;
+Result<Gpu> FirstGpu();
+
+struct BackendWants {
+  int threads = 0;      // of the processor; 0: one per core
+  int gpu_layers = -1;  // -1: as many as fit, if there is a GPU
+  GpuWants cache{};
+};
+
+struct BackendChoice {
+  std::unique_ptr<Backend> backend;
+  GpuPlan plan{};         // of 0 layers: the processor computes all
+  std::string machine{};  // "NVIDIA H100: 24 of 32 layers"; empty for the processor alone
+};
+
+// Makes the backend of the model in `file`. With gpu_layers = -1 a GPU that cannot be used is no error: the processor
+// computes all. Errors: those of MakeCpuBackend; with gpu_layers > 0 those of `find` and PlanOfLayers.
+Result<BackendChoice> ChooseBackend(const GgufFile& file, const BackendWants& wants,
+                                    const FindGpu& find = FirstGpu);
+
+}  // namespace kvcache
