@@ -22,7 +22,7 @@ constexpr std::int64_t kPlenty = 4096 * kMiB;
 
 // Four layers of 10 MiB, 1 KiB for a token in each.
 GpuNeeds FourLayers() {
-  GpuNeeds needs{.before = 5 * kMiB, .behind = 20 * kMiB, .scratch = kMiB};
+  GpuNeeds needs{.before = 5 * kMiB, .layers = {}, .behind = 20 * kMiB, .scratch = kMiB};
   needs.layers.assign(4, {.weights = 10 * kMiB, .per_token = 1024, .per_sequence = 0});
   return needs;
 }
