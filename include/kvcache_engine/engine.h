@@ -70,7 +70,7 @@ inline constexpr int kDefaultContext = 8192;
 // An image: the output of a vision model, for the text model's layers that attend to images.
 struct EngineImage {
   std::int32_t index = 0;  // batch index of its token, which is the first of its sequence there
-  TensorView states;       // [hidden_size, any number], dense f32
+  TensorView states;       // [hidden_size, any number], dense f32, host memory
   std::uint64_t hash = 0;  // of the image's content
 };
 
