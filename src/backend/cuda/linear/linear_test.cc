@@ -25,11 +25,6 @@ struct Shape {
   std::int64_t outputs;
 };
 
-// The CPU's chains of these types do not round the product of a sum and its scale first yet.
-bool WaitsForTheCpu(DType dtype) {
-  return InfoOf(dtype).block_size == 32 || InfoOf(dtype).block_size == 64;
-}
-
 // Tails of inputs and of rows, and more chunks than a section has.
 std::vector<Shape> ShapesOf(DType dtype) {
   switch (InfoOf(dtype).block_size) {
@@ -65,7 +60,6 @@ class CudaLinear : public ::testing::TestWithParam<DType> {
 
 TEST_P(CudaLinear, HasTheBitsOfTheCpu) {
   const DType dtype = GetParam();
-  if (WaitsForTheCpu(dtype)) GTEST_SKIP();
   std::uint32_t seed = 1;
   for (const auto& [inputs, outputs] : ShapesOf(dtype)) {
     Bench bench(seed);
@@ -87,7 +81,6 @@ TEST_P(CudaLinear, HasTheBitsOfTheCpu) {
 // Groups of one call, each with matrices of its own from a stack.
 TEST_P(CudaLinear, MultipliesGroupsOverAStack) {
   const DType dtype = GetParam();
-  if (WaitsForTheCpu(dtype)) GTEST_SKIP();
   constexpr std::int64_t kMatrices = 3;
   const auto [inputs, outputs] = ShapesOf(dtype)[1];
   Bench bench(5);

@@ -187,7 +187,7 @@ MirroredStack MakeStack(BothBackends& both, DType type, std::array<std::int64_t,
 // Gate and up lie side by side in one stack, and another matrix has its own; the experts' inputs are all different,
 // or one column for all.
 TEST_P(CudaExpertRouting, ProductsHaveTheBitsOfLinear) {
-  for (const DType type : {DType::kF32, DType::kF16, DType::kQ4_K, DType::kQ6_K}) {
+  for (const DType type : {DType::kF32, DType::kF16, DType::kQ8_0, DType::kQ4_K, DType::kQ6_K}) {
     for (const std::int64_t batch : {1, 9, 40}) {
       if (batch == 40 && type != DType::kF16 && type != DType::kQ4_K) continue;
       // With many experts, the lists of tasks are longer than a block of threads; with few, products have many columns.
