@@ -204,6 +204,11 @@ class Engine {
 
   // Evaluates a token, which gives all layers their memory, so that the cache knows what more tokens take.
   Status TouchLayers();
+  // Open, once. Sets *gpu_layers to the layers that a GPU was given.
+  static Result<std::unique_ptr<Engine>> OpenOver(const std::string& path,
+                                                  const EngineOptions& options,
+                                                  std::unique_ptr<Backend> backend,
+                                                  int* gpu_layers);
   Status CheckTokens(std::span<const std::int32_t> tokens) const;
 
   std::unique_ptr<Impl> impl_;

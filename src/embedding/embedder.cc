@@ -59,7 +59,13 @@ Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
   if (backend == nullptr) {
     BackendWants wants{.threads = options.threads, .gpu_layers = options.gpu_layers};
-    wants.cache = {.context = options.pass_tokens, .prefill_chunk = options.pass_tokens};
+    // A decoder has the longest input and two passes in its cache, and many short sequences.
+    constexpr int kSequences = 64;
+    const bool has_cache = !IsTextEncoder(*file);
+    const int longest = options.context > 0 ? options.context : kDefaultContext;
+    wants.cache = {.context = options.pass_tokens + (has_cache ? longest + options.pass_tokens : 0),
+                   .sequences = has_cache ? kSequences : 1,
+                   .prefill_chunk = options.pass_tokens};
     KVCACHE_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(*file, wants));
     backend = std::move(choice.backend);
   }

@@ -133,8 +133,27 @@ Status CheckImages(const EngineBatch& batch) {
 
 }  // namespace
 
+// A plan of a GPU's memory is an estimate. If it was too high, fewer layers are tried.
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const EngineOptions& options,
                                              std::unique_ptr<Backend> backend) {
+  const bool is_free = backend == nullptr && options.gpu_layers == EngineOptions::kAutoGpuLayers;
+  int gpu_layers = 0;
+  auto engine = OpenOver(path, options, std::move(backend), &gpu_layers);
+  EngineOptions fewer = options;
+  while (is_free && !engine.ok() && engine.status().code() == StatusCode::kOutOfMemory &&
+         gpu_layers > 0) {
+    fewer.gpu_layers = gpu_layers * 3 / 4;
+    auto next = OpenOver(path, fewer, nullptr, &gpu_layers);
+    gpu_layers = fewer.gpu_layers;
+    engine = std::move(next);
+  }
+  return engine;
+}
+
+Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
+                                                 const EngineOptions& options,
+                                                 std::unique_ptr<Backend> backend,
+                                                 int* gpu_layers) {
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
   auto impl = std::make_unique<Impl>();
   impl->options = options;
@@ -154,6 +173,7 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
     impl->backend = std::move(choice.backend);
     impl->machine = std::move(choice.machine);
     gpu = choice.plan;
+    *gpu_layers = gpu.layers;
   }
   KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
   KVCACHE_RETURN_IF_ERROR(impl->LoadHead(path));
@@ -174,11 +194,14 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
   if (chosen.releases_memory && chosen.pool_tokens == 0) {
     chosen.pool_tokens = TokensOfPool(chosen, impl->model->info().memory);
   }
-  if (gpu.layers > 0 && chosen.pool_tokens > gpu.pool_tokens) {
-    chosen.pool_tokens = static_cast<int>(gpu.pool_tokens);
-  }
   std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   if (chosen.pool_tokens > 0) cells = chosen.pool_tokens;
+  // A GPU's memory does not go back piece by piece, so a pool that it has a part of is fixed.
+  if (gpu.layers > 0) chosen.releases_memory = false;
+  if (gpu.layers > 0 && cells > gpu.pool_tokens) {
+    cells = gpu.pool_tokens;  // sequences share what there is
+    chosen.pool_tokens = static_cast<int>(cells);
+  }
   impl->gpu_cell_bytes =
       gpu.token_bytes * cells + gpu.sequence_bytes * std::max(chosen.max_sequences, 1);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));

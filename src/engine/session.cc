@@ -20,7 +20,9 @@ Session::Session(Engine& engine, SequenceId sequence)
       logits_(static_cast<std::size_t>(engine.vocabulary_size())) {
   tokens_.reserve(static_cast<std::size_t>(engine.context()));
   if (engine.states() != nullptr) engine.states()->Forget(sequence);
-  (void)engine.SetAdapters(sequence, {}).ok();  // never fails without uses
+  // A session's sequence begins without tokens, so that it can begin without adapters.
+  (void)engine.cache().Remove(sequence, 0, kEndOfSequence).ok();
+  (void)engine.SetAdapters(sequence, {}).ok();
 }
 
 Session::~Session() {

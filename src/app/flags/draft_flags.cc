@@ -90,7 +90,7 @@ Status DraftFlags::Open(Engine& engine) {
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft_));
     KVCACHE_ASSIGN_OR_RETURN(engine_, Engine::Open(path, {.threads = engine.options().threads,
-                                                          .gpu_layers = engine.options().gpu_layers,
+                                                          .gpu_layers = GpuLayersOfDraft(engine),
                                                           .context = engine.context()}));
     KVCACHE_ASSIGN_OR_RETURN(drafter_, MakeModelDrafter(*engine_, engine));
     return Status::Ok();

@@ -2,10 +2,16 @@
 #pragma once
 
 #include "app/flags/command_line.h"
+#include "kvcache_engine/engine.h"
 
 namespace kvcache::app {
 
 // Adds the flag. *layers is EngineOptions::kAutoGpuLayers for `auto`, which is the default.
 void AddGpuLayers(FlagSet command, int* layers);
+
+// A draft model has what the model left, or nothing if that has nothing.
+inline int GpuLayersOfDraft(const Engine& engine) {
+  return engine.options().gpu_layers == 0 ? 0 : EngineOptions::kAutoGpuLayers;
+}
 
 }  // namespace kvcache::app

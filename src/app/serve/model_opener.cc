@@ -72,7 +72,7 @@ Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) cons
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft));
   KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
                            Engine::Open(path, {.threads = engine.options().threads,
-                                               .gpu_layers = engine.options().gpu_layers,
+                                               .gpu_layers = GpuLayersOfDraft(engine),
                                                .context = engine.context(),
                                                .max_sequences = engine.options().max_sequences}));
   auto models = static_cast<std::size_t>(flags_.max_models);

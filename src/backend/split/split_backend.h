@@ -30,6 +30,7 @@ class SplitBackend final : public Backend {
   std::string_view name() const override { return "split"; }
   CacheConfig preferred_cache_config() const override;
   bool works_in_host_memory() const override { return here().works_in_host_memory(); }
+  std::string_view tile_format() const override { return sides_[0]->tile_format(); }
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
   Result<std::unique_ptr<Buffer>> AllocateForLayer(int layer, std::size_t size_bytes) override;

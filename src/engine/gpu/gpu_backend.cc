@@ -1,6 +1,8 @@
 #include "engine/gpu/gpu_backend.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <utility>
 
 #include "base/errors.h"
@@ -11,6 +13,8 @@
 
 namespace kvcache {
 namespace {
+
+constexpr std::string_view kPortable = "EMU128";
 
 // Returns the plan for a GPU. The model is described without its weights.
 Result<GpuPlan> PlanFor(const GgufFile& file, BackendWants wants, const Gpu& gpu, int* layers) {
@@ -49,6 +53,11 @@ Result<BackendChoice> ChooseBackend(const GgufFile& file, const BackendWants& wa
   KVCACHE_ASSIGN_OR_RETURN(choice.backend, MakeCpuBackend({.threads = wants.threads}));
   if (wants.gpu_layers == 0) return choice;
   const bool is_asked = wants.gpu_layers > 0;
+  if (const std::string target = CpuTargetName(); target == kPortable) {
+    if (!is_asked) return choice;
+    return Unsupported(StrCat("the processor's kernels are ", target,
+                              ", which round twice: their bits are not a GPU's"));
+  }
   auto gpu = find();
   if (!gpu.ok()) {
     if (!is_asked) return choice;

@@ -27,12 +27,18 @@ GpuNeeds FourLayers() {
   return needs;
 }
 
-// Free memory that the last `layers` layers fill, with `tokens` tokens.
+// The least free memory that has room for the last `layers` layers and `tokens` tokens: what they take, and the part
+// that stays free.
 std::int64_t MemoryOf(const GpuNeeds& needs, int layers, std::int64_t tokens) {
-  constexpr std::int64_t kReserve = 256 * kMiB;
   const std::int64_t before = layers == 4 ? needs.before : 0;
-  return kReserve + before + needs.behind + needs.scratch +
-         layers * (needs.layers[0].weights + tokens * needs.layers[0].per_token);
+  const std::int64_t taken =
+      before + needs.behind + needs.scratch +
+      layers * (needs.layers[0].weights + tokens * needs.layers[0].per_token);
+  std::int64_t bytes = taken;
+  while (bytes - (512 * kMiB + bytes / 32) < taken) {
+    bytes += std::max<std::int64_t>(1, taken - (bytes - (512 * kMiB + bytes / 32)));
+  }
+  return bytes;
 }
 
 TEST(GpuPlan, TakesAsManyLayersAsLeaveRoomForTheContext) {

@@ -13,7 +13,9 @@ namespace kvcache {
 namespace {
 
 // Memory that stays free: for the driver, its kernels, and arrays of calls.
-constexpr std::int64_t kReserve = std::int64_t{256} << 20;
+std::int64_t ReserveOf(std::int64_t free_bytes) {
+  return (std::int64_t{512} << 20) + free_bytes / 32;
+}
 // Views of a pass that have the size of hidden states, at most, for the estimate of activations.
 constexpr std::int64_t kHiddenViews = 24;
 constexpr std::int64_t kDraftRows = 16;  // logits of drafts, beside one row of each sequence
@@ -44,7 +46,7 @@ bool IsIgnored(std::string_view name) {
 
 // Returns the bytes that the last `layers` layers need besides keys and values of tokens.
 std::int64_t FixedBytes(const GpuNeeds& needs, const GpuWants& wants, int layers) {
-  std::int64_t bytes = needs.behind + needs.scratch + kReserve;
+  std::int64_t bytes = needs.behind + needs.scratch;
   const auto all = static_cast<int>(needs.layers.size());
   if (layers == all) bytes += needs.before;
   for (int i = all - layers; i < all; ++i) {
@@ -67,7 +69,7 @@ std::int64_t TokenBytes(const GpuNeeds& needs, int layers) {
 std::int64_t TokensThatFit(const GpuNeeds& needs, const GpuWants& wants, int layers,
                            std::int64_t free_bytes) {
   constexpr std::int64_t kMany = std::int64_t{1} << 40;
-  const std::int64_t rest = free_bytes - FixedBytes(needs, wants, layers);
+  const std::int64_t rest = free_bytes - ReserveOf(free_bytes) - FixedBytes(needs, wants, layers);
   if (rest < 0) return -1;
   const std::int64_t token = TokenBytes(needs, layers);
   return token == 0 ? kMany : rest / token;
@@ -127,8 +129,8 @@ Result<GpuPlan> PlanOfLayers(int layers, const GpuNeeds& needs, const GpuWants& 
   const int taken = std::min(layers, static_cast<int>(needs.layers.size()));
   const std::int64_t tokens = TokensThatFit(needs, wants, taken, free_bytes);
   if (tokens >= wants.context) return PlanOf(needs, taken, tokens);
-  const std::int64_t wanted =
-      FixedBytes(needs, wants, taken) + TokenBytes(needs, taken) * wants.context;
+  const std::int64_t wanted = ReserveOf(free_bytes) + FixedBytes(needs, wants, taken) +
+                              TokenBytes(needs, taken) * wants.context;
   return OutOfMemory(StrCat(taken, " layers with a context of ", wants.context, " tokens take ",
                             wanted, " bytes of the GPU's memory, of which ", free_bytes,
                             " are free; ", PlanOfFreeMemory(needs, wants, free_bytes).layers,

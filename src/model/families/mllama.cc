@@ -163,7 +163,7 @@ void Mllama::RunLayer(Pass& pass, int index, const TensorView& x) {
 void Mllama::PutStates(Pass& pass, const float* states, EncoderCache* encoder) {
   const Pass::Scope whole(pass);
   const TensorView x = pass.TakeHidden(params().hidden_size);
-  pass.EnterLayer(Backend::kBeforeLayers);
+  pass.BeginAt(Backend::kBeforeLayers);
   pass.CopyFromHost(states, x);
   for (int i = 0; i < params().layers; ++i) {
     if (!IsCross(i)) continue;

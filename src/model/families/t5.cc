@@ -226,7 +226,7 @@ void T5::RunLayer(Pass& pass, int index, const TensorView& x) {
 void T5::RunEncoder(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   const Pass::Scope scope(pass);
   const TensorView h = pass.TakeHidden(params().hidden_size);
-  pass.EnterLayer(Backend::kBeforeLayers);
+  pass.BeginAt(Backend::kBeforeLayers);
   pass.Embed(token_table(), tokens, x);
   for (const Layer& layer : encoder_) {
     {

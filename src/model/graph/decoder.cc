@@ -220,6 +220,7 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
     return Unsupported(
         StrCat("architecture ", architecture_, " is an encoder, which has no logits"));
   }
+  KVCACHE_RETURN_IF_ERROR(backend_.EnterLayer(params_.layers, TensorView{}));
   const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t normed = AlignedValues(hidden_size * batch_);
   for (std::int64_t i = 0; i < count; ++i) {
@@ -262,7 +263,7 @@ void Decoder::ScaleEmbedding(Pass& pass, const TensorView& x) const {
 void Decoder::EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x) {
   adapters_.Begin(std::exchange(of_token_, {}));
   if (adapters_.is_used()) pass.UseAdapters(&adapters_);
-  pass.EnterLayer(Backend::kBeforeLayers);
+  pass.BeginAt(Backend::kBeforeLayers);
   pass.Embed(embedding_, tokens, x);
   pass.AdaptEmbedding(tokens, x);
   ScaleEmbedding(pass, x);

@@ -145,7 +145,7 @@ class Decoder : public Model {
   ModelInfo info_;
   DecoderTexts texts_{*this};
   PlacedTensors placed_;  // what views of weights refer to
-  HostValues host_logits_;
+  HostValues host_logits_, host_states_;
   TensorView embedding_;  // [hidden_size, vocabulary]
   Norm output_norm_;
   Projection output_;  // hidden_size → vocabulary

@@ -157,20 +157,18 @@ Status Decoder::BeginDrafts(Cache&, std::span<const SequenceLength>) {
 
 Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
   KVCACHE_RETURN_IF_ERROR(CheckRows(rows));
+  KVCACHE_RETURN_IF_ERROR(backend_.EnterLayer(params_.layers, TensorView{}));
   const std::int64_t size = params_.hidden_size;
-  const std::int64_t normed = AlignedValues(size * batch_);  // as in Logits
-  for (const std::int32_t row : rows) {
-    TensorView state = activations_.At(normed, size, 1);
-    if (has_head()) {
-      state = activations_.At(2 * normed + row * size, size, 1);
-    } else {
-      KVCACHE_RETURN_IF_ERROR(NormalizeRow(row, state));
-    }
-    KVCACHE_RETURN_IF_ERROR(backend_.CopyToHost(
-        state, std::as_writable_bytes(std::span(states, static_cast<std::size_t>(size)))));
-    states += size;
+  const std::int64_t finals = 2 * AlignedValues(size * batch_);
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView all,
+                           host_states_.Out(backend_, states, size, std::ssize(rows)));
+  for (std::size_t i = 0; i < rows.size(); ++i) {
+    const TensorView to = Columns(all, static_cast<std::int64_t>(i), 1);
+    KVCACHE_RETURN_IF_ERROR(
+        has_head() ? backend_.CopyValues(activations_.At(finals + rows[i] * size, size, 1), to)
+                   : NormalizeRow(rows[i], to));
   }
-  return Status::Ok();
+  return HostValues::Deliver(backend_, all, states);
 }
 
 TensorView Decoder::RunDraft(Pass& pass, std::span<const std::int32_t> tokens,

@@ -54,7 +54,10 @@ Status DecoderTexts::CheckTexts(std::span<const std::int32_t> tokens,
 Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
                                   std::span<const std::int32_t> lengths,
                                   const std::function<void()>& between_layers) {
-  KVCACHE_RETURN_IF_ERROR(CheckTexts(tokens, lengths));
+  if (Status status = CheckTexts(tokens, lengths); !status.ok()) {
+    decoder_.of_token_ = {};  // they were said for this call
+    return status;
+  }
   attention_.SetTexts(lengths, between_layers);
   decoder_.batch_ = 0;  // a failed pass leaves no states
   Pass pass(decoder_.backend_, decoder_.activations_, nullptr, attention_.positions(),
@@ -70,6 +73,8 @@ Status DecoderTexts::ForwardTexts(std::span<const std::int32_t> tokens,
 }
 
 Status DecoderTexts::RunHead(const float* states, int count, AdapterUses adapters, float* out) {
+  // An interrupted pass may have left the backend at another layer.
+  KVCACHE_RETURN_IF_ERROR(decoder_.backend_.EnterLayer(decoder_.params_.layers, TensorView{}));
   AdapterBank* const bank = adapters.empty() ? nullptr : &decoder_.adapters_;
   return head_.Run(decoder_.backend_, states, count, {bank, adapters}, out);
 }

@@ -63,6 +63,10 @@ void Pass::EnterLayer(int layer) {
   if (runs()) Check(backend_->EnterLayer(layer, activations_->At(0, top_, 1)));
 }
 
+void Pass::BeginAt(int layer) {
+  if (runs()) Check(backend_->EnterLayer(layer, TensorView{}));
+}
+
 void Pass::Linear(const TensorView& x, std::initializer_list<Product> products) {
   constexpr std::size_t kMax = 4;
   assert(products.size() <= kMax);

@@ -132,8 +132,10 @@ class Pass {
     return Take(head_dim, heads, batch_);
   }
 
-  // Says that the next operations belong to a layer (Backend::EnterLayer).
+  // Says that the next operations belong to a layer (Backend::EnterLayer). The views taken so far follow.
   void EnterLayer(int layer);
+  // The same at the beginning, when no view has values yet.
+  void BeginAt(int layer);
 
   // ---- Views of activations
 

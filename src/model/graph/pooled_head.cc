@@ -80,7 +80,20 @@ Status PooledHead::Activate(Backend& backend, const TensorView& x) const {
 
 Status PooledHead::Run(Backend& backend, const float* states, std::int64_t count,
                        const Adapters& adapters, float* out) {
-  if (count == 0) return Status::Ok();
+  if (!first_ && !norm_ && !last_) {
+    std::copy(states, states + inputs_ * count, out);
+    return Status::Ok();
+  }
+  for (std::int64_t at = 0; at < count; at += kColumns) {
+    KVCACHE_RETURN_IF_ERROR(RunColumns(backend, states + at * inputs_,
+                                       std::min(count - at, kColumns), adapters,
+                                       out + at * outputs_));
+  }
+  return Status::Ok();
+}
+
+Status PooledHead::RunColumns(Backend& backend, const float* states, std::int64_t count,
+                              const Adapters& adapters, float* out) {
   const std::int64_t width = first_ ? first_->weight->outputs() : 0;
   const std::int64_t results = last_ ? outputs_ : 0;
   KVCACHE_RETURN_IF_ERROR(values_.Reserve(backend, (inputs_ + width + results) * count));

@@ -49,6 +49,10 @@ class PooledHead {
              float* out);
 
  private:
+  static constexpr std::int64_t kColumns = 64;  // that are computed at once
+
+  Status RunColumns(Backend& backend, const float* states, std::int64_t count,
+                    const Adapters& adapters, float* out);
   Status Activate(Backend& backend, const TensorView& x) const;
 
   PooledHeadKind kind_ = PooledHeadKind::kNone;
