@@ -47,6 +47,9 @@ INSTANTIATE_TEST_SUITE_P(Kinds, CacheKinds, ::testing::ValuesIn(kvcache::testing
                          [](const auto& test) { return kvcache::testing::NameOf(test.param); });
 
 TEST_P(CacheKinds, RandomScriptsAgreeWithTheReferenceModel) {
+  if (MakeShimDevice()->info().name != "shim") {
+    GTEST_SKIP() << "the reference models read the device's memory";
+  }
   std::mt19937 random(5);
   for (int scripts = 0; scripts < 20; ++scripts) {
     DriverSetup setup = RandomSetup(GetParam(), random);
@@ -102,9 +105,9 @@ class Side {
     if (cache_->Recurrent() == nullptr) return;
     const std::vector<float> state =
         kvcache::testing::StateContent(tokens.back().content, 2, 0, kStates);
-    auto buffer = kernels_->Allocate(kStates * sizeof(float)).value();
+    auto buffer = backend_.Allocate(kStates * sizeof(float)).value();
     const TensorView view = TensorView::Dense(buffer->data(), DType::kF32, kStates, 1);
-    ASSERT_TRUE(kernels_->CopyFromHost(std::as_bytes(std::span(state)), view).ok());
+    ASSERT_TRUE(backend_.CopyFromHost(std::as_bytes(std::span(state)), view).ok());
     const Status updated = cache_->Recurrent()->UpdateRecurrentState(2, view);
     ASSERT_TRUE(updated.ok()) << updated.message();
   }

@@ -1,0 +1,42 @@
+# Compiles SOURCE to IMAGE with NVCC and FLAGS, writes the registers and spills of each kernel and target beside it, and
+# fails if a kernel spills more bytes than its line in BOUNDS says; without a line: any.
+#
+#   cmake -D NVCC= -D FLAGS= -D SOURCE= -D IMAGE= -D BOUNDS= -P cuda_image.cmake
+
+execute_process(COMMAND ${NVCC} ${FLAGS} -MD -MT ${IMAGE} -MF ${IMAGE}.d -fatbin ${SOURCE} -o ${IMAGE}
+  RESULT_VARIABLE failed OUTPUT_VARIABLE text ERROR_VARIABLE text)
+if(failed)
+  message(FATAL_ERROR "${text}")
+endif()
+file(STRINGS ${BOUNDS} bounds REGEX "^[a-z]")
+string(REPLACE ";" "," text "${text}")
+string(REPLACE "\n" ";" lines "${text}")
+set(report)
+set(errors)
+foreach(line IN LISTS lines)
+  if(line MATCHES "Compiling entry function '([^']+)' for '([^']+)'")
+    set(kernel ${CMAKE_MATCH_1})
+    set(target ${CMAKE_MATCH_2})
+  elseif(line MATCHES "([0-9]+) bytes stack frame, ([0-9]+) bytes spill stores, ([0-9]+) bytes spill loads")
+    set(stack ${CMAKE_MATCH_1})
+    set(spills ${CMAKE_MATCH_2})
+    set(bound 0)
+    foreach(entry IN LISTS bounds)
+      if(entry MATCHES "^${kernel} ${target} ([0-9]+)" OR entry MATCHES "^${kernel} all ([0-9]+)")
+        set(bound ${CMAKE_MATCH_1})
+      endif()
+    endforeach()
+    if(spills GREATER bound)
+      string(APPEND errors "${kernel} for ${target} spills ${spills} bytes; at most ${bound} are allowed\n")
+    endif()
+  elseif(line MATCHES "Used ([0-9]+) registers")
+    string(APPEND report
+      "${kernel} ${target}: ${CMAKE_MATCH_1} registers, ${stack} bytes of stack, ${spills} spilled\n")
+  endif()
+endforeach()
+string(REGEX REPLACE "\\.fatbin$" ".registers.txt" report_file ${IMAGE})
+file(WRITE ${report_file} "${report}")
+if(errors)
+  file(REMOVE ${IMAGE})
+  message(FATAL_ERROR "${SOURCE}:\n${errors}")
+endif()

@@ -1,0 +1,247 @@
+// Prints what the CUDA backend reaches on the first device: a table of calls, times and rates. tools/gpu/check runs it.
+//
+//   cuda_device_rates > rates.md
+//
+// Times are those of many calls in a row, the host's part included; the weights and cells of a row are larger than the
+// device's caches.
+#include <chrono>
+#include <cstdint>
+#include <cstdio>
+#include <cstdlib>
+#include <functional>
+#include <memory>
+#include <random>
+#include <span>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "kvcache/cuda_backend.h"
+#include "tensor/quantize.h"
+
+namespace kvcache {
+namespace {
+
+using Clock = std::chrono::steady_clock;
+
+[[noreturn]] void Die(const Status& status) {
+  std::fprintf(stderr, "%s\n", status.message().c_str());
+  std::exit(1);
+}
+void Check(const Status& status) {
+  if (!status.ok()) Die(status);
+}
+template <class T>
+T Value(Result<T> result) {
+  if (!result.ok()) Die(result.status());
+  return std::move(result).value();
+}
+
+class Rates {
+ public:
+  explicit Rates(Backend& backend) : backend_(backend), sync_(Take(64)) {}
+
+  std::byte* Take(std::int64_t bytes) {
+    buffers_.push_back(Value(backend_.Allocate(static_cast<std::size_t>(bytes))));
+    return buffers_.back()->data();
+  }
+  // Random values in [-1, 1) on the device.
+  TensorView Floats(std::int64_t d0, std::int64_t d1 = 1, std::int64_t d2 = 1) {
+    std::vector<float> values(static_cast<std::size_t>(d0 * d1 * d2));
+    for (float& value : values) {
+      random_ = random_ * 1664525u + 1013904223u;
+      value = static_cast<float>(random_ >> 8) * 0x1p-23f - 1.0f;
+    }
+    const TensorView view = TensorView::Dense(Take(d0 * d1 * d2 * 4), DType::kF32, d0, d1, d2);
+    Check(backend_.CopyFromHost(std::as_bytes(std::span(values)), view));
+    return view;
+  }
+  void Free() { buffers_.resize(1); }
+
+  // Prints the time of call(i), i = 0, 1, …, and `amount` per second.
+  void Row(const std::string& name, double amount, const char* unit,
+           const std::function<void(int)>& call) {
+    int calls = 4;
+    for (;; calls *= 2) {
+      for (int i = 0; i < 2; ++i) call(i);
+      Synchronize();
+      const Clock::time_point begin = Clock::now();
+      for (int i = 0; i < calls; ++i) call(i);
+      Synchronize();
+      const double seconds = std::chrono::duration<double>(Clock::now() - begin).count();
+      if (seconds < 0.1 && calls < 100000) continue;
+      std::printf("| %s | %.1f | %.2f %s |\n", name.c_str(), seconds / calls * 1e6,
+                  amount * calls / seconds, unit);
+      std::fflush(stdout);
+      return;
+    }
+  }
+  Backend& backend() { return backend_; }
+
+ private:
+  void Synchronize() {
+    float value = 0.0f;
+    Check(backend_.CopyToHost(TensorView::Dense(sync_, DType::kF32, 1),
+                              std::as_writable_bytes(std::span(&value, 1))));
+  }
+
+  Backend& backend_;
+  std::vector<std::unique_ptr<Buffer>> buffers_;
+  std::uint32_t random_ = 1;
+  std::byte* sync_;
+};
+
+std::string Name(DType type) {
+  return std::string(InfoOf(type).name);
+}
+
+void Copies(Rates& rates) {
+  constexpr std::int64_t kValues = std::int64_t{1} << 28;  // 1 GiB
+  const TensorView from = TensorView::Dense(rates.Take(kValues * 4), DType::kF32, kValues);
+  const TensorView to = TensorView::Dense(rates.Take(kValues * 4), DType::kF32, kValues);
+  rates.Row("copy on the device, 1 GiB", 2.0 * kValues * 4 / 1e9, "GB/s",
+            [&](int) { Check(rates.backend().CopyValues(from, to)); });
+  constexpr std::int64_t kPart = std::int64_t{1} << 24;
+  const TensorView part = TensorView::Dense(from.data, DType::kF32, kPart);
+  std::vector<float> host(kPart);
+  rates.Row("copy to the device, 64 MiB", kPart * 4 / 1e9, "GB/s", [&](int) {
+    Check(rates.backend().CopyFromHost(std::as_bytes(std::span(host)), part));
+  });
+  rates.Row("copy from the device, 64 MiB", kPart * 4 / 1e9, "GB/s", [&](int) {
+    Check(rates.backend().CopyToHost(part, std::as_writable_bytes(std::span(host))));
+  });
+  const TensorView small = TensorView::Dense(from.data, DType::kF32, 1024);
+  rates.Row("smallest kernel (scale of 1,024 values)", 1e-6, "M/s",
+            [&](int) { Check(rates.backend().Scale(small, 1.0f)); });
+  rates.Free();
+}
+
+void Products(Rates& rates, DType type) {
+  constexpr std::int64_t kInputs = 4096;
+  constexpr std::int64_t kOutputs = 14336;
+  constexpr int kMatrices = 8;
+  const std::int64_t row_bytes = BytesOf(type, kInputs);
+  constexpr std::int64_t kRows = 64;  // that are repeated
+  std::vector<float> values(kInputs * kRows);
+  std::mt19937 random(1);
+  std::normal_distribution<float> normal(0.0f, 0.02f);
+  for (float& value : values) value = normal(random);
+  std::vector<std::byte> rows(static_cast<std::size_t>(row_bytes * kRows));
+  Check(Quantize(type, values, rows));
+  std::vector<std::byte> all;
+  for (std::int64_t r = 0; r < kMatrices * kOutputs; r += kRows) {
+    all.insert(all.end(), rows.begin(), rows.end());
+  }
+  const auto weight = Value(rates.backend().MakeLinear(
+      TensorView::Dense(all.data(), type, kInputs, kOutputs, kMatrices)));
+  for (const std::int64_t columns : {1, 8, 64, 512}) {
+    const TensorView x = rates.Floats(kInputs, columns);
+    const TensorView y =
+        TensorView::Dense(rates.Take(kOutputs * columns * 4), DType::kF32, kOutputs, columns);
+    const auto call = [&](int i) {
+      const LinearOutput output{weight.get(), y, i % kMatrices};
+      Check(rates.backend().Linear(x, {&output, 1}));
+    };
+    const std::string name =
+        Name(type) + ", 14,336 x 4,096, " + std::to_string(columns) + " columns";
+    if (columns <= 8) {
+      rates.Row(name, static_cast<double>(row_bytes * kOutputs) / 1e9, "GB/s", call);
+    } else {
+      rates.Row(name, 2.0 * kInputs * kOutputs * static_cast<double>(columns) / 1e12, "TOP/s",
+                call);
+    }
+  }
+  rates.Free();
+}
+
+// Sequences of `length` tokens each; 32 heads over 8 heads of keys with 128 values.
+void Decode(Rates& rates, DType type, int sequences, int length) {
+  constexpr int kHeads = 32;
+  constexpr int kKvHeads = 8;
+  constexpr int kDim = 128;
+  LayerKv layer;
+  layer.shape = {kKvHeads, kDim, kDim};
+  layer.k_type = layer.v_type = type;
+  layer.layout = KvLayout::kTiled;
+  layer.cells = std::int64_t{sequences} * length;
+  layer.k = rates.Take(layer.KBytes());
+  layer.v = rates.Take(layer.VBytes());
+  const TensorView rows = rates.Floats(kDim, kKvHeads, 1024);
+  for (std::int32_t cell = 0; cell < layer.cells; cell += 1024) {
+    const CellRun run{cell, 1024};
+    Check(rates.backend().StoreKv(layer, rows, rows, {&run, 1}));
+  }
+  const TensorView q = rates.Floats(kDim, kHeads, sequences);
+  const TensorView out = rates.Floats(kDim, kHeads, sequences);
+  std::vector<HistoryRun> runs;
+  std::vector<std::span<const HistoryRun>> histories;
+  std::vector<Position> positions;
+  std::vector<std::int32_t> history_of_query;
+  for (int s = 0; s < sequences; ++s) runs.push_back({0, s * length, length});
+  for (int s = 0; s < sequences; ++s) {
+    histories.emplace_back(&runs[static_cast<std::size_t>(s)], 1);
+    positions.push_back(length - 1);
+    history_of_query.push_back(s);
+  }
+  const Visibility visibility{
+      .positions = positions, .history_of_query = history_of_query, .histories = histories};
+  AttentionOptions options;
+  options.scale = 0.088f;
+  rates.Row("attention over " + Name(type) + ", " + std::to_string(sequences) + " x " +
+                std::to_string(length) + " tokens",
+            static_cast<double>(layer.KBytes() + layer.VBytes()) / 1e9, "GB/s",
+            [&](int) { Check(rates.backend().Attention(layer, q, visibility, options, out)); });
+  rates.Row("store of " + std::to_string(sequences) + " tokens, " + Name(type), 1e-6 * sequences,
+            "M tokens/s", [&](int) {
+              std::vector<CellRun> cells;
+              for (int s = 0; s < sequences; ++s) cells.push_back({s * length, 1});
+              TensorView k = rows;
+              k.dims[2] = sequences;
+              Check(rates.backend().StoreKv(layer, k, k, cells));
+            });
+  if (sequences == 1) {
+    LayerKv host = layer;
+    std::vector<std::byte> k(static_cast<std::size_t>(layer.KBytes()));
+    std::vector<std::byte> v(static_cast<std::size_t>(layer.VBytes()));
+    host.on_host = true;
+    host.k = k.data();
+    host.v = v.data();
+    const CellMove all{0, 0, length};
+    const double gigabytes = static_cast<double>(k.size() + v.size()) / 1e9;
+    rates.Row("cells to the host, " + Name(type), gigabytes, "GB/s", [&](int) {
+      Check(rates.backend().TransferCells(layer, host, {&all, 1}));
+    });
+    rates.Row("cells from the host, " + Name(type), gigabytes, "GB/s", [&](int) {
+      Check(rates.backend().TransferCells(host, layer, {&all, 1}));
+    });
+  }
+  rates.Free();
+}
+
+int Main() {
+  const std::vector<CudaDeviceInfo> devices = Value(CudaDevices());
+  const std::unique_ptr<Backend> backend = Value(MakeCudaBackend());
+  std::printf("# Rates on %s\n\nCompute capability %d.%d, %.1f GB.\n\n", devices[0].name.c_str(),
+              devices[0].capability_major, devices[0].capability_minor,
+              static_cast<double>(devices[0].memory_bytes) / 1e9);
+  std::printf("| call | µs | rate |\n|---|---|---|\n");
+  Rates rates(*backend);
+  Copies(rates);
+  for (const DType type : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kF16}) {
+    Products(rates, type);
+  }
+  for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
+    for (const auto& [sequences, length] :
+         {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {16, 32768}}) {
+      Decode(rates, type, sequences, length);
+    }
+  }
+  return 0;
+}
+
+}  // namespace
+}  // namespace kvcache
+
+int main() {
+  return kvcache::Main();
+}
