@@ -2,6 +2,7 @@
 
 #include <optional>
 
+#include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
 #include "base/errors.h"
 #include "base/parse_number.h"

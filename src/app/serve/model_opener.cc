@@ -4,6 +4,7 @@
 
 #include "app/flags/adapter_flags.h"
 #include "app/flags/draft_flags.h"
+#include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
 #include "kvcache_engine/scheduler.h"
 #include "server/log.h"
