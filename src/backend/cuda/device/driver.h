@@ -20,7 +20,11 @@ enum DriverResult : int {
   kDriverInvalidValue = 1,
   kDriverOutOfMemory = 2,
   kDriverNoDevice = 100,
+  kDriverInvalidImage = 200,
   kDriverNoBinary = 209,
+  kDriverInvalidPtx = 218,
+  kDriverNoCompiler = 221,
+  kDriverUnsupportedPtx = 222,
   kDriverNotFound = 500,
   kDriverOutOfResources = 701,
 };

@@ -37,7 +37,7 @@ class DriverBuffer final : public Buffer {
   std::size_t size_;
 };
 
-// The functions of the images, loaded when a kernel is first started.
+// The functions of the images.
 class Functions {
  public:
   struct Function {
@@ -56,11 +56,16 @@ class Functions {
   Functions(const Functions&) = delete;
   Functions& operator=(const Functions&) = delete;
 
+  // Loads all images. So a driver that cannot run them says it when the device is opened.
+  Status LoadAll() {
+    for (std::size_t i = 0; i < images_.size(); ++i) KVCACHE_RETURN_IF_ERROR(Load(i));
+    return Status::Ok();
+  }
+
   Result<Function*> Find(const Kernel& kernel) {
     Function& function = functions_[&kernel];
     if (function.handle != nullptr) return &function;
     for (std::size_t i = 0; i < images_.size(); ++i) {
-      KVCACHE_RETURN_IF_ERROR(Load(i));
       const int found = queue_.driver().function(&function.handle, modules_[i], kernel.name);
       if (found == kDriverOk) return &function;
       function.handle = nullptr;
@@ -89,7 +94,10 @@ class DriverDevice final : public Device {
         queue_(driver_, info_.name),
         functions_(queue_, kernels) {}
 
-  Status Open(int device) { return queue_.Open(device); }
+  Status Open(int device) {
+    KVCACHE_RETURN_IF_ERROR(queue_.Open(device));
+    return functions_.LoadAll();
+  }
 
   const DeviceInfo& info() const override { return info_; }
   std::size_t FreeBytes() const override {

@@ -105,6 +105,19 @@ TEST_F(DriverDevice, RefusesADeviceThatIsTooOld) {
               "device 'Fake' has capability 7.5; the kernels need 8.0");
 }
 
+// A driver that is older than the kernels says it when the device is opened, so that the processor can take over.
+TEST_F(DriverDevice, RefusesKernelsThatTheDriverCannotRun) {
+  for (const int result : {kDriverInvalidImage, kDriverNoBinary, kDriverUnsupportedPtx}) {
+    fake_.Fail("cuModuleLoadData", result);
+    const Status status = Make().status();
+    fake_.Repair();
+    EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+    EXPECT_TRUE(status.message().ends_with("a newer driver may know the kernels"))
+        << status.message();
+    EXPECT_EQ(fake_.alive(), 0);
+  }
+}
+
 // Whatever fails while the device is opened, nothing stays open.
 TEST_F(DriverDevice, AFailedOpeningLeavesNothing) {
   const struct {
@@ -118,7 +131,8 @@ TEST_F(DriverDevice, AFailedOpeningLeavesNothing) {
                {"cuCtxSetCurrent", 1},
                {"cuStreamCreate", 1},
                {"cuMemHostAlloc", 2},
-               {"cuEventCreate", 2}};
+               {"cuEventCreate", 2},
+               {"cuModuleLoadData", 1}};
   for (const auto& step : steps) {
     fake_.Fail(step.function, 999, step.n);
     const auto device = Make();

@@ -13,7 +13,14 @@ constexpr unsigned kWithoutTimes = 2;
 
 bool IsRefusal(int result) {
   return result == kDriverInvalidValue || result == kDriverOutOfMemory ||
-         result == kDriverNoBinary || result == kDriverNotFound || result == kDriverOutOfResources;
+         result == kDriverNotFound || result == kDriverOutOfResources;
+}
+
+// The driver cannot run these kernels: it is older than they are, or the device is.
+bool IsRefusedImage(int result) {
+  return result == kDriverInvalidImage || result == kDriverNoBinary ||
+         result == kDriverInvalidPtx || result == kDriverNoCompiler ||
+         result == kDriverUnsupportedPtx;
 }
 
 }  // namespace
@@ -58,6 +65,9 @@ Status DriverQueue::Check(int result, const char* what) {
       "device '" + name_ + "': " + what + ": " + DriverErrorText(driver_, result);
   if (result == kDriverOutOfMemory) return {StatusCode::kOutOfMemory, text};
   if (IsRefusal(result)) return {StatusCode::kInternal, text};
+  if (IsRefusedImage(result)) {
+    return {StatusCode::kUnsupported, text + "; a newer driver may know the kernels"};
+  }
   lost_ = Status(StatusCode::kIo, text + "; the device is lost");
   return lost_;
 }
