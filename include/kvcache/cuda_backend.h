@@ -24,6 +24,7 @@ struct CudaDeviceInfo {
   int capability_major = 0;
   int capability_minor = 0;
   std::size_t memory_bytes = 0;
+  std::size_t free_bytes = 0;  // of them, now
 };
 
 // Returns the devices that the driver shows this process, in its order. Errors: kNotFound if there is no driver or

@@ -222,6 +222,22 @@ Result<DeviceInfo> DescribeDevice(const Driver& driver, int index) {
   return info;
 }
 
+Result<std::size_t> FreeBytesOf(const Driver& driver, int index) {
+  int device = 0;
+  void* context = nullptr;
+  int result = driver.device(&device, index);
+  if (result == kDriverOk) result = driver.retain_context(&context, device);
+  const bool is_open = result == kDriverOk;
+  std::size_t free = 0;
+  std::size_t all = 0;
+  if (result == kDriverOk) result = driver.set_context(context);
+  if (result == kDriverOk) result = driver.memory_info(&free, &all);
+  if (is_open) driver.release_context(device);
+  if (result == kDriverOk) return free;
+  return Status(StatusCode::kIo, "asking device " + std::to_string(index) +
+                                     " for its free memory: " + DriverErrorText(driver, result));
+}
+
 Result<std::unique_ptr<Device>> MakeDriverDevice(const Driver& driver, const KernelImages& kernels,
                                                  int index) {
   KVCACHE_RETURN_IF_ERROR(StartDriver(driver, kernels.needed_version));

@@ -30,6 +30,8 @@ inline constexpr int kLeastCapability = 80;
 // StartDriver.
 Result<int> CountDevices(const Driver& driver);
 Result<DeviceInfo> DescribeDevice(const Driver& driver, int index);
+// The memory that nobody has taken. It opens the device, and so takes a moment.
+Result<std::size_t> FreeBytesOf(const Driver& driver, int index);
 
 // Opens device `index`. Errors: those of StartDriver; kInvalidArgument for an index that does not exist;
 // kUnsupported for a device that is too old.

@@ -79,6 +79,18 @@ TEST_F(DriverDevice, DescribesTheDevice) {
   EXPECT_EQ((*device)->FreeBytes(), info.memory_bytes);
 }
 
+TEST_F(DriverDevice, TellsItsFreeMemory) {
+  const Driver driver = fake_.driver();
+  const auto free = FreeBytesOf(driver, 0);
+  ASSERT_TRUE(free.ok());
+  EXPECT_EQ(*free, std::size_t{1} << 28);
+  EXPECT_EQ(fake_.alive(), 0);
+  fake_.Fail("cuMemGetInfo_v2", 999);
+  ExpectError(FreeBytesOf(driver, 0).status(), StatusCode::kIo,
+              "asking device 0 for its free memory: an error (999)");
+  EXPECT_EQ(fake_.alive(), 0);
+}
+
 TEST_F(DriverDevice, NamesBothVersionsOfADriverThatIsTooOld) {
   fake_.version = 11080;
   ExpectError(Make().status(), StatusCode::kUnsupported,

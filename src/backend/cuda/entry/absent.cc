@@ -5,7 +5,7 @@ namespace kvcache {
 namespace {
 
 Status WithoutCuda() {
-  return {StatusCode::kUnsupported, "this program was built without CUDA (KVCACHE_CUDA=off)"};
+  return {StatusCode::kUnsupported, "this program was built without CUDA"};
 }
 
 }  // namespace
