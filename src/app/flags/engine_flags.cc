@@ -63,7 +63,7 @@ void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_co
       .ShowDefault();
   add("--threads", threads_, 1024,
       "number of threads (default: one per physical core, within the CPU quota)");
-  AddGpuLayers(command, &gpu_layers_);
+  AddGpuLayers(command, &gpu_layers_).Group(kGroup);
 }
 
 EngineOptions EngineFlags::Options() const {

@@ -14,7 +14,7 @@ constexpr int kMaxLayers = 4096;
 
 }  // namespace
 
-void AddGpuLayers(FlagSet command, int* layers) {
+Flag AddGpuLayers(FlagSet command, int* layers) {
   const auto parse = [layers](const std::string& text) -> Status {
     if (text == "auto") {
       *layers = EngineOptions::kAutoGpuLayers;

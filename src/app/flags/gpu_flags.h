@@ -7,7 +7,7 @@
 namespace kvcache::app {
 
 // Adds the flag. *layers is EngineOptions::kAutoGpuLayers for `auto`, which is the default.
-void AddGpuLayers(FlagSet command, int* layers);
+Flag AddGpuLayers(FlagSet command, int* layers);
 
 // A draft model has what the model left, or nothing if that has nothing.
 inline int GpuLayersOfDraft(const Engine& engine) {

@@ -25,8 +25,12 @@ Result<std::vector<CudaDeviceInfo>> CudaDevices() {
   std::vector<CudaDeviceInfo> devices;
   for (int i = 0; i < count; ++i) {
     KVCACHE_ASSIGN_OR_RETURN(cuda::DeviceInfo info, cuda::DescribeDevice(*driver, i));
-    devices.push_back(
-        {std::move(info.name), info.capability / 10, info.capability % 10, info.memory_bytes});
+    KVCACHE_ASSIGN_OR_RETURN(const std::size_t free_bytes, cuda::FreeBytesOf(*driver, i));
+    devices.push_back({.name = std::move(info.name),
+                       .capability_major = info.capability / 10,
+                       .capability_minor = info.capability % 10,
+                       .memory_bytes = info.memory_bytes,
+                       .free_bytes = free_bytes});
   }
   return devices;
 }

@@ -250,15 +250,16 @@ TEST_P(CudaScan, ErrorsAreThoseOfTheCpu) {
 
 // Keys that need more shared memory than a block has are refused with their length.
 TEST_P(CudaScan, KeysBeyondSharedMemoryAreRefused) {
-  const Mirror keys = both_.Tensor({3000, 1, 1});
+  const auto size = static_cast<std::int64_t>(device_.info().shared_bytes);  // of each device
+  const Mirror keys = both_.Tensor({size, 1, 1});
   const Mirror values = both_.Tensor({1, 1, 1});
-  const MirroredSegments segments = Divide(1, 3000, 1);
+  const MirroredSegments segments = Divide(1, size, 1);
   const Status status =
       StateScan(device_, both_.memory(),
                 {keys.device, keys.device, values.device, values.device, values.device}, {},
                 segments.Device(), values.device);
   EXPECT_EQ(status.code(), StatusCode::kUnsupported);
-  EXPECT_NE(status.message().find("3000"), std::string::npos) << status.message();
+  EXPECT_NE(status.message().find(std::to_string(size)), std::string::npos) << status.message();
 }
 
 }  // namespace
