@@ -27,7 +27,7 @@ Flag AddGpuLayers(FlagSet command, int* layers) {
     *layers = static_cast<int>(*number);
     return Status::Ok();
   };
-  command
+  return command
       .AddParsed(
           "--gpu-layers", parse,
           "layers that a GPU computes, the last ones; 0: none (default: auto, as many as its "
