@@ -34,8 +34,8 @@ struct RandomAdapter {
 // Returns whether adapters may change a tensor of a model.
 inline bool IsAdaptable(const GgufFile& base, const GgufTensor& tensor) {
   if (tensor.rank < 2 || !tensor.name.ends_with(".weight")) return false;
-  for (const std::string_view part :
-       {"conv", "norm", "per_layer_token_embd", "attn_k_b", "attn_v_b", "position_embd", "token_types"}) {
+  for (const std::string_view part : {"conv", "norm", "per_layer_token_embd", "attn_k_b",
+                                      "attn_v_b", "position_embd", "token_types"}) {
     if (tensor.name.find(part) != tensor.name.npos) return false;
   }
   // A block behind the last layer is a draft head's.

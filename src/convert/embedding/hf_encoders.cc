@@ -82,9 +82,10 @@ Status CheckFalse(const HfConfig& config, std::initializer_list<const char*> key
 }
 
 Status CheckGelu(const HfConfig& config, const char* key) {
-  KVCACHE_ASSIGN_OR_RETURN(const std::string found, config.StringOr(key, "gelu"));
+  const auto found = config.StringOr(key, "gelu");
+  if (!found.ok()) return found.status();
   for (const char* known : {"gelu", "gelu_new", "gelu_pytorch_tanh"}) {
-    if (found == known) return Status::Ok();
+    if (*found == known) return Status::Ok();
   }
   return config.Refuse(key, "must be gelu, gelu_new or gelu_pytorch_tanh");
 }
