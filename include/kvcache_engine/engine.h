@@ -105,9 +105,6 @@ class Engine {
   // Returns the GPU and how many layers it computes: "NVIDIA H100: 24 of 32 layers"; why a GPU is not used; or
   // nothing, if there is none.
   const std::string& machine() const;
-  // Returns the bytes of a GPU's memory that keys, values and states take: all of them from the beginning, so that no
-  // budget counts them.
-  std::int64_t gpu_cell_bytes() const;
   // Returns the options with defaults filled in.
   const EngineOptions& options() const;
   int context() const { return options().context; }

@@ -25,7 +25,6 @@ struct Engine::Impl {
   std::unique_ptr<GgufFile> file;
   std::unique_ptr<GgufFile> head_file;  // of a draft head that is not in `file`
   std::string machine;
-  std::int64_t gpu_cell_bytes = 0;
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
@@ -202,8 +201,6 @@ Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
     cells = gpu.pool_tokens;  // sequences share what there is
     chosen.pool_tokens = static_cast<int>(cells);
   }
-  impl->gpu_cell_bytes =
-      gpu.token_bytes * cells + gpu.sequence_bytes * std::max(chosen.max_sequences, 1);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   impl->cache = impl->model->MakeCache();
   if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {
@@ -254,9 +251,6 @@ const EngineOptions& Engine::options() const {
 }
 const std::string& Engine::machine() const {
   return impl_->machine;
-}
-std::int64_t Engine::gpu_cell_bytes() const {
-  return impl_->gpu_cell_bytes;
 }
 std::int64_t Engine::WorkspaceBytes() const {
   const Model& model = *impl_->model;

@@ -75,15 +75,6 @@ std::int64_t TokensThatFit(const GpuNeeds& needs, const GpuWants& wants, int lay
   return token == 0 ? kMany : rest / token;
 }
 
-GpuPlan PlanOf(const GpuNeeds& needs, int layers, std::int64_t tokens) {
-  GpuPlan plan{.layers = layers, .pool_tokens = tokens, .token_bytes = TokenBytes(needs, layers)};
-  const std::size_t all = needs.layers.size();
-  for (std::size_t i = all - static_cast<std::size_t>(layers); i < all; ++i) {
-    plan.sequence_bytes += needs.layers[i].per_sequence;
-  }
-  return plan;
-}
-
 }  // namespace
 
 GpuNeeds NeedsOf(const GgufFile& file, const ModelInfo& info, const GpuWants& wants) {
@@ -119,7 +110,7 @@ GpuNeeds NeedsOf(const GgufFile& file, const ModelInfo& info, const GpuWants& wa
 GpuPlan PlanOfFreeMemory(const GpuNeeds& needs, const GpuWants& wants, std::int64_t free_bytes) {
   for (auto layers = static_cast<int>(needs.layers.size()); layers > 0; --layers) {
     const std::int64_t tokens = TokensThatFit(needs, wants, layers, free_bytes);
-    if (tokens >= wants.context) return PlanOf(needs, layers, tokens);
+    if (tokens >= wants.context) return {.layers = layers, .pool_tokens = tokens};
   }
   return {};
 }
@@ -128,7 +119,7 @@ Result<GpuPlan> PlanOfLayers(int layers, const GpuNeeds& needs, const GpuWants& 
                              std::int64_t free_bytes) {
   const int taken = std::min(layers, static_cast<int>(needs.layers.size()));
   const std::int64_t tokens = TokensThatFit(needs, wants, taken, free_bytes);
-  if (tokens >= wants.context) return PlanOf(needs, taken, tokens);
+  if (tokens >= wants.context) return GpuPlan{.layers = taken, .pool_tokens = tokens};
   const std::int64_t wanted = ReserveOf(free_bytes) + FixedBytes(needs, wants, taken) +
                               TokenBytes(needs, taken) * wants.context;
   return OutOfMemory(StrCat(taken, " layers with a context of ", wants.context, " tokens take ",

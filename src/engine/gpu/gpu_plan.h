@@ -40,10 +40,8 @@ struct GpuWants {
 GpuNeeds NeedsOf(const GgufFile& file, const ModelInfo& info, const GpuWants& wants);
 
 struct GpuPlan {
-  int layers = 0;                   // of the model, the last ones; 0: the GPU has nothing
-  std::int64_t pool_tokens = 0;     // for which there is room; those of all sequences together
-  std::int64_t token_bytes = 0;     // of the GPU, for the keys and values of a token
-  std::int64_t sequence_bytes = 0;  // for windows and states of a sequence
+  int layers = 0;                // of the model, the last ones; 0: the GPU has nothing
+  std::int64_t pool_tokens = 0;  // for which there is room; those of all sequences together
 };
 
 // Returns the plan with the most layers that leave room for one sequence of `context` tokens in `free_bytes`.

@@ -19,12 +19,6 @@ std::int64_t LastStateBytes(Engine& engine) {
   return states == nullptr ? 0 : states->hidden_size() * static_cast<std::int64_t>(sizeof(float));
 }
 
-// What the cache holds of the host's memory. A GPU's was taken when the engine was opened.
-std::int64_t HeldInHost(Engine& engine) {
-  return std::max<std::int64_t>(engine.cache().memory()->ResidentBytes() - engine.gpu_cell_bytes(),
-                                0);
-}
-
 double ShareOfFreeMemory(const Engine& engine, const SchedulerOptions& options) {
   const double share = engine.options().releases_memory ? MemoryPlan::kFreeShare : 0.0;
   return options.free_memory_share.value_or(share);
@@ -42,7 +36,7 @@ int CapturesOf(const PassRows& of) {
 
 std::int64_t Scheduler::MinBudget(Engine& engine) {
   const SequenceLength context[] = {{SequenceId{0}, engine.context()}};
-  return HeldInHost(engine) + engine.WorkspaceBytes() +
+  return engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes() +
          engine.cache().memory()->GrowthOf(context, kMaxCapturesPerPass, 0) +
          (kMaxCapturesPerPass + 1) * LastStateBytes(engine);
 }
@@ -51,7 +45,7 @@ Status Scheduler::CheckBudget(Engine& engine, std::int64_t bytes) {
   if (bytes < 0) {
     return InvalidArgument(StrCat("the budget is ", bytes, " bytes; must be at least 0"));
   }
-  const std::int64_t fixed = HeldInHost(engine) + engine.WorkspaceBytes();
+  const std::int64_t fixed = engine.cache().memory()->ResidentBytes() + engine.WorkspaceBytes();
   if (engine.options().releases_memory && bytes > 0 && bytes <= fixed) {
     return InvalidArgument(StrCat(
         "the budget is ", bytes, " bytes; the empty cache and the buffers of passes take ", fixed));
@@ -79,7 +73,7 @@ std::int64_t MemoryBudget::HeldBytes() const {
   const Cache& cache = engine_.cache();
   const std::int64_t states = states_.last_state_bytes();
   if (!engine_.options().releases_memory) return cache.memory()->UsedBytes() + states;
-  return HeldInHost(engine_) + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
+  return cache.memory()->ResidentBytes() + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
 }
 
 std::int64_t MemoryBudget::Growth(std::int64_t cells, std::span<const PassRows> rows) {
