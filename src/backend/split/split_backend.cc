@@ -38,49 +38,11 @@ int SplitBackend::SideOf(const std::byte* address) const {
   return owner == SplitMemory::kBoth ? side_ : owner;
 }
 
-// Accepted drafts are computed again outside of a pass, so the states decide.
-int SplitBackend::SideOf(const StateSegments& states) const {
-  for (const StateSegment& segment : states.segments) {
-    const int owner = memory_.OwnerOf(segment.after);
-    if (owner != SplitMemory::kBoth) return owner;
-  }
-  return side_;
-}
-
-Status SplitBackend::Translate(TensorView& view, int side) {
-  if (view.data == nullptr) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(view.data, memory_.At(view.data, side));
-  return Status::Ok();
-}
-
 template <class F, class... Views>
 Status SplitBackend::With(int side, F&& f, const Views&... views) {
   std::array<TensorView, sizeof...(views)> own{views...};
-  for (TensorView& view : own) KVCACHE_RETURN_IF_ERROR(Translate(view, side));
+  for (TensorView& view : own) KVCACHE_RETURN_IF_ERROR(memory_.Translate(view, side));
   return std::apply([&](const auto&... each) { return f(on(side), each...); }, own);
-}
-
-template <class F, class... Views>
-Status SplitBackend::Here(F&& f, const Views&... views) {
-  return With(side_, std::forward<F>(f), views...);
-}
-
-Result<StateSegments> SplitBackend::Translate(const StateSegments& states, int side) {
-  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the states of a pass", [&] {
-    segments_.assign(states.segments.begin(), states.segments.end());
-  }));
-  for (StateSegment& segment : segments_) {
-    if (segment.before != nullptr) {
-      KVCACHE_ASSIGN_OR_RETURN(segment.before,
-                               memory_.At(const_cast<std::byte*>(segment.before), side));
-    }
-    if (segment.after != nullptr) {
-      KVCACHE_ASSIGN_OR_RETURN(segment.after, memory_.At(segment.after, side));
-    }
-  }
-  StateSegments own = states;
-  own.segments = segments_;
-  return own;
 }
 
 Status SplitBackend::Bring(const TensorView& view, int from, int to) {
@@ -93,8 +55,8 @@ Status SplitBackend::Bring(const TensorView& view, int from, int to) {
   const std::span<std::byte> host = std::span(staging_).first(bytes);
   TensorView source = view;
   TensorView target = view;
-  KVCACHE_RETURN_IF_ERROR(Translate(source, from));
-  KVCACHE_RETURN_IF_ERROR(Translate(target, to));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(source, from));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(target, to));
   KVCACHE_RETURN_IF_ERROR(on(from).CopyToHost(source, host));
   return on(to).CopyFromHost(host, target);
 }
@@ -145,19 +107,10 @@ Status SplitBackend::CopyFromHost(std::span<const std::byte> from, const TensorV
 
 // ---- Cells, which belong to one backend, or to the scratch of a layer
 
-Status SplitBackend::Translate(LayerKv& layer, int side) {
-  if (layer.on_host) return Status::Ok();
-  for (std::byte** const address : {&layer.k, &layer.v}) {
-    if (*address == nullptr) continue;
-    KVCACHE_ASSIGN_OR_RETURN(*address, memory_.At(*address, side));
-  }
-  return Status::Ok();
-}
-
 Status SplitBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> moves) {
   const int side = SideOf(layer.k);
   LayerKv own = layer;
-  KVCACHE_RETURN_IF_ERROR(Translate(own, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own, side));
   return on(side).CopyCells(own, moves);
 }
 
@@ -166,8 +119,8 @@ Status SplitBackend::TransferCells(const LayerKv& from, const LayerKv& to,
   const int side = SideOf(from.on_host ? to.k : from.k);
   LayerKv own_from = from;
   LayerKv own_to = to;
-  KVCACHE_RETURN_IF_ERROR(Translate(own_from, side));
-  KVCACHE_RETURN_IF_ERROR(Translate(own_to, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own_from, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own_to, side));
   return on(side).TransferCells(own_from, own_to, moves);
 }
 
@@ -175,7 +128,7 @@ Status SplitBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> ce
                                Position offset, const RopeParams& rope) {
   const int side = SideOf(layer.k);
   LayerKv own = layer;
-  KVCACHE_RETURN_IF_ERROR(Translate(own, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own, side));
   return on(side).ShiftKeys(own, cells, offset, rope);
 }
 
@@ -183,7 +136,7 @@ Status SplitBackend::StoreKv(const LayerKv& layer, const TensorView& k, const Te
                              std::span<const CellRun> cells) {
   const int side = SideOf(layer.k);
   LayerKv own = layer;
-  KVCACHE_RETURN_IF_ERROR(Translate(own, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own, side));
   return With(
       side,
       [&](Backend& b, auto& own_k, auto& own_v) { return b.StoreKv(own, own_k, own_v, cells); }, k,
@@ -197,7 +150,7 @@ Status SplitBackend::Attention(const LayerKv& layer, const TensorView& q,
                                const TensorView& out) {
   const int side = layer.k == nullptr ? side_ : SideOf(layer.k);
   LayerKv own = layer;
-  KVCACHE_RETURN_IF_ERROR(Translate(own, side));
+  KVCACHE_RETURN_IF_ERROR(memory_.Translate(own, side));
   if (side != side_) KVCACHE_RETURN_IF_ERROR(Bring(q, side_, side));
   KVCACHE_RETURN_IF_ERROR(With(
       side,
@@ -244,14 +197,14 @@ Status SplitBackend::LinearGroups(std::span<const LinearGroup> groups) {
   }));
   for (const LinearGroup& group : groups) {
     LinearGroup own{group.x, {}};
-    KVCACHE_RETURN_IF_ERROR(Translate(own.x, side_));
+    KVCACHE_RETURN_IF_ERROR(memory_.Translate(own.x, side_));
     for (LinearOutput output : group.outputs) {
       const auto& weight = static_cast<const Weight&>(*output.weight);
       if (weight.side() != side_) {
         return {StatusCode::kInternal, "a weight is multiplied where another backend's layer is"};
       }
       output.weight = weight.inner();
-      KVCACHE_RETURN_IF_ERROR(Translate(output.y, side_));
+      KVCACHE_RETURN_IF_ERROR(memory_.Translate(output.y, side_));
       outputs_.push_back(output);
     }
     own.outputs = std::span(outputs_).last(group.outputs.size());
@@ -266,83 +219,99 @@ Status SplitBackend::Embed(const TensorView& table, std::span<const std::int32_t
                            const TensorView& y) {
   // Asks whether the table's type is served; the table may be the host's.
   if (tokens.empty()) return here().Embed(table, tokens, y);
-  return Here([&](Backend& b, auto& t, auto& own) { return b.Embed(t, tokens, own); }, table, y);
+  return With(
+      side_, [&](Backend& b, auto& t, auto& own) { return b.Embed(t, tokens, own); }, table, y);
 }
 
 Status SplitBackend::RmsNorm(const TensorView& x, const TensorView& weight, float epsilon,
                              const TensorView& y) {
-  return Here([&](Backend& b, auto& a, auto& w, auto& to) { return b.RmsNorm(a, w, epsilon, to); },
-              x, weight, y);
+  return With(
+      side_, [&](Backend& b, auto& a, auto& w, auto& to) { return b.RmsNorm(a, w, epsilon, to); },
+      x, weight, y);
 }
 
 Status SplitBackend::Center(const TensorView& x, const TensorView& y) {
-  return Here([](Backend& b, auto& a, auto& to) { return b.Center(a, to); }, x, y);
+  return With(
+      side_, [](Backend& b, auto& a, auto& to) { return b.Center(a, to); }, x, y);
 }
 
 Status SplitBackend::Rope(const TensorView& x, std::span<const Position> positions,
                           const RopeParams& rope) {
-  return Here([&](Backend& b, auto& a) { return b.Rope(a, positions, rope); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.Rope(a, positions, rope); }, x);
 }
 
 Status SplitBackend::Gate(const TensorView& gate, const TensorView& up, Activation activation) {
-  return Here([&](Backend& b, auto& g, auto& u) { return b.Gate(g, u, activation); }, gate, up);
+  return With(
+      side_, [&](Backend& b, auto& g, auto& u) { return b.Gate(g, u, activation); }, gate, up);
 }
 
 Status SplitBackend::GateClamped(const TensorView& gate, const TensorView& up, float alpha,
                                  float limit) {
-  return Here([&](Backend& b, auto& g, auto& u) { return b.GateClamped(g, u, alpha, limit); }, gate,
-              up);
+  return With(
+      side_, [&](Backend& b, auto& g, auto& u) { return b.GateClamped(g, u, alpha, limit); }, gate,
+      up);
 }
 
 Status SplitBackend::Activate(const TensorView& x, Activation activation) {
-  return Here([&](Backend& b, auto& a) { return b.Activate(a, activation); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.Activate(a, activation); }, x);
 }
 
 Status SplitBackend::Xielu(const TensorView& x, const XieluParams& params) {
-  return Here([&](Backend& b, auto& a) { return b.Xielu(a, params); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.Xielu(a, params); }, x);
 }
 
 Status SplitBackend::Scale(const TensorView& x, float factor) {
-  return Here([&](Backend& b, auto& a) { return b.Scale(a, factor); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.Scale(a, factor); }, x);
 }
 
 Status SplitBackend::SoftCap(const TensorView& x, float cap) {
-  return Here([&](Backend& b, auto& a) { return b.SoftCap(a, cap); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.SoftCap(a, cap); }, x);
 }
 
 Status SplitBackend::Add(const TensorView& x, const TensorView& y) {
-  return Here([](Backend& b, auto& a, auto& c) { return b.Add(a, c); }, x, y);
+  return With(
+      side_, [](Backend& b, auto& a, auto& c) { return b.Add(a, c); }, x, y);
 }
 
 Status SplitBackend::Multiply(const TensorView& x, const TensorView& y) {
-  return Here([](Backend& b, auto& a, auto& c) { return b.Multiply(a, c); }, x, y);
+  return With(
+      side_, [](Backend& b, auto& a, auto& c) { return b.Multiply(a, c); }, x, y);
 }
 
 Status SplitBackend::AddBias(const TensorView& x, const TensorView& bias) {
-  return Here([](Backend& b, auto& a, auto& c) { return b.AddBias(a, c); }, x, bias);
+  return With(
+      side_, [](Backend& b, auto& a, auto& c) { return b.AddBias(a, c); }, x, bias);
 }
 
 Status SplitBackend::ScaleColumns(const TensorView& x, std::span<const float> factors) {
-  return Here([&](Backend& b, auto& a) { return b.ScaleColumns(a, factors); }, x);
+  return With(
+      side_, [&](Backend& b, auto& a) { return b.ScaleColumns(a, factors); }, x);
 }
 
 Status SplitBackend::Route(const TensorView& logits, const RouterOptions& options,
                            std::span<std::int32_t> experts, std::span<float> weights) {
-  return Here([&](Backend& b, auto& l) { return b.Route(l, options, experts, weights); }, logits);
+  return With(
+      side_, [&](Backend& b, auto& l) { return b.Route(l, options, experts, weights); }, logits);
 }
 
 Status SplitBackend::Combine(const TensorView& y, std::span<const std::int32_t> columns,
                              std::span<const float> weights, const TensorView& out) {
-  return Here([&](Backend& b, auto& a, auto& to) { return b.Combine(a, columns, weights, to); }, y,
-              out);
+  return With(
+      side_, [&](Backend& b, auto& a, auto& to) { return b.Combine(a, columns, weights, to); }, y,
+      out);
 }
 
 // ---- Recurrent layers
 
 Status SplitBackend::ShortConv(const TensorView& x, const ConvTaps& taps,
                                const StateSegments& inputs, const TensorView& y) {
-  const int side = SideOf(inputs);
-  KVCACHE_ASSIGN_OR_RETURN(const StateSegments states, Translate(inputs, side));
+  const int side = SideOf(memory_.StateOf(inputs));
+  KVCACHE_ASSIGN_OR_RETURN(const StateSegments states, memory_.Translate(inputs, side));
   return With(
       side,
       [&](Backend& b, auto& a, auto& t, auto& bias, auto& to) {
@@ -356,15 +325,18 @@ Status SplitBackend::ShortConv(const TensorView& x, const ConvTaps& taps,
 Status SplitBackend::DecayRates(const TensorView& raw, const TensorView& bias,
                                 const TensorView& rates, const TensorView& steps,
                                 const TensorView& decays) {
-  return Here([](Backend& b, auto& r, auto& c, auto& a, auto& s,
-                 auto& d) { return b.DecayRates(r, c, a, s, d); },
-              raw, bias, rates, steps, decays);
+  return With(
+      side_,
+      [](Backend& b, auto& r, auto& c, auto& a, auto& s, auto& d) {
+        return b.DecayRates(r, c, a, s, d);
+      },
+      raw, bias, rates, steps, decays);
 }
 
 Status SplitBackend::StateScan(const ScanInputs& inputs, const ScanOptions& options,
                                const StateSegments& states, const TensorView& out) {
-  const int side = SideOf(states);
-  KVCACHE_ASSIGN_OR_RETURN(const StateSegments own, Translate(states, side));
+  const int side = SideOf(memory_.StateOf(states));
+  KVCACHE_ASSIGN_OR_RETURN(const StateSegments own, memory_.Translate(states, side));
   return With(
       side,
       [&](Backend& b, auto& k, auto& q, auto& v, auto& d, auto& s, auto& to) {

@@ -92,17 +92,10 @@ class SplitBackend final : public Backend {
 
   // Returns the backend that a call with this memory belongs to: the only one that has it, or the layer's.
   int SideOf(const std::byte* address) const;
-  int SideOf(const StateSegments& states) const;
   // Calls f(backend, views…) with the views as `side` has them.
   template <class F, class... Views>
   Status With(int side, F&& f, const Views&... views);
-  // With, where the layer is.
-  template <class F, class... Views>
-  Status Here(F&& f, const Views&... views);
 
-  Status Translate(TensorView& view, int side);
-  Status Translate(LayerKv& layer, int side);
-  Result<StateSegments> Translate(const StateSegments& states, int side);
   // Copies f32 values that both backends have from one to the other.
   Status Bring(const TensorView& view, int from, int to);
 
@@ -111,7 +104,6 @@ class SplitBackend final : public Backend {
   int boundary_;
   int side_ = 0;  // of the layer that was entered
   std::vector<std::byte> staging_;
-  std::vector<StateSegment> segments_;
   std::vector<LinearOutput> outputs_;
   std::vector<LinearGroup> groups_;
 };

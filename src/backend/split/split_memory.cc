@@ -72,4 +72,44 @@ Result<std::byte*> SplitMemory::At(std::byte* address, int side) {
   return block->second->data() + (address - begin);
 }
 
+// Accepted drafts are computed again outside of a pass, so the states decide where.
+const std::byte* SplitMemory::StateOf(const StateSegments& states) const {
+  for (const StateSegment& segment : states.segments) {
+    if (OwnerOf(segment.after) != kBoth) return segment.after;
+  }
+  return nullptr;
+}
+
+Status SplitMemory::Translate(TensorView& view, int side) {
+  if (view.data == nullptr) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(view.data, At(view.data, side));
+  return Status::Ok();
+}
+
+Status SplitMemory::Translate(LayerKv& layer, int side) {
+  if (layer.on_host) return Status::Ok();
+  for (std::byte** const address : {&layer.k, &layer.v}) {
+    if (*address == nullptr) continue;
+    KVCACHE_ASSIGN_OR_RETURN(*address, At(*address, side));
+  }
+  return Status::Ok();
+}
+
+Result<StateSegments> SplitMemory::Translate(const StateSegments& states, int side) {
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the states of a pass", [&] {
+    segments_.assign(states.segments.begin(), states.segments.end());
+  }));
+  for (StateSegment& segment : segments_) {
+    if (segment.before != nullptr) {
+      KVCACHE_ASSIGN_OR_RETURN(segment.before, At(const_cast<std::byte*>(segment.before), side));
+    }
+    if (segment.after != nullptr) {
+      KVCACHE_ASSIGN_OR_RETURN(segment.after, At(segment.after, side));
+    }
+  }
+  StateSegments own = states;
+  own.segments = segments_;
+  return own;
+}
+
 }  // namespace kvcache

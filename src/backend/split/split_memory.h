@@ -7,6 +7,7 @@
 #include <cstddef>
 #include <map>
 #include <memory>
+#include <vector>
 
 #include "kvcache/backend.h"
 
@@ -26,8 +27,15 @@ class SplitMemory {
   // Returns the backend that alone has the memory; kBoth: it exists in both, or is not known here (a host's).
   int OwnerOf(const std::byte* address) const;
 
+  // Returns a state's address that one backend alone has, or null.
+  const std::byte* StateOf(const StateSegments& states) const;
+
   // Returns what a backend has for an address.
   Result<std::byte*> At(std::byte* address, int side);
+  // Puts what a backend has in the place of addresses; the result for states is valid until the next call.
+  Status Translate(TensorView& view, int side);
+  Status Translate(LayerKv& layer, int side);
+  Result<StateSegments> Translate(const StateSegments& states, int side);
 
  private:
   class OwnBuffer;
@@ -40,6 +48,7 @@ class SplitMemory {
   Block* Find(const std::byte* address, const std::byte** begin);
 
   std::array<Backend*, 2> sides_;
+  std::vector<StateSegment> segments_;
   std::map<const std::byte*, Block> blocks_;  // by the address that callers see
 };
 
