@@ -257,6 +257,10 @@ TEST_F(ModelHostTest, TheOldestLeavesWhenItsRequestsEnd) {
   *story = nullptr;
   *window = nullptr;
   EXPECT_TRUE(BecomesLoaded({"story", "story-hybrid"}));
+  // A model is in the list a moment before those who wait for it hear of it.
+  for (int i = 0; i < 1000 && order != 2; ++i) {
+    std::this_thread::sleep_for(std::chrono::milliseconds(5));
+  }
   EXPECT_EQ(hybrid_at, 1);
   EXPECT_EQ(story_at, 2);
 }
