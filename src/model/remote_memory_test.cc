@@ -54,6 +54,31 @@ INSTANTIATE_TEST_SUITE_P(All, RemoteMemory, ::testing::ValuesIn(model_run::Archi
                            return model_run::TestName(test.param);
                          });
 
+// Each layer's experts are routed where the layer is: by a backend that has a routing of its own, else by the host.
+TEST(DividedExperts, AreRoutedByTheirLayersBackend) {
+  for (const std::string architecture : {"qwen3moe", "gpt-oss", "llama4"}) {
+    const model_run::RandomModel model(architecture);
+    const Answers expected = AnswersOf(model.file(), *Cpu());
+    testing::RemoteBackend whole(Cpu(), testing::RemoteRouting::kByBackend);
+    EXPECT_EQ(AnswersOf(model.file(), whole), expected) << architecture;
+    for (const int boundary : {0, 1, 64}) {
+      auto remote =
+          std::make_unique<testing::RemoteBackend>(Cpu(), testing::RemoteRouting::kByBackend);
+      const testing::RemoteBackend& behind = *remote;
+      SplitBackend split(Cpu(), std::move(remote), boundary);
+      EXPECT_EQ(AnswersOf(model.file(), split), expected) << architecture;
+      EXPECT_EQ(behind.routed() > 0, boundary < 64) << architecture << ' ' << boundary;
+      // llama4 has no experts in its first layer.
+      const bool has_all = boundary == 0 || (boundary == 1 && architecture == "llama4");
+      EXPECT_EQ(behind.routed() == whole.routed(), has_all) << architecture << ' ' << boundary;
+    }
+    SplitBackend both(
+        std::make_unique<testing::RemoteBackend>(Cpu(), testing::RemoteRouting::kByBackend),
+        std::make_unique<testing::RemoteBackend>(Cpu(), testing::RemoteRouting::kByBackend), 1);
+    EXPECT_EQ(AnswersOf(model.file(), both), expected) << architecture;
+  }
+}
+
 // A kernel that gets an address of the host fails, and the host cannot read a buffer of the backend.
 TEST(RemoteBackend, RefusesAddressesOfTheHost) {
   testing::RemoteBackend backend(Cpu());

@@ -95,5 +95,17 @@ TEST(CudaLayers, MayBeTheLastOnes) {
   }
 }
 
+// The device routes the experts of its layers, and the host those of the others.
+TEST(CudaLayers, RouteTheirOwnExperts) {
+  for (const char* const architecture : {"qwen3moe", "gpt-oss", "llama4"}) {
+    const RandomModel model(architecture);
+    const auto expected = AnswersOf(model.file(), *Cpu());
+    for (const int boundary : {0, 1, 64}) {
+      const auto split = MakeSplitBackend(Cpu(), Cuda(), boundary);
+      EXPECT_EQ(AnswersOf(model.file(), *split), expected) << architecture << ' ' << boundary;
+    }
+  }
+}
+
 }  // namespace
 }  // namespace kvcache::cuda_model_test

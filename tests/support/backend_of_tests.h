@@ -19,10 +19,10 @@ inline std::unique_ptr<Backend> BackendOfTests(int threads) {
   const auto make_cpu = [threads] {
     return std::move(MakeCpuBackend({.threads = threads})).value();
   };
-  auto remote = std::make_unique<RemoteBackend>(make_cpu());
-  if (name == std::string_view("remote")) return remote;
+  if (name == std::string_view("remote")) return std::make_unique<RemoteBackend>(make_cpu());
   if (name != std::string_view("split")) std::abort();  // an unknown name
-  return std::make_unique<SplitBackend>(make_cpu(), std::move(remote), 1);
+  return std::make_unique<SplitBackend>(
+      make_cpu(), std::make_unique<RemoteBackend>(make_cpu(), RemoteRouting::kByBackend), 1);
 }
 
 }  // namespace kvcache::testing

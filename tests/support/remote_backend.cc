@@ -3,6 +3,8 @@
 #include <cstdint>
 #include <iterator>
 
+#include "kvcache/host_routing.h"
+
 namespace kvcache::testing {
 namespace {
 
@@ -97,6 +99,48 @@ Status RemoteBackend::LinearGroups(std::span<const LinearGroup> groups) {
     }
     return inner_->LinearGroups(own);
   });
+}
+
+// A host's routing over the remote backend, which refuses other memory.
+class RemoteBackend::Routing final : public ExpertRouting {
+ public:
+  explicit Routing(RemoteBackend& backend) : backend_(backend) { host_.Use(backend); }
+  Status Reserve(const RoutingSizes& sizes) { return host_.Reserve(sizes); }
+
+  Status Route(const TensorView& logits, const RouterOptions& options,
+               std::span<const float> factors) override {
+    ++backend_.routed_;
+    return host_.Route(logits, options, factors);
+  }
+  Status GatherTokens(const TensorView& x, const TensorView& columns) override {
+    return host_.GatherTokens(x, columns);
+  }
+  Status GatherExperts(const TensorView& table, const TensorView& columns) override {
+    return host_.GatherExperts(table, columns);
+  }
+  Status WeighInputs(const TensorView& columns) override { return host_.WeighInputs(columns); }
+  Status ScaleByExpert(const TensorView& columns, std::span<const float> factors) override {
+    return host_.ScaleByExpert(columns, factors);
+  }
+  Status Linear(const TensorView& x, std::span<const ExpertOutput> outputs) override {
+    return host_.Linear(x, outputs);
+  }
+  Status Combine(const TensorView& columns, const TensorView& out) override {
+    return host_.Combine(columns, out);
+  }
+  Result<ExpertSlots> Slots() override { return host_.Slots(); }
+
+ private:
+  RemoteBackend& backend_;
+  HostRouting host_;
+};
+
+Result<std::unique_ptr<ExpertRouting>> RemoteBackend::MakeRouting(const RoutingSizes& sizes) {
+  if (routing_ == RemoteRouting::kByHost) return std::unique_ptr<ExpertRouting>();
+  auto routing = std::make_unique<Routing>(*this);
+  const Status reserved = routing->Reserve(sizes);
+  if (!reserved.ok()) return reserved;
+  return std::unique_ptr<ExpertRouting>(std::move(routing));
 }
 
 Status RemoteBackend::ShortConv(const TensorView& x, const ConvTaps& taps,

@@ -1,6 +1,6 @@
 // The CPU backend as if its memory were another machine's: the addresses of its buffers cannot be read or written by
 // the host, and a kernel that is given any other address fails with kInternal. So it shows whether a caller keeps
-// the host's memory and the backend's apart.
+// the host's memory and the backend's apart. It routes experts itself if that is asked for, as a device does.
 //
 // Thread safety: one thread at a time, like any backend.
 #pragma once
@@ -17,9 +17,19 @@
 
 namespace kvcache::testing {
 
+enum class RemoteRouting {
+  kByHost,     // MakeRouting returns null
+  kByBackend,  // MakeRouting returns an object whose calls see the backend's memory alone
+};
+
 class RemoteBackend : public Backend {
  public:
-  explicit RemoteBackend(std::unique_ptr<Backend> inner) : inner_(std::move(inner)) {}
+  explicit RemoteBackend(std::unique_ptr<Backend> inner,
+                         RemoteRouting routing = RemoteRouting::kByHost)
+      : inner_(std::move(inner)), routing_(routing) {}
+
+  // The batches that its own routings have routed.
+  int routed() const { return routed_; }
 
   std::string_view name() const override { return "remote"; }
   bool works_in_host_memory() const override { return false; }
@@ -124,6 +134,7 @@ class RemoteBackend : public Backend {
                  std::span<const float> weights, const TensorView& out) override {
     return Call([&] { return inner_->Combine(Own(y), columns, weights, Own(out)); });
   }
+  Result<std::unique_ptr<ExpertRouting>> MakeRouting(const RoutingSizes& sizes) override;
   Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                    const TensorView& y) override;
   Status DecayRates(const TensorView& raw, const TensorView& bias, const TensorView& rates,
@@ -137,6 +148,7 @@ class RemoteBackend : public Backend {
 
  private:
   class RemoteBuffer;
+  class Routing;
 
   struct ForeignAddress {
     std::string message;
@@ -160,6 +172,8 @@ class RemoteBackend : public Backend {
   StateSegments Own(const StateSegments& states, std::vector<StateSegment>& segments);
 
   std::unique_ptr<Backend> inner_;
+  RemoteRouting routing_;
+  int routed_ = 0;
   std::map<std::byte*, std::size_t> buffers_;  // by the address that callers see
 };
 

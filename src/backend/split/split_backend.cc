@@ -3,27 +3,12 @@
 #include <tuple>
 #include <utility>
 
+#include "backend/split/split_routing.h"
+#include "backend/split/split_weight.h"
 #include "base/errors.h"
 #include "kvcache/split_backend.h"
 
 namespace kvcache {
-
-// A weight, and the backend that has it.
-class SplitBackend::Weight final : public LinearWeight {
- public:
-  Weight(std::unique_ptr<LinearWeight> inner, int side) : inner_(std::move(inner)), side_(side) {}
-  std::int64_t inputs() const override { return inner_->inputs(); }
-  std::int64_t outputs() const override { return inner_->outputs(); }
-  std::int64_t matrices() const override { return inner_->matrices(); }
-  DType dtype() const override { return inner_->dtype(); }
-  std::size_t owned_bytes() const override { return inner_->owned_bytes(); }
-  const LinearWeight* inner() const { return inner_.get(); }
-  int side() const { return side_; }
-
- private:
-  std::unique_ptr<LinearWeight> inner_;
-  int side_;
-};
 
 SplitBackend::SplitBackend(std::unique_ptr<Backend> first, std::unique_ptr<Backend> second,
                            int boundary)
@@ -167,14 +152,14 @@ Result<std::unique_ptr<LinearWeight>> SplitBackend::MakeLinear(const TensorView&
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<LinearWeight> inner, here().MakeLinear(w));
   std::unique_ptr<LinearWeight> weight;
   KVCACHE_RETURN_IF_ERROR(Guarded("no memory for a weight", [&] {
-    weight = std::make_unique<Weight>(std::move(inner), side_);
+    weight = std::make_unique<SplitWeight>(std::move(inner), side_);
   }));
   return weight;
 }
 
 Result<std::unique_ptr<LinearWeight>> SplitBackend::MakeLinearBeside(const LinearWeight& base,
                                                                      const TensorView& w) {
-  const int side = static_cast<const Weight&>(base).side();
+  const int side = static_cast<const SplitWeight&>(base).side();
   const int before = std::exchange(side_, side);
   auto made = MakeLinear(w);
   side_ = before;
@@ -199,7 +184,7 @@ Status SplitBackend::LinearGroups(std::span<const LinearGroup> groups) {
     LinearGroup own{group.x, {}};
     KVCACHE_RETURN_IF_ERROR(memory_.Translate(own.x, side_));
     for (LinearOutput output : group.outputs) {
-      const auto& weight = static_cast<const Weight&>(*output.weight);
+      const auto& weight = static_cast<const SplitWeight&>(*output.weight);
       if (weight.side() != side_) {
         return {StatusCode::kInternal, "a weight is multiplied where another backend's layer is"};
       }
@@ -304,6 +289,15 @@ Status SplitBackend::Combine(const TensorView& y, std::span<const std::int32_t> 
   return With(
       side_, [&](Backend& b, auto& a, auto& to) { return b.Combine(a, columns, weights, to); }, y,
       out);
+}
+
+Result<std::unique_ptr<ExpertRouting>> SplitBackend::MakeRouting(const RoutingSizes& sizes) {
+  SplitRouting::Parts parts;
+  for (std::size_t i = 0; i < parts.size(); ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(parts[i], sides_[i]->MakeRouting(sizes));
+  }
+  if (parts[0] == nullptr && parts[1] == nullptr) return std::unique_ptr<ExpertRouting>();
+  return SplitRouting::Make(*this, memory_, side_, std::move(parts), sizes);
 }
 
 // ---- Recurrent layers

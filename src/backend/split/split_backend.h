@@ -76,6 +76,8 @@ class SplitBackend final : public Backend {
                std::span<std::int32_t> experts, std::span<float> weights) override;
   Status Combine(const TensorView& y, std::span<const std::int32_t> columns,
                  std::span<const float> weights, const TensorView& out) override;
+  // Returns null if neither backend has a routing.
+  Result<std::unique_ptr<ExpertRouting>> MakeRouting(const RoutingSizes& sizes) override;
 
   Status ShortConv(const TensorView& x, const ConvTaps& taps, const StateSegments& inputs,
                    const TensorView& y) override;
@@ -85,8 +87,6 @@ class SplitBackend final : public Backend {
                    const StateSegments& states, const TensorView& out) override;
 
  private:
-  class Weight;
-
   Backend& on(int side) const { return *sides_[static_cast<std::size_t>(side)]; }
   Backend& here() const { return on(side_); }
 

@@ -26,7 +26,7 @@
 #include <string>
 #include <vector>
 
-#include "model/graph/host_routing.h"
+#include "kvcache/host_routing.h"
 #include "model/graph/pass.h"
 #include "model/load/hyperparameters.h"
 #include "model/load/weights.h"

@@ -1,8 +1,9 @@
 // Routing of tokens to experts on the host, by the calls that each Backend has: the backend gives the choices, the
-// host groups them, and one call multiplies all groups.
+// host groups them, and one call multiplies all groups. It serves a model over a backend without a routing of its own,
+// and a backend that is made of others.
 //
 // Exactness: groups only decide which column holds a token's values.
-// Thread safety: one thread at a time.
+// Ownership: the backend must outlive the object. Thread safety: one thread at a time.
 #pragma once
 
 #include <cstdint>

@@ -1,4 +1,4 @@
-#include "model/graph/host_routing.h"
+#include "kvcache/host_routing.h"
 
 #include <algorithm>
 #include <new>
