@@ -10,6 +10,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr std::size_t kBufferAlignment = 256;
+constexpr int kWaitingTarget = 90;
 constexpr std::size_t kSharedBytesWithoutAsking = std::size_t{48} << 10;
 
 DriverAddress AddressOf(const std::byte* at) {
@@ -43,6 +44,7 @@ class Functions {
   struct Function {
     void* handle = nullptr;
     std::size_t shared_bytes = kSharedBytesWithoutAsking;  // that a launch may ask for
+    bool waits = false;  // for the kernels before it (language/on_device-inl.h)
   };
 
   Functions(DriverQueue& queue, const KernelImages& kernels)
@@ -67,7 +69,7 @@ class Functions {
     if (function.handle != nullptr) return &function;
     for (std::size_t i = 0; i < images_.size(); ++i) {
       const int found = queue_.driver().function(&function.handle, modules_[i], kernel.name);
-      if (found == kDriverOk) return &function;
+      if (found == kDriverOk) return Describe(kernel, function);
       function.handle = nullptr;
       if (found != kDriverNotFound) return queue_.Check(found, kernel.name);
     }
@@ -75,6 +77,16 @@ class Functions {
   }
 
  private:
+  // Code for 9.0 and newer waits. What the driver has compiled of PTX for an older target does not, on any device.
+  Result<Function*> Describe(const Kernel& kernel, Function& function) {
+    int target = 0;
+    KVCACHE_RETURN_IF_ERROR(queue_.Check(
+        queue_.driver().function_attribute(&target, kFunctionAttributePtxVersion, function.handle),
+        kernel.name));
+    function.waits = target >= kWaitingTarget;
+    return &function;
+  }
+
   Status Load(std::size_t i) {
     if (modules_[i] != nullptr) return Status::Ok();
     return queue_.Check(queue_.driver().load_module(&modules_[i], images_[i]), "loading kernels");
@@ -146,13 +158,17 @@ class DriverDevice final : public Device {
           kernel.name));
       function->shared_bytes = shared_bytes;
     }
+    DriverLaunchAttribute overlap{.id = kLaunchAttributeOverlap, .value = {1}};
+    const DriverLaunch launch{.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
+                                       static_cast<unsigned>(grid.z)},
+                              .block = {static_cast<unsigned>(kernel.threads), 1, 1},
+                              .shared_bytes = static_cast<unsigned>(shared_bytes),
+                              .stream = queue_.stream(),
+                              .attributes = &overlap,
+                              .attribute_count = function->waits ? 1U : 0U};
     void* parameters[] = {const_cast<std::byte*>(args.data())};
-    return queue_.Check(
-        driver_.launch(function->handle, static_cast<unsigned>(grid.x),
-                       static_cast<unsigned>(grid.y), static_cast<unsigned>(grid.z),
-                       static_cast<unsigned>(kernel.threads), 1, 1,
-                       static_cast<unsigned>(shared_bytes), queue_.stream(), parameters, nullptr),
-        kernel.name);
+    return queue_.Check(driver_.launch(&launch, function->handle, parameters, nullptr),
+                        kernel.name);
   }
 
   Status Synchronize() override { return queue_.Synchronize(); }

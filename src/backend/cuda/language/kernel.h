@@ -18,6 +18,9 @@
 //   *, so that no compiler fuses or reorders them.
 // - A barrier or a collective function (shuffles, Ballot, MmaS8) is reached by all threads of the block or
 //   warp.
+// - A block may start before earlier launches have ended (on devices from 9.0 on). KVCACHE_KERNEL waits for them before
+//   the body; KVCACHE_WAITING_KERNEL leaves that to the body: each thread calls WaitForEarlier, and before it touches
+//   shared memory and reads what no kernel ever writes (weights), nothing else of global memory.
 // - Between blocks of one launch there is no communication: what another block needs is left to the next
 //   launch.
 #pragma once
@@ -37,6 +40,9 @@
 // unrolls n times, or not at all with 1):
 //
 //   KVCACHE_KERNEL(name, Args, threads) { body }   a kernel `name` with `const Args& args`
+//
+//   KVCACHE_WAITING_KERNEL(name, Args, threads) { body }   the same; the body calls WaitForEarlier
+//   void WaitForEarlier();                          all that earlier launches write is there
 //
 //   int Thread();  int Lane();  int Warp();         in the block; in the warp; the warp in the block
 //   int BlockX();  int BlockY();  int BlockZ();     the block in the grid
@@ -74,6 +80,8 @@
 //
 //   // Reads a value of 1, 2, 4, 8 or 16 bytes (aligned) of global memory that no thread of the launch writes.
 //   template <class T> T LoadOnly(const T* at);
+//   // The same for what no kernel ever writes, such as weights: it may come before WaitForEarlier.
+//   template <class T> T LoadConstant(const T* at);
 //
 //   // Copies 16 bytes (aligned) to shared memory in the background. They are there after AsyncWait, and
 //   // other threads see them after a barrier behind it.

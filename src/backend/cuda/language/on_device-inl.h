@@ -16,10 +16,21 @@
 #define KVCACHE_PRAGMA_(text) _Pragma(#text)
 #define KVCACHE_UNROLL_BY(times) KVCACHE_PRAGMA_(unroll times)
 
-#define KVCACHE_KERNEL(name, Args, threads)                                   \
-  static_assert(sizeof(Args) <= 4000);                                        \
-  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024); \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args)
+// `begin` is what a kernel does before its body.
+#define KVCACHE_KERNEL_(name, Args, threads, begin)                                               \
+  static_assert(sizeof(Args) <= 4000);                                                            \
+  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024);                     \
+  static KVCACHE_DEVICE void name##_body(const Args& args);                                       \
+  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args) { \
+    ::kvcache::cuda::LetNextStart();                                                              \
+    begin;                                                                                        \
+    name##_body(args);                                                                            \
+  }                                                                                               \
+  static KVCACHE_DEVICE void name##_body(const Args& args)
+
+#define KVCACHE_KERNEL(name, Args, threads) \
+  KVCACHE_KERNEL_(name, Args, threads, ::kvcache::cuda::WaitForEarlier())
+#define KVCACHE_WAITING_KERNEL(name, Args, threads) KVCACHE_KERNEL_(name, Args, threads, )
 
 namespace kvcache::cuda {
 
@@ -31,6 +42,19 @@ using arithmetic::Fma;
 using arithmetic::Mul;
 using arithmetic::Sqrt;
 using arithmetic::Sub;
+
+// The blocks of the next kernel may start once all blocks of this one have called it; they wait in WaitForEarlier. A
+// device before 9.0 starts kernels one after another.
+KVCACHE_DEVICE void LetNextStart() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.launch_dependents;");
+#endif
+}
+KVCACHE_DEVICE void WaitForEarlier() {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  asm volatile("griddepcontrol.wait;" ::: "memory");
+#endif
+}
 
 KVCACHE_DEVICE int Thread() {
   return static_cast<int>(threadIdx.x);
@@ -132,7 +156,7 @@ KVCACHE_DEVICE std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t 
 }
 
 template <class T>
-KVCACHE_DEVICE T LoadOnly(const T* at) {
+KVCACHE_DEVICE T LoadConstant(const T* at) {
   static_assert(sizeof(T) <= 16 && (sizeof(T) & (sizeof(T) - 1)) == 0 && alignof(T) == sizeof(T));
   if constexpr (sizeof(T) == 16) {
     return __builtin_bit_cast(T, __ldg(reinterpret_cast<const uint4*>(at)));
@@ -145,6 +169,24 @@ KVCACHE_DEVICE T LoadOnly(const T* at) {
   } else {
     return __builtin_bit_cast(T, __ldg(reinterpret_cast<const unsigned char*>(at)));
   }
+}
+
+// The compiler may move a load of constant memory before WaitForEarlier, so on devices that wait there this is a plain
+// load.
+template <class T>
+KVCACHE_DEVICE T LoadOnly(const T* at) {
+#if defined(__CUDA_ARCH__) && __CUDA_ARCH__ >= 900
+  static_assert(sizeof(T) <= 16 && (sizeof(T) & (sizeof(T) - 1)) == 0 && alignof(T) == sizeof(T));
+  if constexpr (sizeof(T) == 16) {
+    return __builtin_bit_cast(T, *reinterpret_cast<const uint4*>(at));
+  } else if constexpr (sizeof(T) == 8) {
+    return __builtin_bit_cast(T, *reinterpret_cast<const uint2*>(at));
+  } else {
+    return *at;
+  }
+#else
+  return LoadConstant(at);
+#endif
 }
 
 KVCACHE_DEVICE void AsyncCopy16(void* shared, const void* global) {

@@ -19,14 +19,20 @@
 #define KVCACHE_UNROLL
 #define KVCACHE_UNROLL_BY(times)
 
-#define KVCACHE_KERNEL(name, Args, threads)                                      \
-  static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= 4000);     \
-  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024);    \
-  static void name##_body(const Args& args);                                     \
-  static const ::kvcache::cuda::shim::KernelEntry name##_entry(                  \
-      #name, threads, sizeof(Args),                                              \
-      [](const void* given) { name##_body(*static_cast<const Args*>(given)); }); \
+#define KVCACHE_KERNEL_(name, Args, threads, begin)                           \
+  static_assert(std::is_trivially_copyable_v<Args> && sizeof(Args) <= 4000);  \
+  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024); \
+  static void name##_body(const Args& args);                                  \
+  static const ::kvcache::cuda::shim::KernelEntry name##_entry(               \
+      #name, threads, sizeof(Args), [](const void* given) {                   \
+        begin;                                                                \
+        name##_body(*static_cast<const Args*>(given));                        \
+      });                                                                     \
   static void name##_body([[maybe_unused]] const Args& args)
+
+#define KVCACHE_KERNEL(name, Args, threads) \
+  KVCACHE_KERNEL_(name, Args, threads, ::kvcache::cuda::WaitForEarlier())
+#define KVCACHE_WAITING_KERNEL(name, Args, threads) KVCACHE_KERNEL_(name, Args, threads, )
 
 // Copies and fills of a size that is not known, or of many bytes, would escape the checks: the compiler calls
 // no function before the accesses of its own memcpy.
@@ -179,6 +185,11 @@ inline std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
     sum += static_cast<std::uint32_t>(product);
   }
   return static_cast<std::int32_t>(sum);
+}
+
+template <class T>
+T LoadConstant(const T* at) {
+  return LoadOnly(at);
 }
 
 template <int kPending>

@@ -32,7 +32,7 @@ KVCACHE_DEVICE Spot SpotOfLane() {
 struct FromGlobal {
   template <class T>
   static KVCACHE_DEVICE T Load(const std::byte* at) {
-    return LoadOnly(reinterpret_cast<const T*>(at));
+    return LoadConstant(reinterpret_cast<const T*>(at));
   }
 };
 struct FromShared {

@@ -107,7 +107,7 @@ class FloatFew {
     if (aligned_ && inputs_ >= kStep) {
       Four ahead[kSteps];
       KVCACHE_UNROLL
-      for (int i = 0; i < kSteps; ++i) ahead[i] = LoadOnly(w_ + i * 4);
+      for (int i = 0; i < kSteps; ++i) ahead[i] = LoadConstant(w_ + i * 4);
       KVCACHE_UNROLL_BY(1)
       for (; k + 2 * kStep <= inputs_; k += kStep) AddStep<true>(ahead, sums);
       AddStep<false>(ahead, sums);
@@ -134,7 +134,7 @@ class FloatFew {
     for (int i = 0; i < kSteps; ++i) {
       float w[4];
       Stored::Widen(ahead[i], w);
-      if constexpr (kLoads) ahead[i] = LoadOnly(w_ + (kSteps + i) * 4);
+      if constexpr (kLoads) ahead[i] = LoadConstant(w_ + (kSteps + i) * 4);
       KVCACHE_UNROLL
       for (int c = 0; c < kColumns; ++c) {
         const Words4 four = LoadOnly(reinterpret_cast<const Words4*>(x_[c] + i * 16));
@@ -149,7 +149,7 @@ class FloatFew {
   // Adds 16 inputs from `k` on, or those that are left.
   KVCACHE_DEVICE void AddRest(int k, FourLanes (&sums)[kColumns]) {
     float w[4];
-    Stored::Widen(LoadOnly(w_), w);
+    Stored::Widen(LoadConstant(w_), w);
     const int count = inputs_ - k - 4 * part();
     KVCACHE_UNROLL
     for (int c = 0; c < kColumns; ++c) {
@@ -290,7 +290,7 @@ class FloatMany {
   KVCACHE_DEVICE void Load(int k, Ahead& to) {
     const int from = k + Thread() % 8 * 4;
     to.w = Four{};
-    if (from < stride_) to.w = LoadOnly(w_);
+    if (from < stride_) to.w = LoadConstant(w_);
     if (Thread() / 8 < kFloatManyColumns) {
       LoadInputs(x_, 0, task_.inputs - from, aligned_, to.x);
     }

@@ -124,6 +124,16 @@ bool InPieces(std::size_t offset, std::size_t bytes) {
   Fail(access, Problem::kOutside);
 }
 
+// Before WaitForEarlier a thread may only read what no kernel has written.
+[[gnu::noinline]] void CheckEarly(const Access& access, std::size_t offset) {
+  if (access.kind == AccessKind::kWrite) Fail(access, Problem::kEarly);
+  for (std::size_t i = offset; i < offset + access.bytes; ++i) {
+    const Record word = current.global.words[i / kWordBytes].write;
+    const Record write = word == kSplit ? current.global.single[i].write : word;
+    if (StampOf(write) != 0) Fail(access, Problem::kEarly);
+  }
+}
+
 // `kBytes` bytes at a multiple of kBytes, or if that is 0, `bytes` bytes anywhere.
 template <AccessKind kKind, std::size_t kBytes = 0>
 [[gnu::always_inline]] inline void Check(std::uintptr_t address, std::size_t bytes,
@@ -142,6 +152,8 @@ template <AccessKind kKind, std::size_t kBytes = 0>
                                ? in_global % kPiece + kBytes <= current.pieces[in_global / kPiece]
                                : InPieces(in_global, bytes);
     if (!in_pieces) Fail(access, Problem::kOutside);
+    if (!current.waited) [[unlikely]]
+      CheckEarly(access, in_global);
     return Touch<Memory::kGlobal, kKind>(current.global, in_global, access);
   }
   CheckElsewhere(access);

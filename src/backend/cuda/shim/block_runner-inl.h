@@ -26,6 +26,7 @@ inline void BlockRunner::Become(int thread) {
   current.clock.warp = warp_stamps_[thread / kLanes];
   current.clock.mine =
       (Record{current.clock.warp} << 32) | (static_cast<Record>(thread) << kThreadShift);
+  current.waited = waited_[thread];
   running_ = fiber_of_[thread];
   if (!launch_.checks) return;
   current.stack_low = reinterpret_cast<std::uintptr_t>(running_->stack);

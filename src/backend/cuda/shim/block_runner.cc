@@ -51,6 +51,7 @@ Status BlockRunner::Run(const LaunchShape& launch) {
     RunBlock(block);
     block = (block + step) % blocks;
   }
+  current.waited = true;
   current.stack_low = 0;
   current.stack_bytes = kEverything;
   if (!failed_) return Status::Ok();
@@ -68,6 +69,7 @@ void BlockRunner::RunBlock(std::int64_t block) {
   current.clock.block = launch_.memory->NextStamp();
   const int threads = launch_.kernel->threads;
   std::fill_n(fiber_of_.begin(), threads, nullptr);
+  std::fill_n(waited_.begin(), threads, false);
   for (int warp = 0; warp < threads / kLanes; ++warp) warps_[warp].arrived = 0;
   MakeAllReady();
   ended_ = 0;
@@ -101,6 +103,10 @@ void BlockRunner::RunThreads() {
   BlockRunner& runner = Running();
   for (;;) {
     runner.launch_.kernel->run(runner.launch_.args);
+    if (!current.waited) {
+      runner.Fail({.place = reinterpret_cast<std::uintptr_t>(runner.launch_.kernel->run) + 1,
+                   .text = "the thread ends without WaitForEarlier"});
+    }
     Fiber* const self = runner.running_;
     runner.fiber_of_[current.thread] = runner.fibers_.main();
     ++runner.ended_;

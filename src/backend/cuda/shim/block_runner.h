@@ -72,6 +72,10 @@ class BlockRunner {
                                 std::initializer_list<std::uint32_t> words);
   // What was written before is seen by the warp's other threads from now on.
   void AdvanceWarp(int warp);
+  // The running thread waits for earlier launches: they have ended, so this is only noted.
+  void WaitForEarlier() {
+    current.waited = waited_[static_cast<std::size_t>(current.thread)] = true;
+  }
   AsyncCopies& copies() { return copies_; }
   // Stops the launch with an error. Does not return.
   [[noreturn]] void Fail(Report report);
@@ -111,6 +115,7 @@ class BlockRunner {
   int ended_ = 0;
   int at_barrier_ = 0;
   std::array<bool, kMaxThreads> waits_for_block_{};
+  std::array<bool, kMaxThreads> waited_{};  // for earlier launches
   Site barrier_site_{};
   std::vector<WarpMeeting> warps_;
   std::array<std::uint32_t, kMaxThreads / kLanes> warp_stamps_{};

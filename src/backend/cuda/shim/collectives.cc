@@ -30,6 +30,10 @@ int GridX() {
   return shim::current.grid_x;
 }
 
+void WaitForEarlier() {
+  shim::BlockRunner::Running().WaitForEarlier();
+}
+
 namespace shim {
 namespace {
 

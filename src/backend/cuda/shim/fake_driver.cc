@@ -253,17 +253,31 @@ struct FakeFunctions {
     KVCACHE_FAKE_(cuFuncSetAttribute);
     return 0;
   }
-  static int cuLaunchKernel(void* function, unsigned x, unsigned y, unsigned z, unsigned threads,
-                            unsigned, unsigned, unsigned shared_bytes, void*, void** parameters,
-                            void**) {
-    KVCACHE_FAKE_(cuLaunchKernel);
+  static int cuFuncGetAttribute(int* value, int attribute, void*) {
+    KVCACHE_FAKE_(cuFuncGetAttribute);
+    if (attribute != kFunctionAttributePtxVersion) return kDriverInvalidValue;
+    *value = fake->target;
+    return 0;
+  }
+  static int cuLaunchKernelEx(const DriverLaunch* launch, void* function, void** parameters,
+                              void**) {
+    KVCACHE_FAKE_(cuLaunchKernelEx);
+    if (launch->stream == nullptr || launch->block[1] != 1 || launch->block[2] != 1) {
+      return kDriverInvalidValue;
+    }
+    for (unsigned i = 0; i < launch->attribute_count; ++i) {
+      const DriverLaunchAttribute& attribute = launch->attributes[i];
+      if (attribute.id != kLaunchAttributeOverlap) return kDriverInvalidValue;
+      if (attribute.value[0] == 1) ++fake->overlaps_;
+    }
+    const Grid grid{.x = launch->grid[0], .y = launch->grid[1], .z = launch->grid[2]};
     const auto& entry = *static_cast<const shim::KernelEntry*>(function);
     const auto* const first = static_cast<const std::byte*>(parameters[0]);
     ++fake->launches_;
-    return Push([&entry, x, y, z, threads, shared_bytes,
+    return Push([&entry, grid, threads = launch->block[0], shared_bytes = launch->shared_bytes,
                  args = std::vector<std::byte>(first, first + entry.args_bytes)] {
       const Kernel kernel{entry.name, static_cast<int>(threads)};
-      return state().device->Launch(kernel, {.x = x, .y = y, .z = z}, shared_bytes, args);
+      return state().device->Launch(kernel, grid, shared_bytes, args);
     });
   }
 #undef KVCACHE_FAKE_

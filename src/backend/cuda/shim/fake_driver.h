@@ -31,11 +31,14 @@ class FakeDriver {
   int version = 13000;
   int devices = 1;
   int capability = 90;
+  int target = 90;  // that the kernels are compiled for
   std::size_t memory_bytes = std::size_t{1} << 28;
 
   // Objects of the driver that are alive: memory, streams, events, modules, contexts.
   int alive() const { return alive_; }
   int launches() const { return launches_; }
+  // Of the launches, those that may start before the one before them has ended.
+  int overlaps() const { return overlaps_; }
 
  private:
   friend struct FakeFunctions;
@@ -49,6 +52,7 @@ class FakeDriver {
   std::map<std::string, Failure> failures_;
   int alive_ = 0;
   int launches_ = 0;
+  int overlaps_ = 0;
 };
 
 }  // namespace kvcache::cuda

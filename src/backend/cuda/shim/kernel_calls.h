@@ -17,6 +17,7 @@ __attribute__((const)) int BlockY();
 __attribute__((const)) int BlockZ();
 __attribute__((const)) int GridX();
 
+void WaitForEarlier();
 void AsyncCopy16(void* shared, const void* global);
 void AsyncCommit();
 

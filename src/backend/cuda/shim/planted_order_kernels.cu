@@ -257,4 +257,33 @@ KVCACHE_TWINS(copy_past_shared, 64) {
   AsyncWait<0>();
 }
 
+// An earlier launch of each of the following.
+KVCACHE_KERNEL(planted_before, PlantedArgs, 64) {
+  args.y[Thread()] = 1.0f;
+}
+
+KVCACHE_WAITING_TWINS(writes_early, 64) {
+  if (!kBug) WaitForEarlier();
+  args.x[Thread()] = 1.0f;
+  WaitForEarlier();
+}
+
+KVCACHE_WAITING_TWINS(reads_early, 64) {
+  const float early = LoadConstant((kBug ? args.y : args.x) + Thread());
+  WaitForEarlier();
+  args.x[Thread() + 64] = Add(early, args.y[Thread()]);
+}
+
+KVCACHE_WAITING_TWINS(copies_early, 64) {
+  OrderShared& shared = SharedMemory<OrderShared>();
+  AsyncCopy16(shared.values + Thread() * 4, (kBug ? args.y : args.x) + Thread() * 4);
+  AsyncCommit();
+  AsyncWait<0>();
+  WaitForEarlier();
+}
+
+KVCACHE_WAITING_TWINS(some_do_not_wait, 64) {
+  if (!kBug || Thread() != 7) WaitForEarlier();
+}
+
 }  // namespace kvcache::cuda

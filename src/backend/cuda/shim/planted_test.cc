@@ -155,6 +155,22 @@ const std::vector<Planted> kPlanted = {
      kOrderShared,
      {"reads 16 bytes at", "of allocation 1", "misaligned"}},
     {"copy_past_shared", 64, 1, kOrderShared, {"writes 16 bytes at", "out of bounds"}},
+    {"writes_early",
+     64,
+     1,
+     0,
+     {"writes 4 bytes at", "of allocation 1", "the thread has not called WaitForEarlier"}},
+    {"reads_early",
+     64,
+     1,
+     0,
+     {"reads 4 bytes at", "of allocation 2", "the thread has not called WaitForEarlier"}},
+    {"copies_early",
+     64,
+     1,
+     kOrderShared,
+     {"reads 16 bytes at", "of allocation 2", "the thread has not called WaitForEarlier"}},
+    {"some_do_not_wait", 64, 1, 0, {"thread 7 ", "the thread ends without WaitForEarlier"}},
 };
 
 class PlantedErrors : public ::testing::TestWithParam<Planted> {
@@ -178,6 +194,7 @@ class PlantedErrors : public ::testing::TestWithParam<Planted> {
                               reinterpret_cast<std::uint8_t*>(bytes->data()),
                               host.data(),
                               kCount};
+    EXPECT_TRUE(Launch(*device, Kernel{"planted_before", 64}, {}, args).ok());
     return Launch(*device, Kernel{name.c_str(), planted.threads}, {.x = planted.blocks}, args,
                   planted.shared_bytes);
   }

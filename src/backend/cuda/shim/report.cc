@@ -89,6 +89,8 @@ std::string ProblemText(const Report& report) {
   switch (report.problem) {
     case Problem::kOutside: return "out of bounds";
     case Problem::kMisaligned: return "misaligned";
+    case Problem::kEarly:
+      return "the thread has not called WaitForEarlier, and an earlier kernel may use it";
     case Problem::kOther: return report.text;
     case Problem::kCell: break;
   }

@@ -17,6 +17,7 @@ enum class AccessKind : std::uint8_t { kRead, kWrite };
 enum class Problem : std::uint8_t {
   kOutside,     // of all memory that the thread may touch
   kMisaligned,  // the address is no multiple of the size
+  kEarly,       // earlier launches may write there, or read
   kCell,        // as `fault` says
   kOther,       // as `text` says
 };

@@ -21,6 +21,7 @@ struct ThreadState {
   std::uintptr_t args_low = 0;
   std::size_t args_bytes = 0;
   Clock clock;
+  bool waited = true;  // for earlier launches
 
   int thread = 0;
   int block_x = 0;
