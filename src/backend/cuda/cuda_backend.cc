@@ -61,7 +61,7 @@ Status CudaBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cel
 Status CudaBackend::Attention(const LayerKv& layer, const TensorView& q,
                               const Visibility& visibility, const AttentionOptions& options,
                               const TensorView& out) {
-  return cuda::Attention(*device_, Begin(), attention_, layer, q, visibility, options, out);
+  return cuda::Attention(*device_, Begin(), attention_plans_, layer, q, visibility, options, out);
 }
 
 Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& w) {

@@ -91,7 +91,7 @@ class CudaBackend final : public Backend {
 
   std::unique_ptr<Device> device_;
   CallMemory memory_;
-  AttentionWorkspace attention_;
+  AttentionPlans attention_plans_;
   RopeTables rope_tables_;
   ThreadPool host_{1};  // for what the host's processor does of a call
 };

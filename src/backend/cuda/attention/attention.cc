@@ -2,13 +2,11 @@
 
 #include <algorithm>
 #include <bit>
-#include <cstring>
 #include <optional>
 #include <string>
 
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cuda/attention/attention_kernels.h"
-#include "backend/cuda/attention/attention_tasks.h"
 
 namespace kvcache::cuda {
 namespace {
@@ -128,60 +126,6 @@ std::optional<RowPlan> PlanFor(const LayerKv& layer, std::size_t i, std::size_t 
   return std::nullopt;
 }
 
-// All arrays of a call behind one another, to be copied to the device at once.
-class Arrays {
- public:
-  explicit Arrays(std::vector<std::byte>& bytes) : bytes_(bytes) { bytes_.clear(); }
-
-  // Returns the offset.
-  template <class T>
-  std::size_t Add(std::span<const T> values) {
-    const std::size_t at = (bytes_.size() + 15) / 16 * 16;
-    bytes_.resize(at + values.size_bytes());
-    if (!values.empty()) std::memcpy(bytes_.data() + at, values.data(), values.size_bytes());
-    return at;
-  }
-  template <class T>
-  std::size_t Add(const std::vector<T>& values) {
-    return Add(std::span<const T>(values));
-  }
-
- private:
-  std::vector<std::byte>& bytes_;
-};
-
-// The addresses of a call's arrays.
-struct ArrayPlaces {
-  std::array<std::size_t, kTaskRows.size()> tasks{};
-  std::size_t tokens = 0;
-  std::size_t runs = 0;
-  std::size_t splits = 0;
-  std::size_t merge_tokens = 0;
-  std::size_t merge_steps = 0;
-  std::size_t bias = 0;
-  std::size_t sinks = 0;
-};
-
-ArrayPlaces AddArrays(const AttentionTasks& tasks, const AttentionOptions& options,
-                      std::vector<std::byte>& bytes) {
-  Arrays arrays(bytes);
-  ArrayPlaces places;
-  for (std::size_t i = 0; i < tasks.tasks.size(); ++i) places.tasks[i] = arrays.Add(tasks.tasks[i]);
-  places.tokens = arrays.Add(tasks.tokens);
-  places.runs = arrays.Add(tasks.runs);
-  places.splits = arrays.Add(tasks.splits);
-  places.merge_tokens = arrays.Add(tasks.merge_tokens);
-  places.merge_steps = arrays.Add(tasks.merge_steps);
-  places.bias = arrays.Add(options.bias.values);
-  places.sinks = arrays.Add(options.sinks);
-  return places;
-}
-
-template <class T>
-const T* At(const std::byte* base, std::size_t offset) {
-  return reinterpret_cast<const T*>(base + offset);
-}
-
 // The arguments that do not depend on the number of rows.
 AttendArgs CommonArgs(const LayerKv& layer, const TensorView& q, const AttentionOptions& options) {
   const KvShape& shape = layer.shape;
@@ -233,38 +177,42 @@ void SetRows(const LayerKv& layer, const RowPlan& plan, AttendArgs& args) {
   args.copy_values = copy ? 1 : 0;
 }
 
-Status LaunchMerge(Device& device, const AttentionTasks& tasks, const AttendArgs& of,
-                   const std::byte* base, const ArrayPlaces& places, bool sinks,
+// The values in the call's memory, or null if there are none.
+Result<const float*> UploadIfAny(CallMemory& memory, std::span<const float> values) {
+  if (values.empty()) return static_cast<const float*>(nullptr);
+  return memory.Upload(values);
+}
+
+Status LaunchMerge(Device& device, const PlacedPlan& plan, const AttendArgs& of, const float* sinks,
                    const TensorView& out) {
-  const MergeArgs args{.tokens = At<MergeToken>(base, places.merge_tokens),
-                       .steps = At<MergeStep>(base, places.merge_steps),
+  const MergeArgs args{.tokens = plan.merge_tokens,
+                       .steps = plan.merge_steps,
                        .partials = of.partials,
-                       .sinks = sinks ? At<float>(base, places.sinks) : nullptr,
+                       .sinks = sinks,
                        .out = out.as<float>(),
                        .partial_floats = of.partial_floats,
                        .heads = of.heads,
                        .group = of.group,
                        .v_dim = of.v_dim};
   constexpr std::int64_t kDims = kMergeThreads * kMergeDims;
-  return Launch(device, kMergeKernel,
-                Grid{.x = static_cast<std::int64_t>(tasks.merge_tokens.size()),
-                     .y = of.heads,
-                     .z = (of.v_dim + kDims - 1) / kDims},
-                args, sizeof(MergeShared));
+  return Launch(
+      device, kMergeKernel,
+      Grid{.x = plan.merge_token_count, .y = of.heads, .z = (of.v_dim + kDims - 1) / kDims}, args,
+      sizeof(MergeShared));
 }
 
 }  // namespace
 
-Status Attention(Device& device, CallMemory& memory, AttentionWorkspace& workspace,
-                 const LayerKv& layer, const TensorView& q, const Visibility& visibility,
-                 const AttentionOptions& options, const TensorView& out) {
+Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, const LayerKv& layer,
+                 const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
+                 const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(cpu::CheckAttention(layer, q, visibility, options, out));
   if (q.dims[2] == 0) return Status::Ok();
-  std::array<std::optional<RowPlan>, kTaskRows.size()> plans;
+  std::array<std::optional<RowPlan>, kTaskRows.size()> by_rows;
   UsableRows usable{};
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    plans[i] = PlanFor(layer, i, device.info().shared_bytes);
-    usable[i] = plans[i].has_value();
+  for (std::size_t i = 0; i < by_rows.size(); ++i) {
+    by_rows[i] = PlanFor(layer, i, device.info().shared_bytes);
+    usable[i] = by_rows[i].has_value();
   }
   if (std::find(usable.begin(), usable.end(), true) == usable.end()) {
     return {StatusCode::kUnsupported, "attention: heads of " + std::to_string(layer.shape.k_dim) +
@@ -274,33 +222,27 @@ Status Attention(Device& device, CallMemory& memory, AttentionWorkspace& workspa
                                           " bytes of shared memory of " + device.info().name};
   }
   AttendArgs args = CommonArgs(layer, q, options);
-  const int wanted = 2 * std::max(1, device.info().processors);  // tasks: as many as run at once
-  const int threads = std::max(1, wanted / static_cast<int>(cpu::kTasksPerThread));
-  workspace.plan.Build(layer, args.group, threads, visibility);
-  const AttentionTasks tasks =
-      MakeAttentionTasks(workspace.plan, layer, args.group, visibility, usable, wanted);
-  const ArrayPlaces places = AddArrays(tasks, options, workspace.arrays);
-  KVCACHE_ASSIGN_OR_RETURN(const std::byte* const base,
-                           memory.Upload(std::span<const std::byte>(workspace.arrays)));
+  KVCACHE_ASSIGN_OR_RETURN(const PlacedPlan plan,
+                           plans.Find(device, {layer, args.group, usable, visibility}));
   KVCACHE_ASSIGN_OR_RETURN(
       std::byte* const partials,
-      memory.Take(static_cast<std::size_t>(tasks.partial_floats) * sizeof(float)));
-  args.tokens = At<AttendToken>(base, places.tokens);
-  args.runs = At<AttendRun>(base, places.runs);
-  args.splits = At<std::int32_t>(base, places.splits);
-  args.bias = options.bias.values.empty() ? nullptr : At<float>(base, places.bias);
+      memory.Take(static_cast<std::size_t>(plan.partial_floats) * sizeof(float)));
+  KVCACHE_ASSIGN_OR_RETURN(args.bias, UploadIfAny(memory, options.bias.values));
+  KVCACHE_ASSIGN_OR_RETURN(const float* const sinks, UploadIfAny(memory, options.sinks));
+  args.tokens = plan.tokens;
+  args.runs = plan.runs;
+  args.splits = plan.splits;
   args.partials = reinterpret_cast<float*>(partials);
-  for (std::size_t i = 0; i < plans.size(); ++i) {
-    if (tasks.tasks[i].empty()) continue;
-    args.tasks = At<AttendTask>(base, places.tasks[i]);
-    SetRows(layer, *plans[i], args);
+  for (std::size_t i = 0; i < by_rows.size(); ++i) {
+    if (plan.tasks[i].count == 0) continue;
+    args.tasks = plan.tasks[i].first;
+    SetRows(layer, *by_rows[i], args);
     const Kernel& kernel = kAttendKernels[i][cpu::IsKvBlockType(layer.k_type) ? 1 : 0]
                                          [cpu::IsKvBlockType(layer.v_type) ? 1 : 0];
-    KVCACHE_RETURN_IF_ERROR(Launch(device, kernel,
-                                   Grid{.x = static_cast<std::int64_t>(tasks.tasks[i].size())},
-                                   args, plans[i]->shared_bytes));
+    KVCACHE_RETURN_IF_ERROR(
+        Launch(device, kernel, Grid{.x = plan.tasks[i].count}, args, by_rows[i]->shared_bytes));
   }
-  return LaunchMerge(device, tasks, args, base, places, !options.sinks.empty(), out);
+  return LaunchMerge(device, plan, args, sinks, out);
 }
 
 }  // namespace kvcache::cuda

@@ -4,27 +4,18 @@
 // Thread safety: one call at a time per workspace.
 #pragma once
 
-#include <cstddef>
-#include <vector>
-
-#include "backend/cpu/attention/attention_plan.h"
+#include "backend/cuda/attention/attention_plans.h"
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "kvcache/kv_backend.h"
 
 namespace kvcache::cuda {
 
-// Host memory that is kept from call to call.
-struct AttentionWorkspace {
-  cpu::AttentionPlan plan;
-  std::vector<std::byte> arrays;
-};
-
 // K, V, q and out are the device's; the visibility's and the options' spans are in host memory.
 // Errors: those of cpu::CheckAttention, kUnsupported for heads that do not fit into a block's shared memory, and
 // the device's.
-Status Attention(Device& device, CallMemory& memory, AttentionWorkspace& workspace,
-                 const LayerKv& layer, const TensorView& q, const Visibility& visibility,
-                 const AttentionOptions& options, const TensorView& out);
+Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, const LayerKv& layer,
+                 const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
+                 const TensorView& out);
 
 }  // namespace kvcache::cuda

@@ -62,8 +62,8 @@ class DeviceAttention final : public KvBackend {
     device_q.data = queries->data();
     device_out.data = result->data();
     memory_.BeginCall();
-    KVCACHE_RETURN_IF_ERROR(cuda::Attention(*device_, memory_, workspace_, copy, device_q,
-                                            visibility, options, device_out));
+    KVCACHE_RETURN_IF_ERROR(cuda::Attention(*device_, memory_, plans_, copy, device_q, visibility,
+                                            options, device_out));
     return device_->CopyOut(result->data(), {out.data, static_cast<std::size_t>(Bytes(out))});
   }
 
@@ -79,7 +79,7 @@ class DeviceAttention final : public KvBackend {
 
   std::unique_ptr<Device> device_;
   CallMemory memory_;
-  AttentionWorkspace workspace_;
+  AttentionPlans plans_;
   std::unique_ptr<Backend> host_;
 };
 
