@@ -23,10 +23,18 @@ namespace kvcache::cuda::linear {
 struct Spot {
   int g;
   int t;
+  KVCACHE_DEVICE int row() const { return 2 * g; }  // the first of the two
 };
 KVCACHE_DEVICE Spot SpotOfLane() {
   return {Lane() / 4, Lane() % 4};
 }
+
+// The place of a lane that has one row, and reads it by OneRowOfShared. What belongs to a second row is zero.
+struct RowSpot {
+  int own_row;
+  int t;
+  KVCACHE_DEVICE int row() const { return own_row; }
+};
 
 // Where a panel is read.
 struct FromGlobal {
@@ -42,10 +50,24 @@ struct FromShared {
   }
 };
 
+// Reads what one row has of the numbers that the functions below load for two.
+struct OneRowOfShared {
+  template <class T>
+  static KVCACHE_DEVICE T Load(const std::byte* at) {
+    if constexpr (sizeof(T) == 8) {
+      return T{{*reinterpret_cast<const std::uint32_t*>(at), 0}};
+    } else if constexpr (sizeof(T) == 4) {
+      return *reinterpret_cast<const std::uint16_t*>(at);
+    } else {
+      return *reinterpret_cast<const std::uint8_t*>(at);
+    }
+  }
+};
+
 // The words of the lane's two rows in a line.
-template <class From>
-KVCACHE_DEVICE Words2 LoadRows(const std::byte* lines, int line, const Spot& spot) {
-  return From::template Load<Words2>(lines + line * block::kLine + spot.g * 8);
+template <class From, class Place>
+KVCACHE_DEVICE Words2 LoadRows(const std::byte* lines, int line, const Place& spot) {
+  return From::template Load<Words2>(lines + line * block::kLine + spot.row() * 4);
 }
 template <class From>
 KVCACHE_DEVICE std::uint32_t LoadWord(const std::byte* at) {
@@ -184,8 +206,8 @@ struct Lines {
 };
 
 // Loads what the lane needs of the 32 inputs at `lines`.
-template <DType kType, class From>
-KVCACHE_DEVICE Lines<kType> LoadLines(const std::byte* lines, const Spot& spot) {
+template <DType kType, class From, class Place>
+KVCACHE_DEVICE Lines<kType> LoadLines(const std::byte* lines, const Place& spot) {
   constexpr Body kBody = BodyOf(kType);
   Lines<kType> read;
   if constexpr (kBody == Body::kBytes) {
@@ -212,8 +234,8 @@ KVCACHE_DEVICE Lines<kType> LoadLines(const std::byte* lines, const Spot& spot) 
 }
 
 // The lane's codes in half kHalf of 32 inputs, for row 2 g + kRow.
-template <DType kType, int kHalf, int kRow>
-KVCACHE_DEVICE std::uint32_t CodesOf(const Lines<kType>& lines, const Spot& spot) {
+template <DType kType, int kHalf, int kRow, class Place>
+KVCACHE_DEVICE std::uint32_t CodesOf(const Lines<kType>& lines, const Place& spot) {
   constexpr Body kBody = BodyOf(kType);
   constexpr std::uint32_t kNibbles = 0x0f0f0f0fu;
   constexpr std::uint32_t kTwoBits = 0x03030303u;
@@ -242,8 +264,8 @@ KVCACHE_DEVICE std::uint32_t CodesOf(const Lines<kType>& lines, const Spot& spot
 }
 
 // The fragment `a` of 32 inputs: rows 2 g and 2 g + 1 of the first half, then of the second.
-template <DType kType>
-KVCACHE_DEVICE void MakeFragment(const Lines<kType>& lines, const Spot& spot,
+template <DType kType, class Place>
+KVCACHE_DEVICE void MakeFragment(const Lines<kType>& lines, const Place& spot,
                                  std::uint32_t (&a)[4]) {
   constexpr Body kBody = BodyOf(kType);
   if constexpr (kBody == Body::kBytes) {
@@ -297,15 +319,15 @@ struct OuterHead {
   std::uint32_t dmin = 0;
 };
 
-template <DType kType, class From>
-KVCACHE_DEVICE OuterHead LoadOuter(const std::byte* chunk, const Spot& spot) {
+template <DType kType, class From, class Place>
+KVCACHE_DEVICE OuterHead LoadOuter(const std::byte* chunk, const Place& spot) {
   constexpr HeadKind kKind = HeadKindOf(kType);
   OuterHead head;
   if constexpr (IsPer256(ChainOf(kType))) {
     constexpr int kAt = kType == DType::kQ6_K ? 256 : 0;
-    head.d = LoadWord<From>(chunk + kAt + 4 * spot.g);
+    head.d = LoadWord<From>(chunk + kAt + 2 * spot.row());
     if constexpr (kKind == HeadKind::kSixBits || kKind == HeadKind::kNibbles) {
-      head.dmin = LoadWord<From>(chunk + 32 + 4 * spot.g);
+      head.dmin = LoadWord<From>(chunk + 32 + 2 * spot.row());
     }
   }
   return head;
@@ -330,12 +352,12 @@ struct InnerHead {
 };
 
 // `b`: which 32 inputs of the chunk.
-template <DType kType, class From>
-KVCACHE_DEVICE InnerHead<kType> LoadInner(const std::byte* chunk, int b, const Spot& spot) {
+template <DType kType, class From, class Place>
+KVCACHE_DEVICE InnerHead<kType> LoadInner(const std::byte* chunk, int b, const Place& spot) {
   constexpr HeadKind kKind = HeadKindOf(kType);
   constexpr int kRow =
       static_cast<int>(block::kPanelRows);  // bytes of one small number of all rows
-  const int pair = 2 * spot.g;
+  const int pair = spot.row();
   InnerHead<kType> head{};
   if constexpr (kKind == HeadKind::kHalves) {
     head.at[0] = LoadWord<From>(chunk + b * 32 + 2 * pair);

@@ -5,6 +5,7 @@
 #include "backend/cuda/linear/block_types.h"
 #include "backend/cuda/linear/few_memory.h"
 #include "backend/cuda/linear/many_memory.h"
+#include "backend/cuda/linear/one_memory.h"
 
 namespace kvcache::cuda::linear {
 namespace {
@@ -13,6 +14,8 @@ constexpr int kRows = static_cast<int>(block::kPanelRows);
 
 // The kernels of one block type.
 struct BlockKernels {
+  Kernel one;
+  Kernel four;
   Kernel few;
   Kernel narrow;
   Kernel wide;
@@ -27,6 +30,13 @@ ProductKernel ManyKernelOf(const Kernel& kernel) {
 
 template <DType kType>
 ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size) {
+  if (size.columns == 1) {
+    return {&kernels.one, kRows, 1, static_cast<std::size_t>(OneMemory<kType, 1>::kBytes)};
+  }
+  if (size.columns <= kFourColumns) {
+    return {&kernels.four, kRows, kFourColumns,
+            static_cast<std::size_t>(OneMemory<kType, kFourColumns>::kBytes)};
+  }
   if (size.columns <= kTileColumns) {
     return {&kernels.few, kRows, kTileColumns,
             static_cast<std::size_t>(FewMemory<kType>::Bytes(static_cast<int>(size.columns)))};
@@ -37,7 +47,9 @@ ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size
 }
 
 #define KVCACHE_LINEAR_KERNELS_OF(name, type)                                      \
-  constexpr BlockKernels kernels_##name = {{"linear_few_" #name, kFewThreads},     \
+  constexpr BlockKernels kernels_##name = {{"linear_one_" #name, kOneThreads},     \
+                                           {"linear_four_" #name, kFourThreads},   \
+                                           {"linear_few_" #name, kFewThreads},     \
                                            {"linear_narrow_" #name, kManyThreads}, \
                                            {"linear_wide_" #name, kManyThreads}};
 

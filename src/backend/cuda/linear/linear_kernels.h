@@ -88,6 +88,12 @@ struct LinearArgs {
   TaskList<LinearTask> tasks;
 };
 
+// One column, or up to four: a block takes a panel. Its warps take pairs of chunks in turn, a lane for each row of the
+// two.
+inline constexpr int kOneThreads = 128;
+inline constexpr int kFourThreads = 96;  // devices with little shared memory have no room for more
+inline constexpr int kFourColumns = 4;
+
 // Few columns: a block takes a panel and a tile of columns. Its warps take chunks in turn; what they
 // compute of a section of chunks is summed in order.
 inline constexpr int kFewThreads = 128;

@@ -1,0 +1,18 @@
+// Products of block-quantised weights with one column.
+#include "backend/cuda/linear/one-inl.h"
+
+namespace kvcache::cuda::linear {
+
+#define KVCACHE_LINEAR_ONE(name, type)                          \
+  KVCACHE_KERNEL(linear_one_##name, LinearArgs, kOneThreads) {  \
+    MultiplyOne<type, 1>(args);                                 \
+  }                                                             \
+  KVCACHE_KERNEL(linear_four_##name, LinearArgs, kFourThreads) { \
+    MultiplyOne<type, kFourColumns>(args);                                \
+  }
+
+KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_ONE)
+
+#undef KVCACHE_LINEAR_ONE
+
+}  // namespace kvcache::cuda::linear
