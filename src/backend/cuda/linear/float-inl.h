@@ -100,7 +100,8 @@ class FloatFew {
     aligned_ = inputs_ % 4 == 0 && IsAligned16(task.columns_x);
   }
 
-  // Computes the outputs of all columns: each of the four threads gets them.
+  // Computes the outputs of all columns: each of the four threads gets them. The first weights, which no kernel writes,
+  // are loaded before the inputs are there.
   KVCACHE_DEVICE void Run(float (&y)[kColumns]) {
     FourLanes sums[kColumns];
     int k = 0;
@@ -108,10 +109,13 @@ class FloatFew {
       Four ahead[kSteps];
       KVCACHE_UNROLL
       for (int i = 0; i < kSteps; ++i) ahead[i] = LoadConstant(w_ + i * 4);
+      WaitForEarlier();
       KVCACHE_UNROLL_BY(1)
       for (; k + 2 * kStep <= inputs_; k += kStep) AddStep<true>(ahead, sums);
       AddStep<false>(ahead, sums);
       k += kStep;
+    } else {
+      WaitForEarlier();
     }
     KVCACHE_UNROLL_BY(1)
     for (; k < stride_; k += 16) AddRest(k, sums);
@@ -123,8 +127,9 @@ class FloatFew {
 
  private:
   using Four = typename Stored::Four;
-  static constexpr int kSteps =
-      64 / static_cast<int>(sizeof(Four));  // of 16 inputs, loaded at once
+  // Steps of 16 inputs, whose weights are loaded ahead: one column leaves registers for 128 bytes of them, and a
+  // processor has few rows.
+  static constexpr int kSteps = (kColumns == 1 ? 128 : 64) / static_cast<int>(sizeof(Four));
   static constexpr int kStep = kSteps * 16;
 
   // Adds kStep inputs, whose weights are in `ahead`, and loads the next ones.
@@ -176,6 +181,8 @@ class FloatFew {
 template <class Stored, int kColumns>
 KVCACHE_DEVICE void MultiplyFloatFew(const LinearArgs& args) {
   using Kernel = FloatFew<Stored, kColumns>;
+  // Kernels may have written a list in memory.
+  if (args.tasks.all != nullptr) WaitForEarlier();
   const LinearTask task = TaskOfBlock(args.tasks);
   if (task.columns == 0) return;
   const int tiles = (task.columns + kColumns - 1) / kColumns;

@@ -3,22 +3,22 @@
 
 namespace kvcache::cuda::linear {
 
-KVCACHE_KERNEL(linear_one_f32, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_one_f32, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredF32, 1>(args);
 }
-KVCACHE_KERNEL(linear_one_f16, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_one_f16, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredF16, 1>(args);
 }
-KVCACHE_KERNEL(linear_one_bf16, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_one_bf16, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredBF16, 1>(args);
 }
-KVCACHE_KERNEL(linear_few_f32, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_few_f32, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredF32, 8>(args);
 }
-KVCACHE_KERNEL(linear_few_f16, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_few_f16, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredF16, 8>(args);
 }
-KVCACHE_KERNEL(linear_few_bf16, LinearArgs, kFloatFewThreads) {
+KVCACHE_WAITING_KERNEL(linear_few_bf16, LinearArgs, kFloatFewThreads) {
   MultiplyFloatFew<StoredBF16, 8>(args);
 }
 KVCACHE_KERNEL(linear_many_f32, LinearArgs, kFloatManyThreads) {

@@ -117,13 +117,12 @@ class OneKernel {
     }
     const bool is_scale = index < Memory::kScaleUnits;
     if (!is_scale) index -= Memory::kScaleUnits;
-    const float* const array = is_scale      ? task.x.scales
-                               : kParts == 2 ? task.x.halves
-                                             : task.x.sums;
+    const float* const array = is_scale ? task.x.scales : kParts == 2 ? task.x.halves : task.x.sums;
     const int pair = index / Memory::kPairFactors;
     const int at = column / 2 * kParts + index % Memory::kPairFactors;
-    return {reinterpret_cast<const std::byte*>(array + (pairs + pair) * (4 * kTwoColumns)) + at * 16,
-            Memory::kPairs * 4 * kTwoColumns * 4, pair};
+    return {
+        reinterpret_cast<const std::byte*>(array + (pairs + pair) * (4 * kTwoColumns)) + at * 16,
+        Memory::kPairs * 4 * kTwoColumns * 4, pair};
   }
 
   static KVCACHE_DEVICE int half() { return Lane() / kRows; }
@@ -176,9 +175,8 @@ class OneKernel {
     const OuterHead outer = LoadOuter<kType, OneRowOfShared>(weights, spot);
     float a[kColumns] = {};
     const int blocks = BlocksOf(chunk);
-    const std::byte* const body =
-        weights + (blocks == kBlocks ? block::HeadBytes(kType, kBlocks)
-                                     : block::HeadBytes(kType, blocks));
+    const std::byte* const body = weights + (blocks == kBlocks ? block::HeadBytes(kType, kBlocks)
+                                                               : block::HeadBytes(kType, blocks));
     if (blocks == kBlocks) {
       KVCACHE_UNROLL
       for (int pair = 0; pair < Memory::kPairs; ++pair) {
@@ -249,9 +247,8 @@ class OneKernel {
     for (int i = 0; i < kCount; ++i) {
       const int b = 2 * pair + i;
       RowScales<kType> scales{};
-      MakeRowScales<kType, 0>(outer,
-                              LoadInner<kType, OneRowOfShared>(weights, b, RowSpot{row(), 0}), b,
-                              scales);
+      MakeRowScales<kType, 0>(
+          outer, LoadInner<kType, OneRowOfShared>(weights, b, RowSpot{row(), 0}), b, scales);
       const Factors<kType> w(scales);
       KVCACHE_UNROLL
       for (int part = 0; part < kParts; ++part) {
@@ -287,8 +284,8 @@ class OneKernel {
 
   // Adds a section's terms to y.
   KVCACHE_DEVICE float AddSection(const float* section, int first, float y) const {
-    const int end = first + Memory::kSectionChunks < chunks_ ? first + Memory::kSectionChunks
-                                                             : chunks_;
+    const int end =
+        first + Memory::kSectionChunks < chunks_ ? first + Memory::kSectionChunks : chunks_;
     if constexpr (kPer256) {
       const float* term = section + Thread();
       const float* scale = section + Memory::kFactorsAt + column_in_four();
@@ -329,9 +326,7 @@ class OneKernel {
     }
     return y;
   }
-  KVCACHE_DEVICE int column_in_four() const {
-    return kColumns == 1 ? first_in_four_ : column();
-  }
+  KVCACHE_DEVICE int column_in_four() const { return kColumns == 1 ? first_in_four_ : column(); }
 
   const std::byte* panel_;
   int inputs_;
@@ -346,6 +341,8 @@ class OneKernel {
 
 template <DType kType, int kColumns>
 KVCACHE_DEVICE void MultiplyOne(const LinearArgs& args) {
+  // Kernels may have written a list in memory.
+  if (args.tasks.all != nullptr) WaitForEarlier();
   const LinearTask task = TaskOfBlock(args.tasks);
   if (task.columns == 0) return;
   const int groups = (task.columns + kColumns - 1) / kColumns;
@@ -355,6 +352,7 @@ KVCACHE_DEVICE void MultiplyOne(const LinearArgs& args) {
   using Kernel = OneKernel<kType, kColumns>;
   const Kernel kernel(task, panel, first_column, SharedMemory<SharedBytes16>().at);
   kernel.Begin();
+  WaitForEarlier();
   const float y = kernel.Run();
   const std::int64_t row = panel * block::kPanelRows + Kernel::row();
   const std::int64_t column = first_column + Kernel::column();
