@@ -17,6 +17,8 @@ namespace kvcache {
 
 struct CudaOptions {
   int device = 0;  // its index among CudaDevices
+  int threads =
+      0;  // of the host: they pack weights, and carry copies; 0: one per core that this process may use
 };
 
 struct CudaDeviceInfo {

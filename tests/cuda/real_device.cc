@@ -18,7 +18,7 @@ namespace {
 Device& TheDevice() {
   static const std::unique_ptr<Device> device = [] {
     static const auto driver = OpenDriver();
-    auto made = driver.ok() ? MakeDriverDevice(*driver, ProgramKernels(), 0)
+    auto made = driver.ok() ? MakeDriverDevice(*driver, ProgramKernels(), 0, 4)
                             : Result<std::unique_ptr<Device>>(driver.status());
     if (!made.ok()) {
       std::fprintf(stderr, "no device: %s\n", made.status().message().c_str());
@@ -41,6 +41,13 @@ class SharedDevice final : public Device {
   }
   Status CopyOut(const std::byte* from, std::span<std::byte> to) override {
     return device_.CopyOut(from, to);
+  }
+  Status CopyInUnits(const LinkUnits& units, const FillUnit& fill, std::byte* to) override {
+    return device_.CopyInUnits(units, fill, to);
+  }
+  Status CopyOutUnits(const std::byte* from, const LinkUnits& units,
+                      const TakeUnit& take) override {
+    return device_.CopyOutUnits(from, units, take);
   }
   Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
     return device_.Copy(from, to, bytes);

@@ -38,7 +38,7 @@ Status CudaBackend::CopyCells(const LayerKv& layer, std::span<const CellMove> mo
 
 Status CudaBackend::TransferCells(const LayerKv& from, const LayerKv& to,
                                   std::span<const CellMove> moves) {
-  return cuda::TransferCells(*device_, Begin(), host_, from, to, moves);
+  return cuda::TransferCells(*device_, Begin(), from, to, moves);
 }
 
 Status CudaBackend::CopyValues(const TensorView& from, const TensorView& to) {
@@ -65,7 +65,7 @@ Status CudaBackend::Attention(const LayerKv& layer, const TensorView& q,
 }
 
 Result<std::unique_ptr<LinearWeight>> CudaBackend::MakeLinear(const TensorView& w) {
-  return cuda::MakeLinear(*device_, host_, w);
+  return cuda::MakeLinear(*device_, w);
 }
 
 Status CudaBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {

@@ -15,7 +15,6 @@
 #include "backend/cuda/device/device.h"
 #include "backend/cuda/ops/rope.h"
 #include "kvcache/backend.h"
-#include "platform/thread_pool.h"
 
 namespace kvcache::cuda {
 
@@ -93,7 +92,6 @@ class CudaBackend final : public Backend {
   CallMemory memory_;
   AttentionPlans attention_plans_;
   RopeTables rope_tables_;
-  ThreadPool host_{1};  // for what the host's processor does of a call
 };
 
 }  // namespace kvcache::cuda

@@ -19,7 +19,7 @@ Result<Gpu> FirstGpu() {
   CudaDeviceInfo& first = devices.front();
   return Gpu{.name = std::move(first.name),
              .free_bytes = static_cast<std::int64_t>(first.free_bytes),
-             .open = [] { return MakeCudaBackend(); }};
+             .open = [](int threads) { return MakeCudaBackend({.threads = threads}); }};
 }
 
 }  // namespace kvcache

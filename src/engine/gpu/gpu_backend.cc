@@ -34,7 +34,7 @@ Result<BackendChoice> OverGpu(const GgufFile& file, const BackendWants& wants, c
   int layers = 0;
   KVCACHE_ASSIGN_OR_RETURN(choice.plan, PlanFor(file, wants, gpu, &layers));
   if (choice.plan.layers == 0) return choice;
-  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> device, gpu.open());
+  KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Backend> device, gpu.open(wants.threads));
   choice.machine = StrCat(gpu.name, ": ", choice.plan.layers, " of ", layers, " layers");
   if (choice.plan.layers == layers) {
     choice.backend = std::move(device);

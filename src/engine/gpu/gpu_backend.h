@@ -18,7 +18,8 @@ namespace kvcache {
 struct Gpu {
   std::string name;  // as the driver says it
   std::int64_t free_bytes = 0;
-  std::function<Result<std::unique_ptr<Backend>>()> open;
+  // `threads` of the host work for the GPU; 0: one per core.
+  std::function<Result<std::unique_ptr<Backend>>(int threads)> open;
 };
 
 // Finds the first GPU. Errors: kNotFound, with what is missing (a driver, a device); kUnsupported if the program was

@@ -80,7 +80,7 @@ class ChooseBackendTest : public ::testing::Test {
 
   static FindGpu Found(std::int64_t free_bytes) {
     return [free_bytes]() -> Result<Gpu> {
-      return Gpu{.name = "a GPU", .free_bytes = free_bytes, .open = [] {
+      return Gpu{.name = "a GPU", .free_bytes = free_bytes, .open = [](int) {
                    auto cpu = std::move(MakeCpuBackend({.threads = 1})).value();
                    return Result<std::unique_ptr<Backend>>(
                        std::make_unique<testing::RemoteBackend>(std::move(cpu)));
@@ -127,10 +127,11 @@ TEST_F(ChooseBackendTest, DividesTheLayers) {
 
 TEST_F(ChooseBackendTest, ComputesWithTheProcessorWhatAGpuCannot) {
   const FindGpu broken = []() -> Result<Gpu> {
-    return Gpu{
-        .name = "a GPU", .free_bytes = kPlenty, .open = []() -> Result<std::unique_ptr<Backend>> {
-          return Status(StatusCode::kIo, "the device is lost");
-        }};
+    return Gpu{.name = "a GPU",
+               .free_bytes = kPlenty,
+               .open = [](int) -> Result<std::unique_ptr<Backend>> {
+                 return Status(StatusCode::kIo, "the device is lost");
+               }};
   };
   const auto chosen = ChooseBackend(*file_, Wants(-1), broken);
   ASSERT_TRUE(chosen.ok());

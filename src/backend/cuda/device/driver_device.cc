@@ -100,10 +100,11 @@ class Functions {
 
 class DriverDevice final : public Device {
  public:
-  DriverDevice(const Driver& driver, const KernelImages& kernels, DeviceInfo info)
-      : driver_(driver),
+  DriverDevice(const Driver& driver, const KernelImages& kernels, DeviceInfo info, int threads)
+      : Device(threads),
+        driver_(driver),
         info_(std::move(info)),
-        queue_(driver_, info_.name),
+        queue_(driver_, info_.name, pool()),
         functions_(queue_, kernels) {}
 
   Status Open(int device) {
@@ -137,6 +138,15 @@ class DriverDevice final : public Device {
   }
   Status CopyOut(const std::byte* from, std::span<std::byte> to) override {
     return queue_.CopyOut(AddressOf(from), to);
+  }
+  Status CopyInUnits(const LinkUnits& units, const FillUnit& fill, std::byte* to) override {
+    if (units.unit_bytes > DriverQueue::kSlotBytes) return Device::CopyInUnits(units, fill, to);
+    return queue_.CopyInUnits(units, fill, AddressOf(to));
+  }
+  Status CopyOutUnits(const std::byte* from, const LinkUnits& units,
+                      const TakeUnit& take) override {
+    if (units.unit_bytes > DriverQueue::kSlotBytes) return Device::CopyOutUnits(from, units, take);
+    return queue_.CopyOutUnits(AddressOf(from), units, take);
   }
   Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
     KVCACHE_RETURN_IF_ERROR(queue_.Enter());
@@ -255,7 +265,7 @@ Result<std::size_t> FreeBytesOf(const Driver& driver, int index) {
 }
 
 Result<std::unique_ptr<Device>> MakeDriverDevice(const Driver& driver, const KernelImages& kernels,
-                                                 int index) {
+                                                 int index, int threads) {
   KVCACHE_RETURN_IF_ERROR(StartDriver(driver, kernels.needed_version));
   KVCACHE_ASSIGN_OR_RETURN(DeviceInfo info, DescribeDevice(driver, index));
   if (info.capability < kLeastCapability) {
@@ -265,7 +275,7 @@ Result<std::unique_ptr<Device>> MakeDriverDevice(const Driver& driver, const Ker
   }
   int device = 0;
   static_cast<void>(driver.device(&device, index));  // DescribeDevice has called it
-  auto opened = std::make_unique<DriverDevice>(driver, kernels, std::move(info));
+  auto opened = std::make_unique<DriverDevice>(driver, kernels, std::move(info), threads);
   KVCACHE_RETURN_IF_ERROR(opened->Open(device));
   return std::unique_ptr<Device>(std::move(opened));
 }

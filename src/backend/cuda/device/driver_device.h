@@ -1,7 +1,7 @@
 // A GPU behind NVIDIA's driver. Work goes to one stream of the device's primary context.
 //
-// Copies from and to the host go through page-locked memory in two halves, so that small ones do not wait for the
-// queue, and the two steps of large ones overlap.
+// Copies from and to the host go through page-locked memory, so that small ones do not wait for the queue, and the two
+// steps of large ones overlap (driver_queue.h).
 //
 // Thread safety and errors: as Device.
 #pragma once
@@ -33,9 +33,9 @@ Result<DeviceInfo> DescribeDevice(const Driver& driver, int index);
 // The memory that nobody has taken. It opens the device, and so takes a moment.
 Result<std::size_t> FreeBytesOf(const Driver& driver, int index);
 
-// Opens device `index`. Errors: those of StartDriver; kInvalidArgument for an index that does not exist;
-// kUnsupported for a device that is too old.
+// Opens device `index`, for which `threads` threads of the host work. Errors: those of StartDriver; kInvalidArgument
+// for an index that does not exist; kUnsupported for a device that is too old. REQUIRES: threads >= 1.
 Result<std::unique_ptr<Device>> MakeDriverDevice(const Driver& driver, const KernelImages& kernels,
-                                                 int index);
+                                                 int index, int threads = 1);
 
 }  // namespace kvcache::cuda

@@ -2,9 +2,12 @@
 // calls end to end on a driver whose kernels the shim runs.
 #include "backend/cuda/device/driver_device.h"
 
+#include <algorithm>
+#include <atomic>
 #include <cstdlib>
 #include <cstring>
 #include <random>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +25,10 @@ using Bytes = std::vector<std::byte>;
 Bytes RandomBytes(std::size_t count, unsigned seed) {
   std::mt19937 random(seed);
   Bytes bytes(count);
-  for (std::byte& byte : bytes) byte = static_cast<std::byte>(random());
+  for (std::size_t i = 0; i < count; i += sizeof(unsigned)) {
+    const auto value = static_cast<unsigned>(random());
+    std::memcpy(bytes.data() + i, &value, std::min(sizeof(value), count - i));
+  }
   return bytes;
 }
 
@@ -62,8 +68,9 @@ TEST(OpenDriver, FindsAllFunctionsOfTheToolkitsLibrary) {
 class DriverDevice : public ::testing::Test {
  protected:
   Result<std::unique_ptr<Device>> Make(int index = 0) {
-    return MakeDriverDevice(fake_.driver(), fake_.kernels(), index);
+    return MakeDriverDevice(fake_.driver(), fake_.kernels(), index, kThreads);
   }
+  static constexpr int kThreads = 3;
   FakeDriver fake_;
 };
 
@@ -143,7 +150,7 @@ TEST_F(DriverDevice, AFailedOpeningLeavesNothing) {
                {"cuDevicePrimaryCtxRetain", 1},
                {"cuCtxSetCurrent", 1},
                {"cuStreamCreate", 1},
-               {"cuMemHostAlloc", 2},
+               {"cuMemHostAlloc", 1},
                {"cuEventCreate", 2},
                {"cuModuleLoadData", 1}};
   for (const auto& step : steps) {
@@ -226,6 +233,139 @@ TEST_F(DriverDevice, LargeAndSmallCopiesKeepTheirOrder) {
   EXPECT_TRUE((*device)->Copy((*buffer)->data(), (*other)->data(), 0).ok());
 }
 
+// Units of any size, on several threads: more than the page-locked memory holds, and larger than a part of it.
+TEST_F(DriverDevice, CopiesUnitsThatTheHostMakesOnTheWay) {
+  const auto device = Make();
+  ASSERT_TRUE(device.ok());
+  const struct {
+    std::size_t bytes, unit_bytes;
+  } cases[] = {{1, 1},
+               {100'000, 7},
+               {9'000'000, 1'000'003},
+               {17'000'000, 5'000'000},
+               {40'000'000, kCopyUnitBytes},
+               {10'000'000, 9'000'000}};
+  for (const auto& [bytes, unit_bytes] : cases) {
+    const Bytes all = RandomBytes(bytes, 5);
+    const auto buffer = (*device)->Allocate(bytes + 3);
+    ASSERT_TRUE(buffer.ok());
+    const auto of_unit = [&](std::size_t unit, std::size_t size) {
+      return std::span(all).subspan(unit * unit_bytes, size);
+    };
+    const LinkUnits units{bytes, unit_bytes};
+    const Bytes before = RandomBytes(3, 6);
+    ASSERT_TRUE((*device)->CopyIn(before, (*buffer)->data()).ok());
+    ASSERT_TRUE((*device)
+                    ->CopyInUnits(
+                        units,
+                        [&](std::size_t unit, std::span<std::byte> to) {
+                          std::ranges::copy(of_unit(unit, to.size()), to.begin());
+                        },
+                        (*buffer)->data() + 3)
+                    .ok());
+    Bytes out(bytes + 3);
+    ASSERT_TRUE((*device)->CopyOut((*buffer)->data(), out).ok());
+    EXPECT_TRUE(std::ranges::equal(std::span(out).first(3), before)) << bytes;
+    EXPECT_TRUE(std::ranges::equal(std::span(out).subspan(3), all)) << bytes;
+    std::vector<int> taken((bytes + unit_bytes - 1) / unit_bytes);  // a unit belongs to one thread
+    std::atomic<int> wrong = 0;
+    ASSERT_TRUE((*device)
+                    ->CopyOutUnits((*buffer)->data() + 3, units,
+                                   [&](std::size_t unit, std::span<const std::byte> from) {
+                                     ++taken[unit];
+                                     wrong += !std::ranges::equal(of_unit(unit, from.size()), from);
+                                   })
+                    .ok());
+    EXPECT_EQ(wrong, 0) << bytes;
+    EXPECT_EQ(taken, std::vector<int>(taken.size(), 1)) << bytes;
+  }
+  const auto buffer = (*device)->Allocate(8);
+  EXPECT_TRUE((*device)->CopyInUnits({}, {}, (*buffer)->data()).ok());
+  EXPECT_TRUE((*device)->CopyOutUnits((*buffer)->data(), {}, {}).ok());
+}
+
+// A refused step is an error of its copy alone. Copies that are on the way keep their memory.
+TEST_F(DriverDevice, ARefusedCopyLeavesTheOthersRight) {
+  const auto device = Make();
+  ASSERT_TRUE(device.ok());
+  const Bytes all = RandomBytes(30'000'000, 8);
+  const Bytes small = RandomBytes(1000, 9);
+  const auto buffer = (*device)->Allocate(all.size());
+  const auto other = (*device)->Allocate(small.size());
+  const struct {
+    const char* function;
+    int n;
+  } steps[] = {{"cuMemcpyHtoDAsync_v2", 3},
+               {"cuMemcpyDtoHAsync_v2", 2},
+               {"cuEventRecord", 2},
+               {"cuEventSynchronize", 2}};
+  for (const auto& step : steps) {
+    Bytes out(all.size());
+    ASSERT_TRUE((*device)->CopyIn(small, (*other)->data()).ok());
+    fake_.Fail(step.function, kDriverInvalidValue, step.n);
+    Status status = (*device)->CopyIn(all, (*buffer)->data());
+    if (status.ok()) status = (*device)->CopyOut((*buffer)->data(), out);
+    fake_.Repair();
+    EXPECT_EQ(status.code(), StatusCode::kInternal) << step.function;
+    Bytes small_out(small.size());
+    ASSERT_TRUE((*device)->CopyOut((*other)->data(), small_out).ok());
+    EXPECT_TRUE(small_out == small) << step.function;
+    ASSERT_TRUE((*device)->CopyIn(all, (*buffer)->data()).ok());
+    ASSERT_TRUE((*device)->CopyIn(small, (*buffer)->data()).ok());
+    ASSERT_TRUE((*device)->CopyOut((*buffer)->data(), out).ok());
+    EXPECT_TRUE(std::ranges::equal(std::span(out).first(small.size()), small)) << step.function;
+    EXPECT_TRUE(std::ranges::equal(std::span(out).subspan(small.size()),
+                                   std::span(all).subspan(small.size())))
+        << step.function;
+  }
+}
+
+// A snapshot of a long text waits once for a layer, whatever its heads and pieces.
+TEST_F(DriverDevice, CellsCrossInOneCopyForALayer) {
+  const auto cpu = MakeCpuBackend({.threads = 1});
+  auto device = Make();
+  ASSERT_TRUE(device.ok());
+  CudaBackend cuda(*std::move(device));
+  LayerKv layer;
+  layer.shape = {4, 64, 64};
+  layer.k_type = layer.v_type = DType::kF16;
+  layer.layout = KvLayout::kTiled;
+  layer.cells = 2048;
+  Bytes k = RandomBytes(static_cast<std::size_t>(layer.KBytes()), 10);
+  Bytes v = RandomBytes(static_cast<std::size_t>(layer.VBytes()), 11);
+  LayerKv host = layer;
+  host.k = k.data();
+  host.v = v.data();
+  host.on_host = true;
+  LayerKv there = layer;
+  const auto there_k = cuda.Allocate(k.size());
+  const auto there_v = cuda.Allocate(v.size());
+  there.k = (*there_k)->data();
+  there.v = (*there_v)->data();
+  const CellMove moves[] = {{37, 1000, 900}, {1001, 51, 234}};
+  ASSERT_TRUE(cuda.TransferCells(host, there, moves).ok());
+  LayerKv back = layer;
+  Bytes back_k(k.size());
+  Bytes back_v(v.size());
+  back.k = back_k.data();
+  back.v = back_v.data();
+  back.on_host = true;
+  const CellMove returned[] = {{1000, 37, 900}, {51, 1001, 234}};
+  const int before = fake_.waits();
+  ASSERT_TRUE(cuda.TransferCells(there, back, returned).ok());
+  EXPECT_LE(fake_.waits() - before, 3) << "one for each MiB, and one for arrays";
+  LayerKv expected = layer;
+  Bytes expected_k(k.size());
+  Bytes expected_v(v.size());
+  expected.k = expected_k.data();
+  expected.v = expected_v.data();
+  expected.on_host = true;
+  const CellMove kept[] = {{37, 37, 900}, {1001, 1001, 234}};
+  ASSERT_TRUE((*cpu)->TransferCells(host, expected, kept).ok());
+  EXPECT_TRUE(back_k == expected_k);
+  EXPECT_TRUE(back_v == expected_v);
+}
+
 constexpr Kernel kUnknown{"no_such_kernel", 32};
 
 TEST_F(DriverDevice, NamesAKernelThatNoImageHas) {
@@ -289,6 +429,7 @@ TEST_F(DriverDevice, ALostDeviceStaysLost) {
     if (first.ok()) first = (*device)->Copy((*buffer)->data(), (*buffer)->data() + 32, 16);
     if (first.ok()) first = (*device)->CopyOut((*buffer)->data(), bytes);
     if (first.ok()) first = (*device)->Allocate(8).status();
+    if (first.ok()) first = (*device)->Synchronize();
     fake_.Repair();
     EXPECT_EQ(first.code(), StatusCode::kIo) << function;
     EXPECT_NE(first.message().find("unspecified launch failure (719); the device is lost"),

@@ -23,6 +23,19 @@ bool IsRefusedImage(int result) {
          result == kDriverUnsupportedPtx;
 }
 
+// Copies begin at cache lines.
+std::size_t AlignedUp(std::size_t bytes) {
+  return (bytes + 63) / 64 * 64;
+}
+
+// Returns the bytes of as many whole units as cross the link at once, where a copy has about `parts` of them: enough for
+// all threads, and small beside the copy, whose first piece waits for the host, or whose last one for the link.
+std::size_t PieceBytes(const LinkUnits& units, std::size_t parts) {
+  constexpr std::size_t kLeast = std::size_t{1} << 20;
+  const std::size_t size = std::clamp(units.bytes / parts, kLeast, DriverQueue::kSlotBytes);
+  return std::max<std::size_t>(1, size / units.unit_bytes) * units.unit_bytes;
+}
+
 }  // namespace
 
 DriverQueue::~DriverQueue() {
@@ -30,10 +43,10 @@ DriverQueue::~DriverQueue() {
   // Results do not matter: nothing can be done about them.
   driver_.set_context(context_);
   if (stream_ != nullptr) driver_.synchronize(stream_);
-  for (Half& half : halves_) {
-    if (half.event != nullptr) driver_.destroy_event(half.event);
-    if (half.memory != nullptr) driver_.free_host(half.memory);
+  for (Slot& slot : slots_) {
+    if (slot.event != nullptr) driver_.destroy_event(slot.event);
   }
+  if (memory_ != nullptr) driver_.free_host(memory_);
   if (stream_ != nullptr) driver_.destroy_stream(stream_);
   driver_.release_context(device_);
 }
@@ -43,13 +56,14 @@ Status DriverQueue::Open(int device) {
   KVCACHE_RETURN_IF_ERROR(Check(driver_.retain_context(&context_, device), "opening the device"));
   KVCACHE_RETURN_IF_ERROR(Enter());
   KVCACHE_RETURN_IF_ERROR(Check(driver_.create_stream(&stream_, kNonBlocking), "making a queue"));
-  for (Half& half : halves_) {
-    void* memory = nullptr;
+  void* memory = nullptr;
+  KVCACHE_RETURN_IF_ERROR(
+      Check(driver_.allocate_host(&memory, kSlots * kSlotBytes, 0), "taking page-locked memory"));
+  memory_ = static_cast<std::byte*>(memory);
+  for (std::size_t i = 0; i < kSlots; ++i) {
+    slots_[i].memory = memory_ + i * kSlotBytes;
     KVCACHE_RETURN_IF_ERROR(
-        Check(driver_.allocate_host(&memory, kHalfBytes, 0), "taking page-locked memory"));
-    half.memory = static_cast<std::byte*>(memory);
-    KVCACHE_RETURN_IF_ERROR(
-        Check(driver_.create_event(&half.event, kWithoutTimes), "making an event"));
+        Check(driver_.create_event(&slots_[i].event, kWithoutTimes), "making an event"));
   }
   return Status::Ok();
 }
@@ -72,72 +86,113 @@ Status DriverQueue::Check(int result, const char* what) {
   return lost_;
 }
 
-Status DriverQueue::WaitFor(Half& half) {
-  if (!half.pending) return Status::Ok();
-  half.pending = false;
-  return Check(driver_.wait_for_event(half.event), "waiting for a copy");
+Status DriverQueue::Mark(Slot& slot) {
+  const int result = driver_.record_event(slot.event, stream_);
+  // Without a mark, the slot's copies may still be on the way.
+  if (result != kDriverOk) driver_.synchronize(stream_);
+  slot.pending = result == kDriverOk;
+  return Check(result, "marking a copy");
 }
 
-Result<DriverQueue::Half*> DriverQueue::TakeHalf(std::size_t bytes) {
-  if (halves_[current_].used + bytes > kHalfBytes) {
-    Half& full = halves_[current_];
-    KVCACHE_RETURN_IF_ERROR(Check(driver_.record_event(full.event, stream_), "marking a copy"));
-    full.pending = true;
-    current_ = (current_ + 1) % kHalves;
-    KVCACHE_RETURN_IF_ERROR(WaitFor(halves_[current_]));
-    halves_[current_].used = 0;
+Status DriverQueue::WaitFor(Slot& slot) {
+  if (!slot.pending) return Status::Ok();
+  slot.pending = false;
+  return Check(driver_.wait_for_event(slot.event), "waiting for a copy");
+}
+
+Result<DriverQueue::Slot*> DriverQueue::TakeRoom(std::size_t bytes) {
+  if (slots_[current_].used + bytes > kSlotBytes) {
+    KVCACHE_RETURN_IF_ERROR(Mark(slots_[current_]));
+    current_ = (current_ + 1) % kSlots;
+    slots_[current_].used = 0;
   }
-  return &halves_[current_];
+  KVCACHE_RETURN_IF_ERROR(WaitFor(slots_[current_]));
+  return &slots_[current_];
+}
+
+void DriverQueue::FreeAll() {
+  for (Slot& slot : slots_) {
+    slot.used = 0;
+    slot.pending = false;
+  }
 }
 
 Status DriverQueue::CopyIn(std::span<const std::byte> from, DriverAddress to) {
+  if (from.size() > kCopyUnitBytes) {
+    const FillUnit fill = [&](std::size_t unit, std::span<std::byte> at) {
+      std::memcpy(at.data(), from.data() + unit * kCopyUnitBytes, at.size());
+    };
+    return CopyInUnits({from.size(), kCopyUnitBytes}, fill, to);
+  }
   KVCACHE_RETURN_IF_ERROR(Enter());
-  for (std::size_t done = 0; done < from.size();) {
-    const std::size_t size = std::min(from.size() - done, kHalfBytes / 4);
-    KVCACHE_ASSIGN_OR_RETURN(Half* const half, TakeHalf(size));
-    std::byte* const at = half->memory + half->used;
-    std::memcpy(at, from.data() + done, size);
-    KVCACHE_RETURN_IF_ERROR(
-        Check(driver_.copy_in(to + done, at, size, stream_), "copying to the device"));
-    half->used += (size + 63) / 64 * 64;
-    done += size;
+  if (from.empty()) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(Slot* const slot, TakeRoom(from.size()));
+  std::byte* const at = slot->memory + slot->used;
+  std::memcpy(at, from.data(), from.size());
+  slot->used += AlignedUp(from.size());
+  return Check(driver_.copy_in(to, at, from.size(), stream_), "copying to the device");
+}
+
+Status DriverQueue::CopyInUnits(const LinkUnits& units, const FillUnit& fill, DriverAddress to) {
+  KVCACHE_RETURN_IF_ERROR(Enter());
+  constexpr std::size_t kParts = 8;
+  const std::size_t size = PieceBytes(units, kParts);
+  for (std::size_t done = 0; done < units.bytes; done += size) {
+    const std::size_t bytes = std::min(size, units.bytes - done);
+    KVCACHE_ASSIGN_OR_RETURN(Slot* const slot, TakeRoom(bytes));
+    const std::span<std::byte> piece(slot->memory + slot->used, bytes);
+    ForEachUnit(pool_, units, piece, done / units.unit_bytes, fill);
+    slot->used += AlignedUp(bytes);
+    KVCACHE_RETURN_IF_ERROR(Check(driver_.copy_in(to + done, piece.data(), piece.size(), stream_),
+                                  "copying to the device"));
   }
   return Status::Ok();
 }
 
 Status DriverQueue::CopyOut(DriverAddress from, std::span<std::byte> to) {
+  const TakeUnit take = [&](std::size_t unit, std::span<const std::byte> at) {
+    std::memcpy(to.data() + unit * kCopyUnitBytes, at.data(), at.size());
+  };
+  return CopyOutUnits(from, {to.size(), kCopyUnitBytes}, take);
+}
+
+Status DriverQueue::CopyOutUnits(DriverAddress from, const LinkUnits& units, const TakeUnit& take) {
+  if (units.bytes == 0) return Synchronize();
   KVCACHE_RETURN_IF_ERROR(Enter());
-  if (to.empty()) return Synchronize();
-  // Neither half is in use by an earlier copy to the device after this.
-  KVCACHE_RETURN_IF_ERROR(Synchronize());
-  constexpr std::size_t kPiece = kHalfBytes / 4;
-  const std::size_t pieces = (to.size() + kPiece - 1) / kPiece;
-  const auto size_of = [&](std::size_t i) { return std::min(kPiece, to.size() - i * kPiece); };
-  // Piece i arrives in one half while the host copies piece i - 1 from the other.
-  for (std::size_t i = 0; i <= pieces; ++i) {
+  // The slots behind the current one are used in turns, so that a copy to the device that is on the way keeps its own.
+  constexpr std::size_t kParts = 16;
+  const std::size_t size = PieceBytes(units, kParts);
+  const std::size_t pieces = (units.bytes + size - 1) / size;
+  constexpr std::size_t kAhead = kSlots - 2;
+  const auto slot_of = [&](std::size_t i) -> Slot& {
+    return slots_[(current_ + 1 + i % (kSlots - 1)) % kSlots];
+  };
+  const auto size_of = [&](std::size_t i) { return std::min(size, units.bytes - i * size); };
+  // Pieces arrive in slots while the host takes an earlier one from another slot.
+  for (std::size_t i = 0; i < pieces + kAhead; ++i) {
     if (i < pieces) {
-      Half& half = halves_[i % kHalves];
+      Slot& slot = slot_of(i);
+      KVCACHE_RETURN_IF_ERROR(WaitFor(slot));
       KVCACHE_RETURN_IF_ERROR(
-          Check(driver_.copy_out(half.memory, from + i * kPiece, size_of(i), stream_),
+          Check(driver_.copy_out(slot.memory, from + i * size, size_of(i), stream_),
                 "copying from the device"));
-      KVCACHE_RETURN_IF_ERROR(Check(driver_.record_event(half.event, stream_), "marking a copy"));
-      half.pending = true;
+      KVCACHE_RETURN_IF_ERROR(Mark(slot));
     }
-    if (i == 0) continue;
-    Half& before = halves_[(i - 1) % kHalves];
-    KVCACHE_RETURN_IF_ERROR(WaitFor(before));
-    std::memcpy(to.data() + (i - 1) * kPiece, before.memory, size_of(i - 1));
+    if (i < kAhead || i - kAhead >= pieces) continue;
+    const std::size_t taken = i - kAhead;
+    Slot& slot = slot_of(taken);
+    KVCACHE_RETURN_IF_ERROR(WaitFor(slot));
+    const std::span<const std::byte> piece(slot.memory, size_of(taken));
+    ForEachUnit(pool_, units, piece, taken * (size / units.unit_bytes), take);
   }
+  FreeAll();
   return Status::Ok();
 }
 
 Status DriverQueue::Synchronize() {
   KVCACHE_RETURN_IF_ERROR(Enter());
   KVCACHE_RETURN_IF_ERROR(Check(driver_.synchronize(stream_), "waiting for the device"));
-  for (Half& half : halves_) {
-    half.used = 0;
-    half.pending = false;
-  }
+  FreeAll();
   return Status::Ok();
 }
 

@@ -1,13 +1,18 @@
 // The public functions of a library with the CUDA backend.
+#include <algorithm>
 #include <utility>
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/device/driver_device.h"
 #include "backend/cuda/entry/program_kernels.h"
 #include "kvcache/cuda_backend.h"
+#include "platform/processors.h"
 
 namespace kvcache {
 namespace {
+
+// Fewer keep the link busy, and to wake each takes a microsecond.
+constexpr int kMostThreads = 32;
 
 // The driver's library, opened once.
 Result<const cuda::Driver*> ProgramDriver() {
@@ -37,8 +42,10 @@ Result<std::vector<CudaDeviceInfo>> CudaDevices() {
 
 Result<std::unique_ptr<Backend>> MakeCudaBackend(const CudaOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(const cuda::Driver* const driver, ProgramDriver());
+  const int asked = options.threads > 0 ? options.threads : FindProcessorLimits().DefaultThreads();
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<cuda::Device> device,
-                           cuda::MakeDriverDevice(*driver, cuda::ProgramKernels(), options.device));
+                           cuda::MakeDriverDevice(*driver, cuda::ProgramKernels(), options.device,
+                                                  std::min(asked, kMostThreads)));
   return std::unique_ptr<Backend>(std::make_unique<cuda::CudaBackend>(std::move(device)));
 }
 

@@ -8,7 +8,6 @@
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "kvcache/kv_backend.h"
-#include "platform/thread_pool.h"
 
 namespace kvcache::cuda {
 
@@ -20,8 +19,7 @@ Status CopyOnDevice(Device& device, CallMemory& memory, const LayerKv& from, con
 Status CopyCells(Device& device, CallMemory& memory, const LayerKv& layer,
                  std::span<const CellMove> moves);
 
-// `host` copies what lies in host memory on both sides.
-Status TransferCells(Device& device, CallMemory& memory, ThreadPool& host, const LayerKv& from,
-                     const LayerKv& to, std::span<const CellMove> moves);
+Status TransferCells(Device& device, CallMemory& memory, const LayerKv& from, const LayerKv& to,
+                     std::span<const CellMove> moves);
 
 }  // namespace kvcache::cuda

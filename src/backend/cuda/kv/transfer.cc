@@ -4,13 +4,13 @@
 // A host tile of which a transfer writes some cells keeps the others: the host copies them aside first.
 #include <algorithm>
 #include <cstdint>
-#include <cstring>
 #include <vector>
 
 #include "backend/cpu/common/kv_blocks.h"
 #include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cuda/kv/copy.h"
+#include "backend/cuda/kv/host_pieces.h"
 
 namespace kvcache::cuda {
 namespace {
@@ -100,41 +100,35 @@ std::vector<TileArray> ArraysOf(const LayerKv& layer) {
   return arrays;
 }
 
-// A layer of the shape and types of `like` for `tiles` tiles at `data`, tiled.
+// A layer of the shape and types of `like` for `tiles` tiles at `data`, tiled. Tiles of all types are multiples of
+// 16 bytes, so values begin where keys end, and are aligned.
 LayerKv LayerAt(const LayerKv& like, std::int32_t tiles, std::byte* data) {
   LayerKv layer = like;
   layer.layout = KvLayout::kTiled;
   layer.v_transposed = false;
   layer.cells = std::int64_t{tiles} * kCellTile;
   layer.k = data;
-  layer.v = layer.shape.v_in_k ? nullptr : data + (layer.KBytes() + 15) / 16 * 16;
+  layer.v = layer.shape.v_in_k ? nullptr : data + layer.KBytes();
   return layer;
 }
 
-// Calls copy(host bytes, staged bytes, size) for each piece of memory in which ranges of tiles lie: one for
-// an array if its tiles are all in one range, else one for each head and range.
-template <class CopyPiece>
-Status ForEachPiece(const LayerKv& host, const LayerKv& staging, std::span<const TileRange> ranges,
-                    const CopyPiece& copy) {
-  const std::vector<TileArray> arrays = ArraysOf(host);
-  const std::vector<TileArray> staged = ArraysOf(staging);
-  const bool whole = ranges.size() == 1 && staging.cells == host.cells;
-  const int heads = host.shape.kv_heads;
-  for (std::size_t a = 0; a < arrays.size(); ++a) {
-    if (whole) {
-      KVCACHE_RETURN_IF_ERROR(copy(arrays[a].data, staged[a].data, heads * arrays[a].head_bytes));
-      continue;
-    }
+// The host's tiles of the ranges, in the order in which a staging layer of as many tiles has them: an array in whole
+// if its tiles are all in one range, else piece by piece.
+HostPieces PiecesOf(const LayerKv& host, std::span<const TileRange> ranges, std::int64_t tiles) {
+  HostPieces pieces;
+  const bool whole = ranges.size() == 1 && tiles * kCellTile == host.cells;
+  const int heads = whole ? 1 : host.shape.kv_heads;
+  for (const TileArray& array : ArraysOf(host)) {
     for (int head = 0; head < heads; ++head) {
       for (const TileRange& range : ranges) {
-        KVCACHE_RETURN_IF_ERROR(
-            copy(arrays[a].data + head * arrays[a].head_bytes + range.begin * arrays[a].tile_bytes,
-                 staged[a].data + head * staged[a].head_bytes + range.staged * staged[a].tile_bytes,
-                 range.size() * arrays[a].tile_bytes));
+        const std::int64_t size =
+            whole ? host.shape.kv_heads * array.head_bytes : range.size() * array.tile_bytes;
+        pieces.Add({array.data + head * array.head_bytes + range.begin * array.tile_bytes,
+                    static_cast<std::size_t>(size)});
       }
     }
   }
-  return Status::Ok();
+  return pieces;
 }
 
 // The host cells of the ranges that no move writes, as moves from the host to itself. REQUIRES: as TilesOf.
@@ -168,7 +162,7 @@ class KeptTiles {
       move.to = tiles * kCellTile + move.from % kCellTile;
       tiles = (move.to + move.length + kCellTile - 1) / kCellTile;
     }
-    memory_.resize(static_cast<std::size_t>(tiles * TileBytes(layer_)) + 16);
+    memory_.resize(static_cast<std::size_t>(tiles * TileBytes(layer_)));
     saved_ = LayerAt(layer_, tiles, memory_.data());
     return cpu::TransferCells(pool_, layer_, saved_, cells_);
   }
@@ -191,7 +185,6 @@ class KeptTiles {
 struct GroupTransfer {
   Device& device;
   CallMemory& memory;
-  ThreadPool& pool;
   const LayerKv& from;
   const LayerKv& to;
   std::byte* staging_memory;
@@ -202,12 +195,10 @@ struct GroupTransfer {
     std::vector<CellMove> staged(moves.begin(), moves.end());
     for (CellMove& move : staged) move.to = StagedCell(ranges, move.to);
     KVCACHE_RETURN_IF_ERROR(CopyOnDevice(device, memory, from, staging, staged));
-    KeptTiles kept(pool, to, KeptCells(moves, ranges));
+    KeptTiles kept(device.pool(), to, KeptCells(moves, ranges));
     KVCACHE_RETURN_IF_ERROR(kept.Save());
-    KVCACHE_RETURN_IF_ERROR(ForEachPiece(
-        to, staging, ranges, [&](std::byte* host, std::byte* staged_at, std::int64_t size) {
-          return device.CopyOut(staged_at, {host, static_cast<std::size_t>(size)});
-        }));
+    KVCACHE_RETURN_IF_ERROR(
+        PiecesOf(to, ranges, staging.cells / kCellTile).CopyOut(device, staging_memory));
     return kept.Restore();
   }
 
@@ -216,10 +207,8 @@ struct GroupTransfer {
     const LayerKv staging = StagingFor(from, ranges);
     std::vector<CellMove> staged(moves.begin(), moves.end());
     for (CellMove& move : staged) move.from = StagedCell(ranges, move.from);
-    KVCACHE_RETURN_IF_ERROR(ForEachPiece(
-        from, staging, ranges, [&](std::byte* host, std::byte* staged_at, std::int64_t size) {
-          return device.CopyIn({host, static_cast<std::size_t>(size)}, staged_at);
-        }));
+    KVCACHE_RETURN_IF_ERROR(
+        PiecesOf(from, ranges, staging.cells / kCellTile).CopyIn(device, staging_memory));
     return CopyOnDevice(device, memory, staging, to, staged);
   }
 
@@ -233,10 +222,10 @@ struct GroupTransfer {
 
 }  // namespace
 
-Status TransferCells(Device& device, CallMemory& memory, ThreadPool& host, const LayerKv& from,
-                     const LayerKv& to, std::span<const CellMove> moves) {
+Status TransferCells(Device& device, CallMemory& memory, const LayerKv& from, const LayerKv& to,
+                     std::span<const CellMove> moves) {
   KVCACHE_RETURN_IF_ERROR(cpu::CheckTransfer(from, to, moves));
-  if (from.on_host && to.on_host) return cpu::TransferCells(host, from, to, moves);
+  if (from.on_host && to.on_host) return cpu::TransferCells(device.pool(), from, to, moves);
   if (!from.on_host && !to.on_host) return CopyOnDevice(device, memory, from, to, moves);
   const LayerKv& host_layer = from.on_host ? from : to;
   if (host_layer.layout != KvLayout::kTiled) {
@@ -248,10 +237,9 @@ Status TransferCells(Device& device, CallMemory& memory, ThreadPool& host, const
       kStagingBytes / TileBytes(host_layer), 1, std::max<std::int64_t>(1, layer_tiles)));
   const std::vector<CellMove> pieces = CutByGroup(moves, direction, tiles);
   if (pieces.empty()) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(
-      std::byte* const staging,
-      memory.Take(static_cast<std::size_t>(tiles * TileBytes(host_layer)) + 16));
-  const GroupTransfer transfer{device, memory, host, from, to, staging};
+  KVCACHE_ASSIGN_OR_RETURN(std::byte* const staging,
+                           memory.Take(static_cast<std::size_t>(tiles * TileBytes(host_layer))));
+  const GroupTransfer transfer{device, memory, from, to, staging};
   for (std::size_t begin = 0; begin < pieces.size();) {
     const auto group = [&](std::size_t i) {
       return HostCell(pieces[i], direction) / (tiles * kCellTile);

@@ -11,14 +11,12 @@
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
 #include "kvcache/backend.h"
-#include "platform/thread_pool.h"
 
 namespace kvcache::cuda {
 
-// Copies w, which is in host memory, to the device; blocks are packed on the way, by `pool`. Errors: those of
+// Copies w, which is in host memory, to the device; the device's pool packs blocks on the way. Errors: those of
 // the CPU's MakeLinear; kOutOfMemory of the device or of the host, which needs some MiB for the packing.
-Result<std::unique_ptr<LinearWeight>> MakeLinear(Device& device, ThreadPool& pool,
-                                                 const TensorView& w);
+Result<std::unique_ptr<LinearWeight>> MakeLinear(Device& device, const TensorView& w);
 
 // Backend::LinearGroups. Inputs of block-quantised weights are 16-byte aligned, else kInvalidArgument.
 // REQUIRES: weights of this device.

@@ -66,7 +66,7 @@ TEST_P(CudaLinear, HasTheBitsOfTheCpu) {
     const std::vector<std::byte> weights = RandomWeights(dtype, inputs * outputs, seed + 7);
     const TensorView w = TensorView::Dense(weights.data(), dtype, inputs, outputs);
     const auto on_cpu = bench.cpu().MakeLinear(w);
-    const auto on_device = MakeLinear(bench.device(), bench.pool(), w);
+    const auto on_device = MakeLinear(bench.device(), w);
     ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
     EXPECT_EQ((*on_device)->outputs(), outputs);
     for (const std::int64_t columns : {1, 2, 3, 7, 8, 9, 33, 64, 130}) {
@@ -87,7 +87,7 @@ TEST_P(CudaLinear, MultipliesGroupsOverAStack) {
   const auto stack = RandomWeights(dtype, inputs * outputs * kMatrices, 21);
   const TensorView w = TensorView::Dense(stack.data(), dtype, inputs, outputs, kMatrices);
   const auto on_cpu = bench.cpu().MakeLinear(w);
-  const auto on_device = MakeLinear(bench.device(), bench.pool(), w);
+  const auto on_device = MakeLinear(bench.device(), w);
   ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
   EXPECT_EQ((*on_device)->matrices(), kMatrices);
   // More tasks than lie in the arguments.

@@ -31,7 +31,6 @@ class Bench {
 
   Device& device() { return *device_; }
   CallMemory& memory() { return memory_; }
-  ThreadPool& pool() { return pool_; }
   Backend& cpu() { return *cpu_; }
 
   // Returns the device's address of a copy of `values`.
@@ -57,7 +56,6 @@ class Bench {
  private:
   std::unique_ptr<Device> device_;
   CallMemory memory_;
-  ThreadPool pool_{1};
   std::unique_ptr<Backend> cpu_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
 };

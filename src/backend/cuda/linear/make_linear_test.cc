@@ -32,9 +32,8 @@ TEST(CudaMakeLinear, PacksAllPanelsOfAStack) {
   constexpr std::int64_t kInputs = 2048;
   constexpr std::int64_t kOutputs = 2100;
   const auto stack = RandomWeights(DType::kQ8_0, kInputs * kOutputs * 2, 3);
-  const auto weight =
-      MakeLinear(bench.device(), bench.pool(),
-                 TensorView::Dense(stack.data(), DType::kQ8_0, kInputs, kOutputs, 2));
+  const auto weight = MakeLinear(
+      bench.device(), TensorView::Dense(stack.data(), DType::kQ8_0, kInputs, kOutputs, 2));
   ASSERT_TRUE(weight.ok()) << weight.status().message();
   const std::int64_t panels = block::Panels(kOutputs);
   const std::int64_t panel_bytes = block::PanelBytes(DType::kQ8_0, kInputs);
@@ -57,8 +56,8 @@ TEST(CudaMakeLinear, PadsRowsOfFloatsWithZeros) {
   constexpr std::int64_t kInputs = 1001;
   constexpr std::int64_t kOutputs = 2200;
   const auto rows = RandomWeights(DType::kF32, kInputs * kOutputs, 3);
-  const auto weight = MakeLinear(bench.device(), bench.pool(),
-                                 TensorView::Dense(rows.data(), DType::kF32, kInputs, kOutputs));
+  const auto weight =
+      MakeLinear(bench.device(), TensorView::Dense(rows.data(), DType::kF32, kInputs, kOutputs));
   ASSERT_TRUE(weight.ok()) << weight.status().message();
   constexpr std::int64_t kStride = 4 * linear::RowStride(kInputs);
   std::vector<std::byte> expected(kStride * kOutputs);
@@ -74,7 +73,7 @@ TEST(CudaMakeLinear, RefusesWhatTheCpuRefuses) {
   const TensorView integers = TensorView::Dense(memory.data(), DType::kI8, 32, 4);
   const TensorView half_a_block = TensorView::Dense(memory.data(), DType::kQ8_0, 48, 4);
   for (const TensorView& w : {integers, half_a_block}) {
-    const Status status = MakeLinear(bench.device(), bench.pool(), w).status();
+    const Status status = MakeLinear(bench.device(), w).status();
     const Status on_cpu = bench.cpu().MakeLinear(w).status();
     EXPECT_FALSE(status.ok());
     EXPECT_EQ(status.code(), on_cpu.code());
@@ -88,9 +87,9 @@ class CudaLinearCall : public ::testing::Test {
  protected:
   CudaLinearCall() {
     const auto rows = RandomWeights(DType::kQ8_0, 64 * 24, 3);
-    weight_ = std::move(MakeLinear(bench_.device(), bench_.pool(),
-                                   TensorView::Dense(rows.data(), DType::kQ8_0, 64, 24)))
-                  .value();
+    weight_ =
+        std::move(MakeLinear(bench_.device(), TensorView::Dense(rows.data(), DType::kQ8_0, 64, 24)))
+            .value();
     memory_ = bench_.Upload(std::vector<float>(64 * 64));
   }
   Status Multiply(const TensorView& x, const TensorView& y, const LinearWeight* weight) {

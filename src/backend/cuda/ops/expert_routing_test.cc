@@ -178,9 +178,8 @@ MirroredStack MakeStack(BothBackends& both, DType type, std::array<std::int64_t,
   stack.bytes = cpu::testing::RandomWeights(type, dims[0] * dims[1] * dims[2],
                                             static_cast<std::uint32_t>(both.Draw(0, 1000)));
   const TensorView view = TensorView::Dense(stack.bytes.data(), type, dims[0], dims[1], dims[2]);
-  ThreadPool pool(1);
   stack.host = std::move(both.cpu().MakeLinear(view)).value();
-  stack.device = std::move(MakeLinear(both.device(), pool, view)).value();
+  stack.device = std::move(MakeLinear(both.device(), view)).value();
   return stack;
 }
 

@@ -211,6 +211,7 @@ struct FakeFunctions {
   }
   static int cuStreamSynchronize(void*) {
     KVCACHE_FAKE_(cuStreamSynchronize);
+    ++fake->waits_;
     return state().Wait(state().queued());
   }
   static int cuEventCreate(void** event, unsigned) {
@@ -229,6 +230,7 @@ struct FakeFunctions {
   }
   static int cuEventSynchronize(void* event) {
     KVCACHE_FAKE_(cuEventSynchronize);
+    ++fake->waits_;
     return state().Wait(state().events[event]);
   }
   static int cuModuleLoadData(void** module, const void* image) {

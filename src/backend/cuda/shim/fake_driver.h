@@ -39,6 +39,8 @@ class FakeDriver {
   int launches() const { return launches_; }
   // Of the launches, those that may start before the one before them has ended.
   int overlaps() const { return overlaps_; }
+  // How often the host has waited for an event or the stream.
+  int waits() const { return waits_; }
 
  private:
   friend struct FakeFunctions;
@@ -53,6 +55,7 @@ class FakeDriver {
   int alive_ = 0;
   int launches_ = 0;
   int overlaps_ = 0;
+  int waits_ = 0;
 };
 
 }  // namespace kvcache::cuda
