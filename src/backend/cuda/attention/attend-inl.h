@@ -34,9 +34,10 @@ KVCACHE_DEVICE void Attend(const AttendArgs& args) {
                            reinterpret_cast<std::int32_t*>(parts + layout.starts),
                            layout.code_pitch};
   if constexpr (kBlockKeys) {
-    CodeQueries<Shape>(args, shared, reinterpret_cast<float*>(parts + layout.transformed), coded);
+    CodeQueries<R, Shape::kQueries>(args, shared.rows,
+                                    reinterpret_cast<float*>(parts + layout.transformed), coded);
   } else {
-    ScaleQueries<Shape>(args, shared, query);
+    ScaleQueries<R>(args, shared.rows, query);
   }
 
   KVCACHE_UNROLL_BY(1)

@@ -18,8 +18,8 @@ static_assert(kAttendSplit == cpu::kSplitPositions && kAttendTile == kCellTile);
 constexpr std::int32_t kStageBytes = 17408;
 constexpr std::int32_t kSmallStageBytes = kStageBytes / 2;
 
-// The kernels by their rows, block types of K and block types of V.
-constexpr Kernel kAttendKernels[kTaskRows.size()][2][2] = {
+// The kernels for any task by their rows, block types of K and block types of V.
+constexpr Kernel kAttendKernels[kFirstDecode][2][2] = {
     {{{"attend_4_ff", kAttendThreads}, {"attend_4_fb", kAttendThreads}},
      {{"attend_4_bf", kAttendThreads}, {"attend_4_bb", kAttendThreads}}},
     {{{"attend_8_ff", kAttendThreads}, {"attend_8_fb", kAttendThreads}},
@@ -28,6 +28,15 @@ constexpr Kernel kAttendKernels[kTaskRows.size()][2][2] = {
      {{"attend_16_bf", kAttendThreads}, {"attend_16_bb", kAttendThreads}}},
     {{{"attend_64_ff", kAttendThreads}, {"attend_64_fb", kAttendThreads}},
      {{"attend_64_bf", kAttendThreads}, {"attend_64_bb", kAttendThreads}}},
+};
+// The kernels that decode by their rows and types: f16, bf16, block types.
+constexpr Kernel kDecodeKernels[kTaskRows.size() - kFirstDecode][3] = {
+    {{"decode_4_f16", kAttendThreads},
+     {"decode_4_bf16", kAttendThreads},
+     {"decode_4_blocks", kAttendThreads}},
+    {{"decode_8_f16", kAttendThreads},
+     {"decode_8_bf16", kAttendThreads},
+     {"decode_8_blocks", kAttendThreads}},
 };
 constexpr Kernel kMergeKernel = {"attention_merge", kMergeThreads};
 
@@ -108,8 +117,64 @@ RowPlan PlanRows(const LayerKv& layer, std::int32_t stage_bytes) {
   return plan;
 }
 
+bool IsDecodable(const LayerKv& layer) {
+  const KvShape& shape = layer.shape;
+  if (layer.layout != KvLayout::kTiled || shape.v_in_k || shape.v_dim > kMaxDecodeDims)
+    return false;
+  if (cpu::IsKvBlockType(layer.k_type)) return cpu::IsKvBlockType(layer.v_type);
+  const auto aligned = [](const std::byte* at) {
+    return reinterpret_cast<std::uintptr_t>(at) % 16 == 0;
+  };
+  return (layer.k_type == DType::kF16 || layer.k_type == DType::kBF16) &&
+         layer.v_type == layer.k_type && shape.k_dim % kDecodeDepth == 0 &&
+         shape.v_dim % kDecodeDims == 0 && aligned(layer.k) && aligned(layer.v);
+}
+
+template <int kRows>
+RowPlan PlanDecode(const LayerKv& layer) {
+  const std::int32_t k_dim = layer.shape.k_dim;
+  const std::int32_t v_blocks = layer.shape.v_dim / 32;
+  RowPlan plan;
+  AttendLayout& layout = plan.layout;
+  std::int32_t at = 0;
+  const auto take = [&](std::int32_t bytes) {
+    const std::int32_t from = at;
+    at += cpu::RoundUp(bytes, 128);
+    return from;
+  };
+  if (cpu::IsKvBlockType(layer.k_type)) {
+    constexpr std::int32_t kQueries = 8;
+    const std::int32_t k_blocks = k_dim / 32;
+    const std::int32_t code_bytes = layer.k_type == DType::kQ8_0 ? 512 : 256;
+    layout.code_pitch = k_dim + 16;
+    layout.query = take(kQueries * layout.code_pitch);
+    layout.units = take(k_blocks * kQueries * 4);
+    layout.starts = take(k_blocks * kQueries * 4);
+    layout.transformed = take(kAttendWarps * k_dim * 4);
+    layout.digits = take(v_blocks * static_cast<std::int32_t>(sizeof(DecodeDigits<kRows>)));
+    layout.stages = take(kAttendTile * k_blocks * (code_bytes + 32));
+    layout.values = take(2 * v_blocks * kAttendTile * kHalfBlockBytes);
+    layout.scales = take(v_blocks * kAttendTile * 32);
+  } else {
+    layout.query = take(k_dim * kRows * 4);
+    layout.stages = take(kAttendWarps * kDecodeRing * kDecodeChunkBytes);
+  }
+  layout.bytes = at;
+  plan.shared_bytes = sizeof(DecodeShared<kRows>) + static_cast<std::size_t>(at);
+  static_assert(sizeof(DecodeShared<kRows>) % 16 == 0);
+  return plan;
+}
+
+std::optional<RowPlan> PlanDecode(const LayerKv& layer, int rows, std::size_t shared_bytes) {
+  if (!IsDecodable(layer)) return std::nullopt;
+  const RowPlan plan = rows == 4 ? PlanDecode<4>(layer) : PlanDecode<8>(layer);
+  if (plan.shared_bytes > shared_bytes) return std::nullopt;
+  return plan;
+}
+
 // The plan for place i of kTaskRows if it fits into a block's shared memory.
 std::optional<RowPlan> PlanFor(const LayerKv& layer, std::size_t i, std::size_t shared_bytes) {
+  if (i >= kFirstDecode) return PlanDecode(layer, kTaskRows[i], shared_bytes);
   const bool blocks = cpu::IsKvBlockType(layer.k_type) || cpu::IsKvBlockType(layer.v_type);
   for (const std::int32_t stage : {kStageBytes, kSmallStageBytes}) {
     if (stage == kSmallStageBytes && blocks && kTaskRows[i] <= 16) break;
@@ -177,6 +242,14 @@ void SetRows(const LayerKv& layer, const RowPlan& plan, AttendArgs& args) {
   args.copy_values = copy ? 1 : 0;
 }
 
+// The kernel for place i of kTaskRows.
+const Kernel& KernelOf(const LayerKv& layer, std::size_t i) {
+  const bool k_blocks = cpu::IsKvBlockType(layer.k_type);
+  const bool v_blocks = cpu::IsKvBlockType(layer.v_type);
+  if (i < kFirstDecode) return kAttendKernels[i][k_blocks ? 1 : 0][v_blocks ? 1 : 0];
+  return kDecodeKernels[i - kFirstDecode][k_blocks ? 2 : layer.k_type == DType::kBF16 ? 1 : 0];
+}
+
 // The values in the call's memory, or null if there are none.
 Result<const float*> UploadIfAny(CallMemory& memory, std::span<const float> values) {
   if (values.empty()) return static_cast<const float*>(nullptr);
@@ -214,7 +287,8 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
     by_rows[i] = PlanFor(layer, i, device.info().shared_bytes);
     usable[i] = by_rows[i].has_value();
   }
-  if (std::find(usable.begin(), usable.end(), true) == usable.end()) {
+  if (std::find(usable.begin(), usable.begin() + kFirstDecode, true) ==
+      usable.begin() + kFirstDecode) {
     return {StatusCode::kUnsupported, "attention: heads of " + std::to_string(layer.shape.k_dim) +
                                           " and " + std::to_string(layer.shape.v_dim) +
                                           " values do not fit into the " +
@@ -237,10 +311,8 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
     if (plan.tasks[i].count == 0) continue;
     args.tasks = plan.tasks[i].first;
     SetRows(layer, *by_rows[i], args);
-    const Kernel& kernel = kAttendKernels[i][cpu::IsKvBlockType(layer.k_type) ? 1 : 0]
-                                         [cpu::IsKvBlockType(layer.v_type) ? 1 : 0];
-    KVCACHE_RETURN_IF_ERROR(
-        Launch(device, kernel, Grid{.x = plan.tasks[i].count}, args, by_rows[i]->shared_bytes));
+    KVCACHE_RETURN_IF_ERROR(Launch(device, KernelOf(layer, i), Grid{.x = plan.tasks[i].count}, args,
+                                   by_rows[i]->shared_bytes));
   }
   return LaunchMerge(device, plan, args, sinks, out);
 }

@@ -1,6 +1,7 @@
 // What attention's host code and kernels share: arguments, tasks, the shared memory of a block.
 //
 //   attend_R_KV     a task: some splits of one KV head, for up to R rows; leaves partial results
+//   decode_R_T      the same for few rows and splits whose tiles are aligned (decode_split-inl.h)
 //   attention_merge merges the partial results of each row in ascending order and writes the output
 //
 // A row is one query token and one head of the group that shares a KV head: row = token × group + head. A
@@ -68,6 +69,9 @@ struct AttendLayout {
   std::int32_t digits;       // of the weights, see values_of_blocks-inl.h
   std::int32_t stages;       // [kAttendStages][stage_bytes]
   std::int32_t stage_bytes;
+  std::int32_t
+      values;  // of kernels that decode: see decode_blocks-inl.h; `stages` is their keys or chunks
+  std::int32_t scales;
   std::int32_t bytes;  // of all
 };
 
@@ -156,6 +160,40 @@ struct AttendShared {
   float max[kRows];
   float sum[kRows];
   alignas(16) float scores[kRows][kScoreFloats];
+};
+
+// Kernels that decode (decode_split-inl.h): dims of a warp's values, and the most of all; a chunk of floats has two
+// tiles of keys, which differ in their banks, or some positions of values.
+inline constexpr int kDecodeDims = 16;
+inline constexpr int kMaxDecodeDims = 256;
+inline constexpr int kDecodeRing = 4;
+inline constexpr int kDecodeDepth = 32;      // dims of keys
+inline constexpr int kDecodePositions = 64;  // of values
+inline constexpr int kDecodeTileBytes = kDecodeDepth * kAttendTile * 2 + 32;
+inline constexpr int kDecodeChunkBytes = 2 * kDecodeTileBytes;
+static_assert(kDecodePositions * kDecodeDims * 2 <= kDecodeChunkBytes);
+inline constexpr int kHalfBlockBytes = 256;  // of a tile
+inline constexpr int kDecodeDigitPitch = kAttendSplit + 16;
+
+template <int kRows>
+struct DecodeShared {
+  alignas(16) float weights[kRows][kScoreFloats];      // of the current split
+  alignas(16) std::int32_t most[kRows][kAttendWarps];  // of each warp's scores, the largest
+  RowInfo rows[kRows];
+  std::int32_t begin[kRows];  // as in AttendShared
+  std::int32_t end[kRows];
+  float keep[kRows];
+  float add[kRows];
+  float max[kRows];
+  float sum[kRows];
+};
+
+// The weights of a block of 32 dims as integers, as in WeightDigits.
+template <int kRows>
+struct DecodeDigits {
+  alignas(16) float units[kRows];
+  std::int32_t corrections[kRows];
+  alignas(16) std::uint8_t digits[2 * kRows][kDecodeDigitPitch];
 };
 
 // How the threads of a block share a task of up to R rows.

@@ -72,7 +72,7 @@ class Builder {
   // many rows computes as many as it is made for, so a few more than sixteen are better cut in two.
   std::size_t KernelFor(std::int64_t rows) const {
     std::size_t best = 0;
-    for (std::size_t i = 0; i < kTaskRows.size(); ++i) {
+    for (std::size_t i = 0; i < kFirstDecode; ++i) {
       if (!usable_[i]) continue;
       best = i;
       if (rows <= kTaskRows[i]) break;
@@ -110,6 +110,36 @@ class Builder {
             .seen_end = seen.end};
   }
 
+  // Whether the splits of the task are aligned (decode_split-inl.h). If so, its runs become those that it sees.
+  bool Align(AttendTask& task) const {
+    if (task.splits == 0 || task.runs == 0) return false;
+    const std::int32_t* const splits = to_.splits.data() + task.first_split;
+    if (splits[task.splits - 1] - splits[0] != task.splits - 1) return false;
+    const AttendRun* const runs = to_.runs.data() + task.first_run;
+    const AttendRun* const runs_end = runs + task.runs;
+    const std::int32_t seen_begin = std::max(task.seen_begin, runs[0].position);
+    const std::int32_t end = std::min(task.seen_end, (splits[task.splits - 1] + 1) * kAttendSplit);
+    std::int32_t position = std::max(seen_begin, splits[0] * kAttendSplit);
+    if (position >= end) return false;
+    const AttendRun* const first =
+        std::upper_bound(runs, runs_end, position,
+                         [](std::int32_t at, const AttendRun& run) { return at < run.position; }) -
+        1;
+    const AttendRun* run = first;
+    for (;; ++run) {
+      if (run == runs_end || run->position > position) return false;
+      if (run->position + run->length <= position) return false;
+      if ((run->cell - run->position) % kAttendTile != 0) return false;
+      position = run->position + run->length;
+      if (position >= end) break;
+      if (position % kAttendTile != 0) return false;
+    }
+    task.seen_begin = seen_begin;
+    task.first_run += static_cast<std::int32_t>(first - runs);
+    task.runs = static_cast<std::int32_t>(run - first + 1);
+    return true;
+  }
+
   void AddDecode(const cpu::AttentionTask& task) {
     const cpu::PrefixNode& node = plan_.nodes()[static_cast<std::size_t>(task.of)];
     const RowsOfHead of{plan_.TokensOf(node), node.first_token,
@@ -128,7 +158,9 @@ class Builder {
       of_rows.distance = merge ? 0 : result;
       of_rows.first_split = node.first_split + task.part;
       of_rows.splits = task.count;
-      to_.tasks[kernel].push_back(of_rows);
+      const std::size_t decode = kernel + kFirstDecode;
+      const bool aligned = decode < usable_.size() && usable_[decode] && Align(of_rows);
+      to_.tasks[aligned ? decode : kernel].push_back(of_rows);
     }
   }
 

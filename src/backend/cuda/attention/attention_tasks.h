@@ -16,10 +16,12 @@
 
 namespace kvcache::cuda {
 
-// The rows of a task that the kernels are compiled for.
-inline constexpr std::array<int, 4> kTaskRows = {4, 8, 16, 64};
+// The rows of a task that the kernels are compiled for: those for any task, then those that decode.
+inline constexpr std::array<int, 6> kTaskRows = {4, 8, 16, 64, 4, 8};
+inline constexpr std::size_t kFirstDecode = 4;  // the same number of rows is kFirstDecode before
 
-// Which of kTaskRows this call may use: large heads do not fit into shared memory with many rows.
+// Which of kTaskRows this call may use: large heads do not fit into shared memory with many rows, and kernels that
+// decode are made for some types and heads.
 using UsableRows = std::array<bool, kTaskRows.size()>;
 
 struct AttentionTasks {
@@ -33,7 +35,8 @@ struct AttentionTasks {
 };
 
 // Sequences in prefill are cut into at least about `wanted` tasks, as far as their partial results allow.
-// REQUIRES: a plan that was built for these arguments; at least one usable number of rows.
+// REQUIRES: a plan that was built for these arguments; at least one usable number of rows
+// of the kernels for any task.
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
                                   const Visibility& visibility, const UsableRows& usable,
                                   int wanted);

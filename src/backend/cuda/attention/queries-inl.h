@@ -28,14 +28,13 @@ KVCACHE_DEVICE void ListRows(const AttendArgs& args, const AttendTask& task,
 }
 
 // query[d][row]; rows that the task does not have are zeros.
-template <class Shape>
-KVCACHE_DEVICE void ScaleQueries(const AttendArgs& args, const AttendShared<Shape::kRows>& shared,
-                                 float* query) {
-  for (int r = Warp(); r < Shape::kRows; r += kAttendWarps) {
-    const std::int32_t row = shared.rows[r].query;
+template <int R>
+KVCACHE_DEVICE void ScaleQueries(const AttendArgs& args, const RowInfo (&rows)[R], float* query) {
+  for (int r = Warp(); r < R; r += kAttendWarps) {
+    const std::int32_t row = rows[r].query;
     const float* const from = args.q + std::int64_t{row < 0 ? 0 : row} * args.k_dim;
     for (int d = Lane(); d < args.k_dim; d += 32) {
-      query[d * Shape::kRows + r] = row < 0 ? 0.0f : Mul(from[d], args.scale);
+      query[d * R + r] = row < 0 ? 0.0f : Mul(from[d], args.scale);
     }
   }
 }
@@ -73,13 +72,14 @@ struct CodedQueries {
   std::int32_t pitch;
 };
 
-template <class Shape>
-KVCACHE_DEVICE void CodeQueries(const AttendArgs& args, const AttendShared<Shape::kRows>& shared,
+// kQueries: as many as products have columns, at least R.
+template <int R, int kQueries>
+KVCACHE_DEVICE void CodeQueries(const AttendArgs& args, const RowInfo (&rows)[R],
                                 float* transformed, const CodedQueries& to) {
   const int offset = args.k_type == KvType::kQ8_0 ? 128 : 8;
   float* const x = transformed + Warp() * args.k_dim;
-  for (int r = Warp(); r < Shape::kQueries; r += kAttendWarps) {
-    const std::int32_t row = r < Shape::kRows ? shared.rows[r].query : -1;
+  for (int r = Warp(); r < kQueries; r += kAttendWarps) {
+    const std::int32_t row = r < R ? rows[r].query : -1;
     const float* const from = args.q + std::int64_t{row < 0 ? 0 : row} * args.k_dim;
     for (int d = Lane(); d < args.k_dim; d += 32) x[d] = row < 0 ? 0.0f : Mul(from[d], args.scale);
     WarpBarrier();
@@ -93,8 +93,8 @@ KVCACHE_DEVICE void CodeQueries(const AttendArgs& args, const AttendShared<Shape
       to.codes[r * to.pitch + b * 32 + Lane()] = static_cast<std::int8_t>(code);
       const std::int32_t sum = SumOfWarp(code);
       if (Lane() == 0) {
-        to.units[b * Shape::kQueries + r] = unit.unit;
-        to.starts[b * Shape::kQueries + r] = kIntegerBits - offset * sum;
+        to.units[b * kQueries + r] = unit.unit;
+        to.starts[b * kQueries + r] = kIntegerBits - offset * sum;
       }
     }
     WarpBarrier();
