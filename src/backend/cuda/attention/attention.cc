@@ -65,6 +65,8 @@ struct RowPlan {
   std::size_t shared_bytes = 0;
 };
 
+using PlansByRows = std::array<std::optional<RowPlan>, kTaskRows.size()>;
+
 bool ValuesInTiles(const LayerKv& layer) {
   return layer.shape.v_in_k && layer.layout == KvLayout::kTiled;
 }
@@ -157,7 +159,7 @@ RowPlan PlanDecode(const LayerKv& layer) {
     layout.scales = take(v_blocks * kAttendTile * 32);
   } else {
     layout.query = take(k_dim * kRows * 4);
-    layout.stages = take(kAttendWarps * kDecodeRing * kDecodeChunkBytes);
+    layout.stages = take(kAttendWarps * kDecodeRing<kRows> * kDecodeChunkBytes);
   }
   layout.bytes = at;
   plan.shared_bytes = sizeof(DecodeShared<kRows>) + static_cast<std::size_t>(at);
@@ -250,6 +252,16 @@ const Kernel& KernelOf(const LayerKv& layer, std::size_t i) {
   return kDecodeKernels[i - kFirstDecode][k_blocks ? 2 : layer.k_type == DType::kBF16 ? 1 : 0];
 }
 
+// Blocks of the kernels that decode that a processor runs at once. A processor has
+// 1 KB of shared memory more than a block may have, and each block takes 1 KB more than it asks for.
+int BlocksAtOnce(const Device& device, const PlansByRows& plans) {
+  constexpr std::size_t kOfBlock = std::size_t{1} << 10;
+  const std::optional<RowPlan>& decode = plans[kFirstDecode];
+  if (!decode.has_value()) return 2;
+  const std::size_t room = device.info().shared_bytes + kOfBlock;
+  return std::clamp(static_cast<int>(room / (decode->shared_bytes + kOfBlock)), 1, kDecodeBlocks);
+}
+
 // The values in the call's memory, or null if there are none.
 Result<const float*> UploadIfAny(CallMemory& memory, std::span<const float> values) {
   if (values.empty()) return static_cast<const float*>(nullptr);
@@ -281,7 +293,7 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
                  const TensorView& out) {
   KVCACHE_RETURN_IF_ERROR(cpu::CheckAttention(layer, q, visibility, options, out));
   if (q.dims[2] == 0) return Status::Ok();
-  std::array<std::optional<RowPlan>, kTaskRows.size()> by_rows;
+  PlansByRows by_rows;
   UsableRows usable{};
   for (std::size_t i = 0; i < by_rows.size(); ++i) {
     by_rows[i] = PlanFor(layer, i, device.info().shared_bytes);
@@ -296,8 +308,9 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
                                           " bytes of shared memory of " + device.info().name};
   }
   AttendArgs args = CommonArgs(layer, q, options);
-  KVCACHE_ASSIGN_OR_RETURN(const PlacedPlan plan,
-                           plans.Find(device, {layer, args.group, usable, visibility}));
+  KVCACHE_ASSIGN_OR_RETURN(
+      const PlacedPlan plan,
+      plans.Find(device, {layer, args.group, usable, visibility, BlocksAtOnce(device, by_rows)}));
   KVCACHE_ASSIGN_OR_RETURN(
       std::byte* const partials,
       memory.Take(static_cast<std::size_t>(plan.partial_floats) * sizeof(float)));

@@ -164,9 +164,12 @@ struct AttendShared {
 
 // Kernels that decode (decode_split-inl.h): dims of a warp's values, and the most of all; a chunk of floats has two
 // tiles of keys, which differ in their banks, or some positions of values.
+inline constexpr int kDecodeBlocks = 3;  // for which a processor has registers
 inline constexpr int kDecodeDims = 16;
 inline constexpr int kMaxDecodeDims = 256;
-inline constexpr int kDecodeRing = 4;
+template <int kRows>
+inline constexpr int kDecodeRing =
+    kRows == 4 ? 4 : 3;                      // three blocks for each processor with 227 KB
 inline constexpr int kDecodeDepth = 32;      // dims of keys
 inline constexpr int kDecodePositions = 64;  // of values
 inline constexpr int kDecodeTileBytes = kDecodeDepth * kAttendTile * 2 + 32;

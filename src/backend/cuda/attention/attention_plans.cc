@@ -99,8 +99,9 @@ Status AttentionPlans::Place(Device& device, const AttentionTasks& tasks, Entry&
 }
 
 Status AttentionPlans::Make(Device& device, const PlanCall& call, Entry& entry) {
-  const int wanted = 2 * std::max(1, device.info().processors);  // tasks: as many as run at once
-  const int threads = std::max(1, wanted / static_cast<int>(cpu::kTasksPerThread));
+  const int processors = std::max(1, device.info().processors);
+  const WantedTasks wanted{.prefill = 2 * processors, .decode = call.decode_blocks * processors};
+  const int threads = std::max(1, wanted.decode / static_cast<int>(cpu::kTasksPerThread));
   plan_.Build(call.layer, call.group, threads, call.visibility);
   KVCACHE_RETURN_IF_ERROR(
       Place(device,

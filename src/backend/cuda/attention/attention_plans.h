@@ -25,6 +25,7 @@ struct PlanCall {
   int group;             // heads / kv_heads
   UsableRows usable;
   const Visibility& visibility;
+  int decode_blocks = 2;  // that a processor runs at once; depends on what is above
 };
 
 // A plan's arrays at their addresses on the device.

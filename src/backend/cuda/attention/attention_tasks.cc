@@ -16,10 +16,18 @@ struct RowsOfHead {
   PositionRange seen{};
 };
 
+// How a node's splits are cut, and where its partial results are: one of its first part, one of each other split.
+struct NodeParts {
+  std::int32_t splits = 1;  // of a part
+  std::int32_t merged = 1;  // splits that leave one result
+  std::int32_t results = 0;
+  std::int64_t partials = 0;
+};
+
 class Builder {
  public:
   Builder(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
-          const Visibility& visibility, const UsableRows& usable, int wanted)
+          const Visibility& visibility, const UsableRows& usable, const WantedTasks& wanted)
       : plan_(plan),
         kv_heads_(layer.shape.kv_heads),
         row_floats_(cpu::PartialStride(layer.shape.v_dim)),
@@ -33,10 +41,8 @@ class Builder {
     AddRuns();
     const auto splits = plan_.splits();
     to_.splits.assign(splits.begin(), splits.end());
-    to_.partial_floats = plan_.partial_floats();
-    for (const cpu::AttentionTask& task : plan_.tasks()) {
-      if (task.kind == cpu::AttentionTask::Kind::kDecode) AddDecode(task);
-    }
+    CutNodes();
+    for (std::size_t i = 0; i < nodes_.size(); ++i) AddNode(i);
     CountPrefill();
     for (const cpu::SequencePlan& sequence : plan_.sequences()) {
       if (sequence.decode) {
@@ -140,27 +146,52 @@ class Builder {
     return true;
   }
 
-  void AddDecode(const cpu::AttentionTask& task) {
-    const cpu::PrefixNode& node = plan_.nodes()[static_cast<std::size_t>(task.of)];
+  // Cuts the splits of each node into equal parts, in all about as many as run at once.
+  void CutNodes() {
+    const auto weight = [&](const cpu::PrefixNode& node) {
+      return std::max<std::int64_t>(std::int64_t{node.tokens} * group_, 8);
+    };
+    std::int64_t all = 0;
+    for (const cpu::PrefixNode& node : plan_.nodes()) all += node.splits * weight(node);
+    for (const cpu::PrefixNode& node : plan_.nodes()) {
+      NodeParts of;
+      const std::int64_t splits = node.splits;
+      const std::int64_t parts = std::clamp<std::int64_t>(
+          splits * wanted_.decode * weight(node) / std::max<std::int64_t>(all * kv_heads_, 1), 1,
+          std::max<std::int64_t>(splits, 1));
+      of.splits = static_cast<std::int32_t>((splits + parts - 1) / parts);
+      // Only the first splits of a row can be merged where they are computed.
+      of.merged = node.parent < 0 ? std::max(of.splits, 1) : 1;
+      of.partials = to_.partial_floats;
+      of.results = node.splits - of.merged + 1;
+      to_.partial_floats += std::int64_t{of.results} * kv_heads_ * ResultFloats(node.tokens);
+      nodes_.push_back(of);
+    }
+  }
+
+  void AddNode(std::size_t i) {
+    const cpu::PrefixNode& node = plan_.nodes()[i];
+    const NodeParts& parts = nodes_[i];
     const RowsOfHead of{plan_.TokensOf(node), node.first_token,
                         plan_.SequencesOf(node).front().history, node.seen};
     const std::int64_t result = ResultFloats(node.tokens);
-    const std::int64_t before = task.part == 0 ? 0 : task.part - node.merged + 1;
-    const bool merge = node.parent < 0 && task.part == 0;
     const std::int32_t rows = node.tokens * group_;
     const std::size_t kernel = KernelFor(rows);
-    for (std::int32_t first = 0; first < rows; first += kTaskRows[kernel]) {
-      AttendTask of_rows =
-          TaskOf(of, task.kv_head, first, std::min(rows - first, kTaskRows[kernel]));
-      of_rows.partials = node.partials +
-                         (std::int64_t{task.kv_head} * node.partials_of_head() + before) * result +
-                         first * row_floats_;
-      of_rows.distance = merge ? 0 : result;
-      of_rows.first_split = node.first_split + task.part;
-      of_rows.splits = task.count;
-      const std::size_t decode = kernel + kFirstDecode;
-      const bool aligned = decode < usable_.size() && usable_[decode] && Align(of_rows);
-      to_.tasks[aligned ? decode : kernel].push_back(of_rows);
+    for (std::int32_t head = 0; head < kv_heads_; ++head) {
+      for (std::int32_t part = 0; part < node.splits; part += parts.splits) {
+        const std::int64_t before = part == 0 ? 0 : part - parts.merged + 1;
+        for (std::int32_t first = 0; first < rows; first += kTaskRows[kernel]) {
+          AttendTask task = TaskOf(of, head, first, std::min(rows - first, kTaskRows[kernel]));
+          task.partials = parts.partials + (std::int64_t{head} * parts.results + before) * result +
+                          first * row_floats_;
+          task.distance = node.parent < 0 && part == 0 ? 0 : result;
+          task.first_split = node.first_split + part;
+          task.splits = std::min(parts.splits, node.splits - part);
+          const std::size_t decode = kernel + kFirstDecode;
+          const bool aligned = decode < usable_.size() && usable_[decode] && Align(task);
+          to_.tasks[aligned ? decode : kernel].push_back(task);
+        }
+      }
     }
   }
 
@@ -170,8 +201,9 @@ class Builder {
     for (std::int32_t i = sequence.leaf; i >= 0;) {
       const cpu::PrefixNode& node = plan_.nodes()[static_cast<std::size_t>(i)];
       const std::int64_t result = ResultFloats(node.tokens);
-      to_.merge_steps.push_back({node.partials, node.partials_of_head() * result, result,
-                                 node.partials_of_head(), node.first_token});
+      const NodeParts& parts = nodes_[static_cast<std::size_t>(i)];
+      to_.merge_steps.push_back(
+          {parts.partials, parts.results * result, result, parts.results, node.first_token});
       i = node.parent;
     }
     std::reverse(to_.merge_steps.begin() + first, to_.merge_steps.end());
@@ -217,7 +249,7 @@ class Builder {
   // the first task then leave partial results.
   std::int32_t SplitsAtOnce(std::int32_t splits, std::int64_t result_floats) const {
     constexpr std::int64_t kMaxFloats = std::int64_t{64} << 20;
-    const std::int64_t parts = std::max<std::int64_t>(wanted_ / prefill_tiles_, 1);
+    const std::int64_t parts = std::max<std::int64_t>(wanted_.prefill / prefill_tiles_, 1);
     const auto at_once = static_cast<std::int32_t>((splits + parts - 1) / parts);
     if (at_once >= splits || (splits - at_once + 1) * result_floats > kMaxFloats) return splits;
     return at_once;
@@ -288,8 +320,9 @@ class Builder {
   int group_;
   const Visibility& visibility_;
   UsableRows usable_;
-  int wanted_;
-  std::int64_t prefill_tiles_ = 0;        // tasks of all sequences in prefill, before they are cut
+  WantedTasks wanted_;
+  std::int64_t prefill_tiles_ = 0;  // tasks of all sequences in prefill, before they are cut
+  std::vector<NodeParts> nodes_;
   std::vector<std::int32_t> first_runs_;  // [histories]
   AttentionTasks to_;
 };
@@ -298,7 +331,7 @@ class Builder {
 
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
                                   const Visibility& visibility, const UsableRows& usable,
-                                  int wanted) {
+                                  const WantedTasks& wanted) {
   return Builder(plan, layer, group, visibility, usable, wanted).Build();
 }
 

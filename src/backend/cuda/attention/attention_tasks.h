@@ -24,6 +24,12 @@ inline constexpr std::size_t kFirstDecode = 4;  // the same number of rows is kF
 // decode are made for some types and heads.
 using UsableRows = std::array<bool, kTaskRows.size()>;
 
+// About as many tasks as run at once.
+struct WantedTasks {
+  int prefill = 1;
+  int decode = 1;
+};
+
 struct AttentionTasks {
   std::array<std::vector<AttendTask>, kTaskRows.size()> tasks;  // by the kernel's rows
   std::vector<AttendToken> tokens;
@@ -34,11 +40,11 @@ struct AttentionTasks {
   std::int64_t partial_floats = 0;  // of all partial results
 };
 
-// Sequences in prefill are cut into at least about `wanted` tasks, as far as their partial results allow.
+// Sequences in prefill are cut into at least about wanted.prefill tasks, as far as their partial results allow.
 // REQUIRES: a plan that was built for these arguments; at least one usable number of rows
 // of the kernels for any task.
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
                                   const Visibility& visibility, const UsableRows& usable,
-                                  int wanted);
+                                  const WantedTasks& wanted);
 
 }  // namespace kvcache::cuda

@@ -86,11 +86,14 @@ KVCACHE_DEVICE void ScoreTiles(const DecodeCopies& copies, const SeenSplit& spli
                                const CodedQueries& queries, float (&scores)[2][4]) {
   using Shape = AttendShape<8>;  // eight queries
   constexpr int kCodes = kBytes ? 512 : 256;
-  const std::uint8_t* const tile = copies.key_memory + Warp() * copies.key_bytes;
-  const std::uint8_t* codes = tile + Lane() % 4 * 64 + Lane() / 4 * 8;
-  const std::uint8_t* scale = tile + blocks * kCodes + Lane() / 4 * 4;
-  const int stride = kAttendWarps * copies.key_bytes;
   const bool used[2] = {split.Has(Warp()), split.Has(Warp() + kAttendWarps)};
+  if (!used[0] && !used[1]) return;
+  // Without branches around the products, so that they overlap: one tile takes the place of one that is not seen.
+  const std::uint8_t* const lane = copies.key_memory + Warp() * copies.key_bytes;
+  const int first = used[0] ? 0 : kAttendWarps * copies.key_bytes;
+  const int stride = used[0] && used[1] ? kAttendWarps * copies.key_bytes : 0;
+  const std::uint8_t* codes = lane + first + Lane() % 4 * 64 + Lane() / 4 * 8;
+  const std::uint8_t* scale = lane + first + blocks * kCodes + Lane() / 4 * 4;
   QueryBlocks<Shape> query(queries, 0, 0);
   KVCACHE_UNROLL_BY(4)
   for (int b = 0; b < blocks; ++b, codes += kCodes, scale += kScaleBytes) {
@@ -101,7 +104,6 @@ KVCACHE_DEVICE void ScoreTiles(const DecodeCopies& copies, const SeenSplit& spli
     query.Advance();
     KVCACHE_UNROLL
     for (int i = 0; i < 2; ++i) {
-      if (!used[i]) continue;
       std::uint32_t a[4];
       LoadKeyCodes<kBytes>(codes + i * stride, a);
       const std::uint32_t both = LoadWord(scale + i * stride);
@@ -116,10 +118,10 @@ KVCACHE_DEVICE void ScoreTiles(const DecodeCopies& copies, const SeenSplit& spli
 
 // The weights of a split, from scores on. Copies the keys of the next.
 template <int R>
-KVCACHE_DEVICE void WeighBlockSplit(const AttendArgs& args, const AttendTask& task,
-                                    const SeenSplit& split, const SeenSplit& next,
-                                    const CodedQueries& queries, const DecodeCopies& copies,
-                                    RowJoin& join, DecodeShared<R>& shared) {
+KVCACHE_DEVICE void WeighBlockSplit(const AttendArgs& args, const SeenSplit& split,
+                                    const SeenSplit& next, const CodedQueries& queries,
+                                    const DecodeCopies& copies, RowJoin& join,
+                                    DecodeShared<R>& shared) {
   float scores[2][4] = {};
   AsyncWait<1>();  // the values may still be on their way
   WarpBarrier();
@@ -161,7 +163,7 @@ KVCACHE_DEVICE void WeighBlockSplit(const AttendArgs& args, const AttendTask& ta
       shared.weights[row + r][position] = WeightOf(scores[i / 2][i % 2 * 2 + r], max);
     }
   }
-  join.Begin<R>(task, split, shared);
+  join.Begin<R>(split, shared);
   AsyncWait<1>();  // the next keys may still be on their way
   BlockBarrier();
 }
@@ -292,7 +294,7 @@ KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
   for (int i = 0; i < task.splits; ++i) {
     const SeenSplit next = splits.At(i + 1);
     RowJoin join;
-    WeighBlockSplit<R>(args, task, split, next, queries, copies, join, shared);
+    WeighBlockSplit<R>(args, split, next, queries, copies, join, shared);
     KVCACHE_UNROLL_BY(1)
     for (int item = Warp(); item < R * copies.value_blocks; item += kAttendWarps) {
       WriteDecodeDigits<R>(split, copies.scale_memory, offset, item % R, item / R, shared,

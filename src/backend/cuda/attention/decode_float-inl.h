@@ -18,12 +18,13 @@
 namespace kvcache::cuda {
 
 // The chunks of a warp. All lanes make the same calls.
+template <int kRing>
 class DecodeChunks {
  public:
   KVCACHE_DEVICE DecodeChunks(const AttendArgs& args, const AttendTask& task,
                               const SeenSplits& splits, std::uint8_t* memory)
       : splits_(splits),
-        memory_(memory + Warp() * kDecodeRing * kDecodeChunkBytes),
+        memory_(memory + Warp() * kRing * kDecodeChunkBytes),
         keys_(args.k + task.kv_head * args.cells * args.k_dim * 2 + Lane() * 16),
         values_(args.v + (task.kv_head * args.v_head + Warp() * kDecodeDims + Lane() % 2 * 8) * 2),
         tile_bytes_(args.k_dim * kAttendTile * 2),
@@ -32,7 +33,7 @@ class DecodeChunks {
         chunks_(key_chunks_ + GroupsOfWarp(args) * kValueChunks),
         split_(splits.At(0)) {
     KVCACHE_UNROLL_BY(1)
-    for (int i = 0; i < kDecodeRing - 1; ++i) CopyNext();
+    for (int i = 0; i < kRing - 1; ++i) CopyNext();
   }
 
   static constexpr int kValueChunks = kAttendSplit / kDecodePositions;
@@ -44,11 +45,11 @@ class DecodeChunks {
 
   // The memory of the next chunk, whose bytes are there. The chunk before is overwritten.
   KVCACHE_DEVICE const std::uint8_t* Next() {
-    AsyncWait<kDecodeRing - 2>();
+    AsyncWait<kRing - 2>();
     WarpBarrier();
     CopyNext();
     const std::uint8_t* const at = memory_ + used_ * kDecodeChunkBytes;
-    used_ = (used_ + 1) % kDecodeRing;
+    used_ = (used_ + 1) % kRing;
     return at;
   }
 
@@ -81,7 +82,7 @@ class DecodeChunks {
       chunk_ = 0;
       split_ = splits_.At(++copied_splits_);
     }
-    copied_ = (copied_ + 1) % kDecodeRing;
+    copied_ = (copied_ + 1) % kRing;
     AsyncCommit();
   }
 
@@ -118,9 +119,9 @@ KVCACHE_DEVICE void ScoreChunk(const std::uint8_t* at, const float* query, float
 
 // The weights of a split, from scores on; they are visible to all when it returns.
 template <int R, class T>
-KVCACHE_DEVICE void WeighFloatSplit(const AttendArgs& args, const AttendTask& task,
-                                    const SeenSplit& split, const float* query,
-                                    DecodeChunks& chunks, RowJoin& join, DecodeShared<R>& shared) {
+KVCACHE_DEVICE void WeighFloatSplit(const AttendArgs& args, const SeenSplit& split,
+                                    const float* query, DecodeChunks<kDecodeRing<R>>& chunks,
+                                    RowJoin& join, DecodeShared<R>& shared) {
   const int tile = Warp() + Lane() / kAttendTile * kAttendWarps;
   const int position = tile * kAttendTile + Lane() % kAttendTile;
   const bool used = split.Has(tile);
@@ -144,7 +145,7 @@ KVCACHE_DEVICE void WeighFloatSplit(const AttendArgs& args, const AttendTask& ta
   for (int r = 0; r < R; ++r) {
     shared.weights[r][position] = WeightOf(scores[r], LargestOf<R>(shared, r));
   }
-  join.Begin<R>(task, split, shared);
+  join.Begin<R>(split, shared);
   BlockBarrier();
 }
 
@@ -198,14 +199,15 @@ KVCACHE_DEVICE void DecodeFloats(const AttendArgs& args) {
   auto* const query = reinterpret_cast<float*>(parts + args.layout.query);
   const AttendTask task = args.tasks[BlockX()];
   const SeenSplits splits(args, task);
-  DecodeChunks chunks(args, task, splits, parts + args.layout.stages);
+  using Chunks = DecodeChunks<kDecodeRing<R>>;
+  Chunks chunks(args, task, splits, parts + args.layout.stages);
   ListDecodeRows<R>(args, task, shared);
   BlockBarrier();
   ScaleQueries<R>(args, shared.rows, query);
   BlockBarrier();
 
   const int row = Lane() / kDecodeDims * kRows;
-  const int groups = DecodeChunks::GroupsOfWarp(args);
+  const int groups = Chunks::GroupsOfWarp(args);
   const bool merge = task.distance == 0;
   float* const results =
       args.partials + task.partials + Warp() * kDecodeDims + Lane() % kDecodeDims;
@@ -214,7 +216,7 @@ KVCACHE_DEVICE void DecodeFloats(const AttendArgs& args) {
   for (int i = 0; i < task.splits; ++i) {
     const SeenSplit split = splits.At(i);
     RowJoin join;
-    WeighFloatSplit<R, T>(args, task, split, query, chunks, join, shared);
+    WeighFloatSplit<R, T>(args, split, query, chunks, join, shared);
     join.End<R>(args, task, merge ? nullptr : args.partials + task.partials + i * task.distance,
                 shared);
     int all_begin = split.begin;
@@ -234,7 +236,7 @@ KVCACHE_DEVICE void DecodeFloats(const AttendArgs& args) {
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) of.sums[r] = 0.0f;
       KVCACHE_UNROLL_BY(1)
-      for (int part = 0; part < DecodeChunks::kValueChunks; ++part) {
+      for (int part = 0; part < Chunks::kValueChunks; ++part) {
         const int first = part * kDecodePositions;
         const std::uint8_t* const at =
             chunks.Next() + Lane() % kDecodeDims * 2 - first * (kDecodeDims * 2);

@@ -2,26 +2,26 @@
 #include "backend/cuda/attention/attention_kernels.h"
 #include "backend/cuda/attention/decode_blocks-inl.h"
 #include "backend/cuda/attention/decode_float-inl.h"
-#include "backend/cuda/language/kernel.h"
+#include "backend/cuda/language/dense_kernel.h"
 
 namespace kvcache::cuda {
 
-KVCACHE_KERNEL(decode_4_f16, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_4_f16, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeFloats<4, StoredF16>(args);
 }
-KVCACHE_KERNEL(decode_8_f16, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_8_f16, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeFloats<8, StoredF16>(args);
 }
-KVCACHE_KERNEL(decode_4_bf16, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_4_bf16, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeFloats<4, StoredBF16>(args);
 }
-KVCACHE_KERNEL(decode_8_bf16, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_8_bf16, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeFloats<8, StoredBF16>(args);
 }
-KVCACHE_KERNEL(decode_4_blocks, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_4_blocks, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeBlocks<4>(args);
 }
-KVCACHE_KERNEL(decode_8_blocks, AttendArgs, kAttendThreads) {
+KVCACHE_DENSE_KERNEL(decode_8_blocks, AttendArgs, kAttendThreads, 2) {
   DecodeBlocks<8>(args);
 }
 

@@ -130,8 +130,7 @@ struct RowJoin {
   float max;
 
   template <int R>
-  KVCACHE_DEVICE void Begin(const AttendTask& task, const SeenSplit& split,
-                            DecodeShared<R>& shared) {
+  KVCACHE_DEVICE void Begin(const SeenSplit& split, DecodeShared<R>& shared) {
     const int r = Warp();
     if (r >= R) return;
     max = LargestOf<R>(shared, r);
