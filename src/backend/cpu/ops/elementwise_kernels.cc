@@ -99,7 +99,7 @@ struct GeluOp {
   }
 };
 struct ReluOp {
-  HWY_INLINE VF operator()(VF x) const { return hn::Max(hn::Zero(DF()), x); }
+  HWY_INLINE VF operator()(VF x) const { return Greater(hn::Zero(DF()), x); }
 };
 struct ReluSquaredOp {
   HWY_INLINE VF operator()(VF x) const {
@@ -146,8 +146,8 @@ struct GateClampedOp {
   HWY_INLINE VF operator()(VF gate, VF up) const {
     const DF d;
     const VF bound = hn::Set(d, limit);
-    const VF g = hn::Min(bound, gate);
-    const VF u = hn::Max(hn::Neg(bound), hn::Min(bound, up));
+    const VF g = Lesser(bound, gate);
+    const VF u = Greater(hn::Neg(bound), Lesser(bound, up));
     const VF opened = OverOnePlusExp(g, hn::Mul(g, hn::Set(d, alpha)));
     return hn::Mul(opened, hn::Add(u, hn::Set(d, 1.0f)));
   }
@@ -176,7 +176,7 @@ struct XieluOp {
     const DF d;
     const VF linear = hn::Mul(hn::Set(d, params.beta), x);
     const VF square = hn::MulAdd(hn::Mul(hn::Set(d, params.alpha_positive), x), x, linear);
-    const VF most = hn::Min(hn::Set(d, params.epsilon), x);
+    const VF most = Lesser(hn::Set(d, params.epsilon), x);
     const VF bent = hn::Sub(cpu::HWY_NAMESPACE::Expm1(d, most), x);
     const VF below = hn::MulAdd(hn::Set(d, params.alpha_negative), bent, linear);
     return hn::IfThenElse(hn::Gt(x, hn::Zero(d)), square, below);

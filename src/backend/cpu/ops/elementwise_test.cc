@@ -344,6 +344,26 @@ TEST_P(ElementwiseTest, ClampedGates) {
   }
 }
 
+// A minimum of a number and a NaN is the number in some instruction sets.
+TEST_P(ElementwiseTest, ANaNStaysANaNAndAZeroKeepsItsSign) {
+  const std::unique_ptr<Backend> backend = MakeBackend(1);
+  const auto view = [](std::vector<float>& x) {
+    return TensorView::Dense(x.data(), DType::kF32, 3);
+  };
+  const std::vector<float> values = {std::nanf(""), -0.0f, 1.0f};
+  for (const NamedActivation& a : kActivations) {
+    std::vector<float> x = values;
+    ASSERT_TRUE(backend->Activate(view(x), a.activation).ok());
+    EXPECT_TRUE(std::isnan(x[0])) << a.name;
+    EXPECT_TRUE(a.activation != Activation::kRelu || std::signbit(x[1])) << x[1];
+  }
+  std::vector<float> gate = values, up = {1.0f, std::nanf(""), 1.0f}, x = values;
+  ASSERT_TRUE(backend->GateClamped(view(gate), view(up), 1.702f, 7.0f).ok());
+  EXPECT_TRUE(std::isnan(gate[0]) && std::isnan(gate[1]) && !std::isnan(gate[2]));
+  ASSERT_TRUE(backend->Xielu(view(x), {1.0f, 1.0f, 1.0f, -1e-6f}).ok());
+  EXPECT_TRUE(std::isnan(x[0]) && !std::isnan(x[1]));
+}
+
 TEST_P(ElementwiseTest, SoftCapsAndFactors) {
   const std::unique_ptr<Backend> backend = MakeBackend(3);
   for (const float cap : {1.0f, 30.0f, 50.0f}) {

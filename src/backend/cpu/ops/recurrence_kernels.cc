@@ -228,7 +228,7 @@ template <class D, class V = hn::Vec<D>>
 HWY_INLINE V SoftPlus(D d, V x) {
   // Qualified, since Highway may declare functions of the same names.
   const V small = cpu::HWY_NAMESPACE::Log1p(d, cpu::HWY_NAMESPACE::Exp(d, hn::Neg(hn::Abs(x))));
-  return hn::Add(hn::Max(hn::Zero(d), x), small);
+  return hn::Add(Greater(hn::Zero(d), x), small);
 }
 
 template <class D>

@@ -19,6 +19,26 @@ namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 namespace hn = hwy::HWY_NAMESPACE;
 
+// a < b ? a : b, which keeps a NaN or a zero in b: the minimum of x86-64. Highway's minimum on Arm and its
+// portable one take the number of a number and a NaN.
+template <class V>
+HWY_INLINE V Lesser(V a, V b) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
+  return hn::Min(a, b);
+#else
+  return hn::IfThenElse(hn::Lt(a, b), a, b);
+#endif
+}
+// a > b ? a : b, likewise.
+template <class V>
+HWY_INLINE V Greater(V a, V b) {
+#if HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128
+  return hn::Max(a, b);
+#else
+  return hn::IfThenElse(hn::Gt(a, b), a, b);
+#endif
+}
+
 // x = n ln 2 + r with |r| <= ln(2)/2 and an integer n; the power is 2^n. For -87 <= x <= 88.
 template <class V>
 struct ReducedExponent {
@@ -62,13 +82,13 @@ HWY_INLINE V Exp(D d, V x) {
 // Exp of x, or of 88 if x is larger. The bound comes first, so that a NaN stays.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V BoundedExp(D d, V x) {
-  return cpu::HWY_NAMESPACE::Exp(d, hn::Min(hn::Set(d, 88.0f), x));
+  return cpu::HWY_NAMESPACE::Exp(d, Lesser(hn::Set(d, 88.0f), x));
 }
 
 // exp(x) - 1 for x <= 88; -1 below -87.
 template <class D, class V = hn::Vec<D>>
 HWY_INLINE V Expm1(D d, V x) {
-  const auto reduced = ReduceExponent(d, hn::Max(hn::Set(d, -87.0f), x));
+  const auto reduced = ReduceExponent(d, Greater(hn::Set(d, -87.0f), x));
   const V r = reduced.r;
   const V part = hn::MulAdd(hn::Mul(r, r), ExpPolynomial(d, r), r);
   return hn::MulAdd(part, reduced.power, hn::Sub(reduced.power, hn::Set(d, 1.0f)));
