@@ -3,8 +3,8 @@
 Each architecture has a model in Q4_K_M; llama also has every other type of weights, and every type
 of cache. tools/make_model writes them from a seed. A hash covers the logits of 300 tokens,
 which span two of attention's splits of 256; the portable instruction set, which is slow, evaluates 150 of
-decoders whose kernels others have too (WHOLE), more than their windows and chunks have. AVX3_DL, AVX3, AVX_VNNI and AVX2 have one hash, because their
-kernels give the same bits; the portable instruction set has its own, and no fused multiply-add.
+decoders whose kernels others have too (WHOLE), more than their windows and chunks have. AVX3_DL, AVX3, AVX_VNNI and AVX2 have one hash, and so have
+Arm's NEON_I8MM, NEON_DOTPROD and NEON, because their kernels give the same bits; the portable instruction set has its own, and no fused multiply-add.
 
 The hash of a model's file is committed too, so that a change of the tool is not taken for one of
 the kernels. No function of the C library is among what logits depend on, so the hashes hold on every machine.
@@ -32,7 +32,7 @@ PORTABLE_TOKENS = 150
 WHOLE = ("llama", "deepseek2-v2", "gpt-oss", "qwen3next")
 SEED = 1
 # Instruction sets with fused multiply-add, whose hashes are equal, and the others.
-FUSED = ("AVX3_DL", "AVX3", "AVX_VNNI", "AVX2")
+FUSED = ("AVX3_DL", "AVX3", "AVX_VNNI", "AVX2", "NEON_I8MM", "NEON_DOTPROD", "NEON")
 PORTABLE = ("EMU128",)
 SHAPE = dataclasses.replace(WIDE_SHAPES[0], layers=2)
 ALL_TYPES = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q5_k_m", "q6_k", "mxfp4")

@@ -2,6 +2,9 @@
 
 #if defined(__x86_64__)
 #include <cpuid.h>
+#elif defined(__aarch64__) && defined(__linux__)
+#include <asm/hwcap.h>
+#include <sys/auxv.h>
 #endif
 
 #include <atomic>
@@ -30,12 +33,16 @@ std::int64_t TargetsWithoutTheirVnni() {
 #endif
 }
 
-// AVX_VNNI is a target of this library: Highway's AVX2, with the kernels of linear layers that use
-// AVX-VNNI.
-bool HasAvxVnni() {
+// Whether the processor multiplies the bytes of one of Highway's targets in this way too.
+bool HasProducts([[maybe_unused]] std::int64_t bit, [[maybe_unused]] ByteProducts products) {
 #if HWY_ARCH_X86
+  if (bit != HWY_AVX2 || products != ByteProducts::kFours) return false;
   unsigned eax = 0, ebx = 0, ecx = 0, edx = 0;
   return __get_cpuid_count(7, 1, &eax, &ebx, &ecx, &edx) != 0 && (eax & (1U << 4)) != 0;
+#elif defined(__aarch64__) && defined(__linux__)
+  const bool has_fours = (getauxval(AT_HWCAP) & HWCAP_ASIMDDP) != 0;
+  const bool has_matrices = (getauxval(AT_HWCAP2) & HWCAP2_I8MM) != 0;
+  return has_fours && (products == ByteProducts::kFours || has_matrices);
 #else
   return false;
 #endif
@@ -43,20 +50,34 @@ bool HasAvxVnni() {
 
 struct Target {
   std::int64_t bit = 0;  // Highway's. A better target has a lower one
-  bool avx_vnni = false;
+  ByteProducts products = ByteProducts::kOfTarget;
 
-  std::string Name() const { return avx_vnni ? "AVX_VNNI" : hwy::TargetName(bit); }
+  std::string Name() const {
+    if (products == ByteProducts::kOfTarget) return hwy::TargetName(bit);
+    if (products == ByteProducts::kMatrix) return "NEON_I8MM";
+    return HWY_ARCH_X86 ? "AVX_VNNI" : "NEON_DOTPROD";
+  }
 };
+
+// Highway's targets of this machine, best first.
+std::vector<std::int64_t> HighwayTargets() {
+  std::vector<std::int64_t> bits = hwy::SupportedAndGeneratedTargets();
+  // Highway detects NEON only with AES, which no kernel uses.
+  if (bits.empty()) bits.push_back(HWY_STATIC_TARGET);
+  return bits;
+}
 
 // All targets that this machine can run, best first. Detected once, before any target is disabled:
 // detecting again makes Highway 1.0 forget the disabled ones until the next DisableTargets.
 const std::vector<Target>& MachineTargets() {
   static const std::vector<Target> targets = [] {
     std::vector<Target> all;
-    for (const std::int64_t bit : hwy::SupportedAndGeneratedTargets()) {
+    for (const std::int64_t bit : HighwayTargets()) {
       if ((bit & TargetsWithoutTheirVnni()) != 0) continue;
-      if (bit == HWY_AVX2 && HasAvxVnni()) all.push_back({bit, true});
-      all.push_back({bit, false});
+      for (const auto products : {ByteProducts::kMatrix, ByteProducts::kFours}) {
+        if (HasProducts(bit, products)) all.push_back({bit, products});
+      }
+      all.push_back({bit});
     }
     hwy::DisableTargets(TargetsWithoutTheirVnni());
     return all;
@@ -66,12 +87,12 @@ const std::vector<Target>& MachineTargets() {
 
 // The index in MachineTargets of the target in use.
 std::atomic<std::size_t> in_use = 0;
-std::atomic<bool> avx_vnni_in_use = false;
+std::atomic<ByteProducts> products_in_use = ByteProducts::kOfTarget;
 
 }  // namespace
 
-bool IsAvxVnniInUse() {
-  return avx_vnni_in_use.load(std::memory_order_relaxed);
+ByteProducts ByteProductsInUse() {
+  return products_in_use.load(std::memory_order_relaxed);
 }
 
 Status UseCpuTarget(std::string_view name) {
@@ -80,7 +101,7 @@ Status UseCpuTarget(std::string_view name) {
     const Target& target = MachineTargets()[i];
     if (name.empty() || name == target.Name()) {
       in_use = i;
-      avx_vnni_in_use = target.avx_vnni;
+      products_in_use = target.products;
       hwy::DisableTargets(TargetsWithoutTheirVnni() | (target.bit - 1));
       // Choose the target now: otherwise the first of several concurrent kernels would do it.
       hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -1,6 +1,7 @@
 // The choice of the instruction set (Highway's target) at run time.
 #pragma once
 
+#include <cstdint>
 #include <string_view>
 
 #include "kvcache/status.h"
@@ -16,8 +17,15 @@ Status UseCpuTarget(std::string_view name);
 // first. Thread-safe.
 Status UseCpuTargetFromEnvironment();
 
-// Whether the kernels of AVX2 use AVX-VNNI: the target is AVX_VNNI. The processor has it and not the
-// AVX-512 kernels, or they were not chosen.
-bool IsAvxVnniInUse();
+// How linear layers over block types multiply bytes, and on Arm attention over block types too. Highway's target has one way of its own. Targets of this library
+// are a target of Highway's with another way.
+enum class ByteProducts : std::uint8_t {
+  kOfTarget,
+  kFours,   // four bytes at once: AVX_VNNI is AVX2, NEON_DOTPROD is NEON
+  kMatrix,  // two rows with two tokens: NEON_I8MM is NEON
+};
+
+// The way of the target in use.
+ByteProducts ByteProductsInUse();
 
 }  // namespace kvcache::cpu

@@ -75,9 +75,16 @@ inline constexpr int kAnyByte = 255;
 
 // The bytes of a product.
 struct Bytes {
-  int max;             // no byte exceeds it
-  bool fours = false;  // AVX2 only: uses AVX-VNNI
+  int max;              // no byte exceeds it
+  bool fours = false;   // AVX2: uses AVX-VNNI; NEON: SDOT
+  bool matrix = false;  // NEON: uses USMMLA and USDOT
 };
+
+// Whether 128 is taken from the bytes, because the products are of signed bytes. A product needs no correction by 128
+// then.
+constexpr bool FlipsSigns(Bytes bytes) {
+  return HWY_ARCH_ARM_A64 && bytes.max > 127 && !bytes.matrix;
+}
 
 // The number of digits of an input that is multiplied with such bytes.
 constexpr int DigitsOf(Bytes bytes) {

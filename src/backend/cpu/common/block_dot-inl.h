@@ -11,8 +11,8 @@
 // AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
 // each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. If it is
 // above 127, the inputs are two digits: input = 16 high + low, both from -8 to 8. On a processor with
-// AVX-VNNI the kernels of AVX2 multiply and add four bytes at once too (Bytes::fours). The portable
-// target widens both factors to 16 bits.
+// AVX-VNNI the kernels of AVX2 multiply and add four bytes at once too (Bytes::fours). NEON multiplies
+// signed bytes (block_neon-inl.h). The portable target widens both factors to 16 bits.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
 #undef KVCACHE_BACKEND_CPU_LINEAR_BLOCK_DOT_INL_H_
@@ -25,6 +25,7 @@
 #include <iterator>
 
 #include "backend/cpu/common/block_bytes-inl.h"
+#include "backend/cpu/common/block_neon-inl.h"
 #include "backend/cpu/common/block_pairs-inl.h"
 
 KVCACHE_BEFORE_DOT();
@@ -170,6 +171,7 @@ HWY_INLINE void DotGroupsOf16Bits(const std::uint8_t* quants, const std::int16_t
   }
 }
 
+#if !HWY_ARCH_ARM_A64
 using Value = std::int16_t;
 inline constexpr int kTileTokens = 2;
 inline constexpr int kTilePanels = 1;
@@ -221,6 +223,8 @@ class OneTokenDots {
   VI sum0_[kPairRegs];
   VI sum1_[kPairRegs];
 };
+
+#endif  // !HWY_ARCH_ARM_A64
 
 #endif
 

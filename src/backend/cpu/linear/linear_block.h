@@ -32,7 +32,7 @@ void PackPanel(DType dtype, const std::byte* file_rows, std::int64_t rows, std::
 //                kPer16: none
 struct QuantizedX {
   static constexpr std::int64_t kMaxValueBytes = 2;
-  // int16 on the portable target, int8 on all others (block::Value).
+  // int16 on the portable target of x86-64, int8 on all others (block::Value).
   std::byte* values = nullptr;  // [tokens × inputs], kMaxValueBytes reserved for each
   float* scales = nullptr;
   std::int32_t* corrections = nullptr;

@@ -93,7 +93,7 @@ constexpr Init InitOf(ProductKind kind) {
 template <ProductKind kKind>
 HWY_INLINE std::int32_t StartOf(const TileInput& x, std::int64_t i, int t, int tokens) {
   constexpr std::int32_t kStart = SumStartOf(kKind);
-  if constexpr (kKind.bias == 0) return kStart;
+  if constexpr (kKind.bias == 0 || FlipsSigns(kKind.bytes)) return kStart;
   std::int32_t start = x.corrections[i * tokens + t];
   if constexpr (kKind.chain == Chain::kPer256) {
     start = x.corrections[2 * i * tokens + t] + x.corrections[(2 * i + 1) * tokens + t];
@@ -131,7 +131,9 @@ HWY_INLINE void Dot(const Unpacked (&w)[kPanels], std::int64_t i, const TileInpu
   constexpr Init kInit = InitOf(kKind);
   std::int32_t starts[kTokens];
   const std::int32_t* init = x.corrections + i * kTokens;
-  if constexpr (kInit != Init::kZero && (kKind.bias != 128 || kKind.chain == Chain::kPer256)) {
+  constexpr bool kAreCorrections =
+      kKind.bias == 128 && kKind.chain != Chain::kPer256 && !FlipsSigns(kKind.bytes);
+  if constexpr (kInit != Init::kZero && !kAreCorrections) {
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) starts[t] = StartOf<kKind>(x, i, t, kTokens);
     init = starts;
@@ -450,19 +452,27 @@ void MultiplyWith(const Product& product, std::int64_t begin, std::int64_t end,
   }
 }
 
-// A format whose products are added by AVX-VNNI.
-template <class Format>
-struct WithFours : Format {
+// A format with another way to multiply bytes.
+template <class Format, ByteProducts kProducts>
+struct With : Format {
   static constexpr ProductKind kProduct = {
-      Format::kProduct.chain, Format::kProduct.bias, {Format::kProduct.bytes.max, true}};
+      Format::kProduct.chain,
+      Format::kProduct.bias,
+      {Format::kProduct.bytes.max, kProducts == ByteProducts::kFours,
+       kProducts == ByteProducts::kMatrix}};
 };
 
 template <DType kType>
 void MultiplyFormat(const Product& product, std::int64_t begin, std::int64_t end,
                     const PanelWorkspace& workspace) {
-#if HWY_TARGET == HWY_AVX2
-  if (IsAvxVnniInUse()) {
-    return MultiplyWith<WithFours<Format<kType>>>(product, begin, end, workspace);
+#if HWY_TARGET == HWY_AVX2 || HWY_ARCH_ARM_A64
+  if (ByteProductsInUse() == ByteProducts::kFours) {
+    return MultiplyWith<With<Format<kType>, ByteProducts::kFours>>(product, begin, end, workspace);
+  }
+#endif
+#if HWY_ARCH_ARM_A64
+  if (ByteProductsInUse() == ByteProducts::kMatrix) {
+    return MultiplyWith<With<Format<kType>, ByteProducts::kMatrix>>(product, begin, end, workspace);
   }
 #endif
   MultiplyWith<Format<kType>>(product, begin, end, workspace);

@@ -125,7 +125,7 @@ void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
   constexpr int kDigits = DigitsOf({kAnyByte});
-  const bool has_digits = IsForBytes(out.kind) && !IsAvxVnniInUse();
+  const bool has_digits = IsForBytes(out.kind) && ByteProductsInUse() == ByteProducts::kOfTarget;
   if (IsPer256(out.kind)) {
     for (std::int64_t c = 0; c < out.inputs / kChunk; ++c) {
       if (has_digits) {

@@ -73,9 +73,10 @@ constexpr ProductKind KindOf(Chain chain, int bias, int max_byte) {
 
 // An unpacked chunk of a panel.
 struct Unpacked {
-  const std::uint8_t* quants;  // [group of four inputs][16 rows][4]
-  const float* scales;         // [32 inputs, or 16][16 rows]
-  const float* minima;         // as scales, for the chains that have them; of Q2_K: 1/128 of them
+  // [group of four inputs][16 rows][4]. Bytes::matrix: [group of eight inputs][16 rows][8]
+  const std::uint8_t* quants;
+  const float* scales;  // [32 inputs, or 16][16 rows]
+  const float* minima;  // as scales, for the chains that have them; of Q2_K: 1/128 of them
 };
 
 struct ChunkWorkspace {
@@ -466,8 +467,14 @@ HWY_INLINE Unpacked UnpackChunk(const std::uint8_t* chunk, std::int64_t blocks,
       UnpackPart<Format, 1>(from, head, b, workspace);
     }
   }
-  return {Format::kType == DType::kQ8_0 ? lines : workspace.quants, workspace.scales,
-          workspace.minima};
+  const std::uint8_t* quants = Format::kType == DType::kQ8_0 ? lines : workspace.quants;
+#if HWY_ARCH_ARM_A64
+  if constexpr (Format::kProduct.bytes.matrix) {
+    InterleaveLines(quants, blocks * kBlock / 4, workspace.quants);
+    quants = workspace.quants;
+  }
+#endif
+  return {quants, workspace.scales, workspace.minima};
 }
 
 }  // namespace HWY_NAMESPACE

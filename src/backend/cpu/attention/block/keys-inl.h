@@ -23,6 +23,7 @@
 #include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/common/hadamard-inl.h"
 #include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/cpu_target.h"
 #include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
@@ -86,8 +87,10 @@ void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim,
       std::int32_t sum = 0;
       to.scales[b * R + r] = digits ? QuantizeQueryBlock<kDigits>(values, codes, sum)
                                     : QuantizeQueryBlock<1>(values, codes, sum);
+      const bool flips = offset == CodeOffset(DType::kQ8_0) &&
+                         block::HWY_NAMESPACE::FlipsSigns({block::HWY_NAMESPACE::kAnyByte});
       to.starts[b * R + r] =
-          block::HWY_NAMESPACE::kSumStart - static_cast<std::int32_t>(offset) * sum;
+          block::HWY_NAMESPACE::kSumStart - (flips ? 0 : static_cast<std::int32_t>(offset) * sum);
     }
   }
 }
@@ -179,7 +182,7 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <int kMaxCode, int kRows, int R, class EachGroup>
+template <block::HWY_NAMESPACE::Bytes kBytes, int kRows, int R, class EachGroup>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
                            const EachGroup& each_group) {
@@ -187,9 +190,8 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   const std::int64_t row = b * R + first;
-  block::HWY_NAMESPACE::DotGroups<block::HWY_NAMESPACE::Bytes{kMaxCode},
-                                  block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf({kMaxCode}), q.starts + row,
+  block::HWY_NAMESPACE::DotGroups<kBytes, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
+      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kBytes), q.starts + row,
       dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
@@ -203,7 +205,7 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
   }
 }
 
-template <DType kType, int kMaxCode, int R, Stream kFrom>
+template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, int R, Stream kFrom>
 void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                     SplitPrefetch* prefetch) {
@@ -220,7 +222,7 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     constexpr int kLines = PrefetchRate<kType>::kKeys;
-    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf({kMaxCode});
+    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf(kBytes);
     int step = 0;
     std::uintptr_t next = 0;
     if (kFrom == Stream::kMemory) {
@@ -236,18 +238,18 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         PrefetchToL2(next + static_cast<std::uintptr_t>(line * 64));
     };
     const auto nothing = [] {};
-    ScoreBlock<kMaxCode, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
+    ScoreBlock<kBytes, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
     int r = kFirst;
     for (; r + kRows <= R; r += kRows) {
-      ScoreBlock<kMaxCode, kRows, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, kRows, R>(codes, scales, b, q, r, sum, nothing);
     }
     constexpr int kRest = (R - kFirst) % kRows;
     if constexpr (kRest >= 2) {
-      ScoreBlock<kMaxCode, 2, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, 2, R>(codes, scales, b, q, r, sum, nothing);
       r += 2;
     }
     if constexpr (kRest % 2 == 1) {
-      ScoreBlock<kMaxCode, 1, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, 1, R>(codes, scales, b, q, r, sum, nothing);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -262,9 +264,16 @@ template <DType kType, int R, int NT, Stream kFrom, int kMaxCode = MaxCode(kType
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                      SplitPrefetch* prefetch = nullptr) {
-  for (int t = 0; t < NT; ++t) {
-    ScoreBlockTile<kType, kMaxCode, R, kFrom>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
+  const auto score_with = [&]<block::HWY_NAMESPACE::Bytes kBytes>() HWY_ATTR {
+    for (int t = 0; t < NT; ++t) {
+      ScoreBlockTile<kType, kBytes, R, kFrom>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
                                               scores + t * kCellTile, score_stride, prefetch);
+    }
+  };
+  if (HWY_ARCH_ARM_A64 && ByteProductsInUse() != ByteProducts::kOfTarget) {
+    score_with.template operator()<block::HWY_NAMESPACE::Bytes{kMaxCode, HWY_ARCH_ARM_A64 != 0}>();
+  } else {
+    score_with.template operator()<block::HWY_NAMESPACE::Bytes{kMaxCode}>();
   }
 }
 

@@ -27,12 +27,14 @@
 
 #include <cstdint>
 #include <cstring>
+#include <type_traits>
 
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/block/weights-inl.h"
 #include "backend/cpu/common/block_codes-inl.h"
 #include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/common/kv_blocks.h"
+#include "backend/cpu/cpu_target.h"
 #include "backend/cpu/simd/highway-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
@@ -61,7 +63,7 @@ HWY_INLINE __m512i FourWeights(const float* codes) {
 }
 
 // sums[r] of block b for kRows rows from row `first`, as integers.
-template <DType kType, int R, int kRows, Stream kFrom>
+template <class /*Codes*/, DType kType, int R, int kRows, Stream kFrom>
 HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
                             int first, const std::uint32_t (&code_sums)[R], VWeight (&sums)[R][2]) {
   __m512i low[kRows][2];
@@ -207,7 +209,7 @@ HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles,
 }
 
 // sums[r] of block b for kRows rows from row `first`, as integers.
-template <DType kType, int R, int kRows, Stream kFrom>
+template <class /*Codes*/, DType kType, int R, int kRows, Stream kFrom>
 HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
                             int first, const std::uint32_t (&code_sums)[R],
                             VWeight (&sums)[R][2 * kRegs]) {
@@ -220,11 +222,94 @@ inline constexpr int kRowsInRegisters = R == 8 ? 4 : R;
 
 #else
 
+#if HWY_ARCH_ARM_A64
+
+// Register v of the 16 values of half `half` of a block, for four cells: four values.
+template <DType kType>
+HWY_INLINE uint8x16_t FourValues(const std::uint8_t* block, int quad, int half, int v) {
+  if constexpr (kType == DType::kQ8_0) {
+    return vld1q_u8(block + (half * 4 + quad) * 64 + v * 16);
+  } else {
+    const uint8x16_t both = vld1q_u8(block + quad * 64 + v * 16);
+    return half == 0 ? vandq_u8(both, vdupq_n_u8(15)) : vshrq_n_u8(both, 4);
+  }
+}
+
+// Adds the products of four cells, whose weights are the digits kQuad of `digits`.
+template <DType kType, int kQuad, int kRows>
+HWY_INLINE void AddQuad(const std::uint8_t* block, int quad, int half,
+                        const int8x16_t (&digits)[kRows], int32x4_t (&low)[kRows][4],
+                        int32x4_t (&high)[kRows][4]) {
+  constexpr block::HWY_NAMESPACE::Bytes kBytes{MaxCode(kType), true};
+  KVCACHE_UNROLL
+  for (int v = 0; v < 4; ++v) {
+    const uint8x16_t values =
+        block::HWY_NAMESPACE::WithSigns<kBytes>(FourValues<kType>(block, quad, half, v));
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      low[r][v] = block::HWY_NAMESPACE::AddSignedFours<2 * kQuad>(low[r][v], values, digits[r]);
+      high[r][v] =
+          block::HWY_NAMESPACE::AddSignedFours<2 * kQuad + 1>(high[r][v], values, digits[r]);
+    }
+  }
+}
+
+// SumProducts with products of four bytes.
+template <DType kType, int R, int kRows>
+HWY_INLINE void SumDigits(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
+                          int first, const std::uint32_t (&code_sums)[R],
+                          VWeight (&sums)[R][2 * kRegs]) {
+  // What the codes exceed the values by.
+  constexpr bool kFlips = block::HWY_NAMESPACE::FlipsSigns({MaxCode(kType), true});
+  const std::uint32_t excess = values.offset - (kFlips ? 128 : 0);
+  for (int half = 0; half < 2; ++half) {
+    int32x4_t low[kRows][4];
+    int32x4_t high[kRows][4];
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      KVCACHE_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        low[r][v] = vdupq_n_s32(static_cast<std::int32_t>(-excess * code_sums[first + r]));
+        high[r][v] = vdupq_n_s32(0);
+      }
+    }
+    for (int t = 0; t < tiles.count; ++t) {
+      const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
+      KVCACHE_UNROLL
+      for (int pair = 0; pair < 2; ++pair) {
+        int8x16_t digits[kRows];
+        KVCACHE_UNROLL
+        for (int r = 0; r < kRows; ++r) {
+          const auto* const codes =
+              reinterpret_cast<const std::int8_t*>(tiles.Products(t, first + r));
+          digits[r] = vld1q_s8(codes + pair * 16);
+        }
+        AddQuad<kType, 0>(block, 2 * pair, half, digits, low, high);
+        AddQuad<kType, 1>(block, 2 * pair + 1, half, digits, low, high);
+      }
+    }
+    KVCACHE_UNROLL
+    for (int r = 0; r < kRows; ++r) {
+      KVCACHE_UNROLL
+      for (int v = 0; v < 4; ++v) {
+        sums[first + r][half * 4 + v] = VWeight(vaddq_s32(low[r][v], vshlq_n_s32(high[r][v], 8)));
+      }
+    }
+  }
+}
+
+#endif
+
 // sums[r] of block b for kRows rows from row `first`, as integers.
-template <DType kType, int R, int kRows, Stream>
+template <class Codes, DType kType, int R, int kRows, Stream>
 HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
                             int first, const std::uint32_t (&code_sums)[R],
                             VWeight (&sums)[R][2 * kRegs]) {
+#if HWY_ARCH_ARM_A64
+  if constexpr (!std::is_same_v<Codes, TargetCodes>) {
+    return SumDigits<kType, R, kRows>(values, tiles, b, first, code_sums, sums);
+  }
+#endif
   const hn::RebindToSigned<DF> di;
   HWY_ALIGN std::uint8_t unpacked[kKvBlock * kCellTile];
   for (int r = first; r < first + kRows; ++r) {
@@ -255,9 +340,8 @@ inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
 
 #endif
 
-// Computes rows.sums[r][0, v_dim) for R rows. `workspace` holds BlockValuesFloats.
-template <DType kType, int R, Stream kFrom>
-void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
+template <class Codes, DType kType, int R, Stream kFrom>
+void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
   constexpr int kRows = kRowsInRegisters<R>;
   static_assert(R % kRows == 0 && R <= kMaxBlockValueRows);
   const DF d;
@@ -268,10 +352,11 @@ void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* wor
     std::uint32_t code_sums[R];
     VWeight sums[R][2 * kRegs];
     MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
-    QuantizeProducts<kType, R, kFrom>(values, tiles, units, code_sums);
-    SumProducts<kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
+    QuantizeProducts<Codes, kType, R, kFrom>(values, tiles, units, code_sums);
+    SumProducts<Codes, kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
-      SumProducts<kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums, sums);
+      SumProducts<Codes, kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums,
+                                                              sums);
     }
     for (int r = 0; r < R; ++r) {
       float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;
@@ -281,6 +366,17 @@ void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* wor
       }
     }
   }
+}
+
+// Computes rows.sums[r][0, v_dim) for R rows. `workspace` holds BlockValuesFloats.
+template <DType kType, int R, Stream kFrom>
+void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
+#if HWY_ARCH_ARM_A64
+  if (ByteProductsInUse() != ByteProducts::kOfTarget) {
+    return WeightBlocksWith<DigitCodes, kType, R, kFrom>(values, rows, workspace);
+  }
+#endif
+  WeightBlocksWith<TargetCodes, kType, R, kFrom>(values, rows, workspace);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -192,6 +192,26 @@ HWY_INLINE void StoreCodes(VWeight codes, float* to) {
 
 #endif
 
+// How the integers of a row are stored.
+struct TargetCodes {
+  static constexpr float kBegin = kIntegersBegin;
+  static constexpr int kFloats = kCodeFloats;
+  static HWY_INLINE void Store(VWeight codes, float* to) { StoreCodes(codes, to); }
+};
+
+#if HWY_ARCH_ARM_A64
+// As digits, for the products of four bytes: for each four cells their low digits, then their high digits.
+struct DigitCodes {
+  static constexpr float kBegin = kIntegers + 128.0f;
+  static constexpr int kFloats = kLanes / 2;
+  static HWY_INLINE void Store(VWeight codes, float* to) {
+    alignas(16) static constexpr std::uint8_t kOrder[16] = {0, 4, 8, 12, 1, 5, 9, 13};
+    const uint8x16_t digits = vreinterpretq_u8_s32(veorq_s32(codes.raw, vdupq_n_s32(128)));
+    vst1_u8(reinterpret_cast<std::uint8_t*>(to), vqtbl1_u8(digits, vld1_u8(kOrder)));
+  }
+};
+#endif
+
 // The sum of all lanes, modulo 2^32: where a product is NaN, lanes may hold anything.
 HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
   HWY_ALIGN std::int32_t lanes[kLanes];
@@ -202,12 +222,12 @@ HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
 }
 
 // Replaces the products by integers and sets sums[r] to their sum.
-template <DType kType, int R, Stream kFrom>
+template <class Codes, DType kType, int R, Stream kFrom>
 HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
                                  const Quantizer (&units)[R], std::uint32_t (&sums)[R]) {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  const VF begin = hn::Set(d, kIntegersBegin);
+  const VF begin = hn::Set(d, Codes::kBegin);
   VF inverse[R];
   VWeight sum[R];
   KVCACHE_UNROLL
@@ -226,14 +246,14 @@ HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R
         const VF product = hn::Load(d, products + v * kLanes);
         const VWeight codes = hn::BitCast(di, hn::MulAdd(product, inverse[r], begin));
         sum[r] = hn::Add(sum[r], codes);
-        StoreCodes(codes, products + v * kCodeFloats);
+        Codes::Store(codes, products + v * Codes::kFloats);
       }
     }
   }
   const auto cells = static_cast<std::uint32_t>(tiles.count * kCellTile);
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
-    sums[r] = WrappingSum(sum[r]) - cells * std::bit_cast<std::uint32_t>(kIntegersBegin);
+    sums[r] = WrappingSum(sum[r]) - cells * std::bit_cast<std::uint32_t>(Codes::kBegin);
   }
 }
 
