@@ -29,7 +29,7 @@ Result<Url> ParseUrl(std::string_view text) {
   const auto wrong = [shown = WithoutSecrets(text)](std::string_view rule) {
     return InvalidArgument(StrCat("the address ", Quoted(shown), " ", rule));
   };
-  const auto is_bad = [](char c) { return c <= ' ' || c == '\x7f' || c == '\\'; };
+  const auto is_bad = [](char c) { return c <= ' ' || c >= '\x7f' || c == '\\'; };
   if (std::any_of(text.begin(), text.end(), is_bad))
     return wrong("has a space or another such byte");
   Url url;

@@ -61,7 +61,7 @@ class TerminalLines : public LineEditor {
   }
 
   void Take(char byte, TypedLine& line) {
-    const bool is_control = (byte >= 0 && byte < 0x20) || byte == kDelete;
+    const bool is_control = static_cast<unsigned char>(byte) < 0x20 || byte == kDelete;
     if (!is_control || byte == '\t') {
       line.AppendTyped({&byte, 1});
       WriteToTerminal(shown_.Add({&byte, 1}));
