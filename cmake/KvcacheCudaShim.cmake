@@ -9,10 +9,11 @@ set(KVCACHE_SHIM_KERNEL_OPTIONS "SHELL:-x c++" -fsanitize=thread --param=tsan-in
 
 # kvcache_cuda_shim(OUT): compiles the shim and, for it, all kernels of src/backend/cuda. OUT lists the
 # objects, as sources of a test program. It is empty in trees with a sanitizer, since its functions and the
-# shim's have the same names, and with compilers other than GCC, whose options differ.
+# shim's have the same names, with compilers other than GCC, whose options differ, and in cross builds, whose tests
+# are emulated.
 function(kvcache_cuda_shim out)
   set(${out} "" PARENT_SCOPE)
-  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU")
+  if(CMAKE_CXX_FLAGS MATCHES "-fsanitize" OR NOT CMAKE_CXX_COMPILER_ID STREQUAL "GNU" OR CMAKE_CROSSCOMPILING)
     return()
   endif()
   find_package(Boost 1.81 REQUIRED COMPONENTS context)

@@ -89,6 +89,19 @@ function(kvcache_objects out)
   set(${out} ${objects} PARENT_SCOPE)
 endfunction()
 
+# kvcache_program_path(OUT TARGET): returns the path by which another program runs a program of this project: that of
+# the program, or in a cross build of a script that calls the emulator.
+function(kvcache_program_path out target)
+  set(${out} $<TARGET_FILE:${target}> PARENT_SCOPE)
+  if(CMAKE_CROSSCOMPILING_EMULATOR)
+    list(JOIN CMAKE_CROSSCOMPILING_EMULATOR " " emulator)
+    set(launcher ${PROJECT_BINARY_DIR}/launchers/${target})
+    file(GENERATE OUTPUT ${launcher} CONTENT "#!/bin/sh\nexec ${emulator} $<TARGET_FILE:${target}> \"$@\"\n"
+      FILE_PERMISSIONS OWNER_READ OWNER_WRITE OWNER_EXECUTE)
+    set(${out} ${launcher} PARENT_SCOPE)
+  endif()
+endfunction()
+
 # kvcache_begin_programs(FOLDER): links src/program into each program of the folder and of those in it.
 function(kvcache_begin_programs folder)
   kvcache_objects(objects program)
@@ -165,8 +178,9 @@ endfunction()
 # kvcache_list_suites(NAME): makes a test of ctest of each suite, whenever the program is built.
 function(kvcache_list_suites name)
   set(tests ${CMAKE_CURRENT_BINARY_DIR}/${name}_suites.cmake)
+  set(program ${CMAKE_CROSSCOMPILING_EMULATOR} $<TARGET_FILE:${name}>)
   add_custom_command(TARGET ${name} POST_BUILD BYPRODUCTS ${tests}
-    COMMAND ${CMAKE_COMMAND} -D PROGRAM=$<TARGET_FILE:${name}> -D LABEL=${name}
+    COMMAND ${CMAKE_COMMAND} -D "PROGRAM=${program}" -D LABEL=${name}
       -D FOLDER=${CMAKE_CURRENT_BINARY_DIR} -D FILE=${tests} -P ${PROJECT_SOURCE_DIR}/cmake/list_suites.cmake
     VERBATIM)
   set(include ${CMAKE_CURRENT_BINARY_DIR}/${name}_include.cmake)
