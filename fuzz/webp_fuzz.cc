@@ -1,0 +1,9 @@
+// Decodes any bytes as a picture in WebP.
+#include "image/formats/formats.h"
+#include "picture_fuzz.h"
+
+extern "C" int LLVMFuzzerTestOneInput(const std::uint8_t* data, std::size_t size) {
+  if (size < 12) return 0;  // no file of the format, which the caller has recognised
+  kvcache::image::FuzzFormat(data, size, kvcache::image::DecodeWebp, kvcache::image::ExifOfWebp);
+  return 0;
+}
