@@ -32,6 +32,14 @@ TEST(NormaliseTest, RoundsEachStep) {
   EXPECT_EQ(plain->values, (std::vector<float>{0.0F, 0.2F, 1.0F}));
 }
 
+TEST(NormaliseTest, DividesAsProcessorsMultiply) {
+  for (int byte = 0; byte < 256; ++byte) {
+    const auto plain =
+        Normalise({1, 1, std::vector<std::uint8_t>(3, static_cast<std::uint8_t>(byte))}, {});
+    EXPECT_EQ(plain->values[0], static_cast<float>(byte * (1.0 / 255.0)));
+  }
+}
+
 TEST(NormaliseTest, RefusesWhatGivesNoNumbers) {
   const Picture picture = Pattern(1, 1);
   EXPECT_THAT(Normalise(picture, {{0, 0, 0}, {1, 0, 1}}).status().message(),

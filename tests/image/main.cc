@@ -4,6 +4,7 @@
 //   decode FILE OUT                              the decoded picture's bytes
 //   resize FILE WIDTH HEIGHT FILTER TO_WIDTH TO_HEIGHT OUT
 //                                                of a file of RGB bytes; FILTER: bilinear, bicubic, lanczos
+//   size RULE WIDTH HEIGHT NUMBER…               the size by a rule: largest, area, edge, with its numbers
 #include <cstdio>
 #include <fstream>
 #include <iostream>
@@ -14,6 +15,7 @@
 
 #include "image/decode.h"
 #include "image/resize/pillow_resize.h"
+#include "image/size_rule.h"
 
 namespace kvcache::image {
 namespace {
@@ -43,10 +45,27 @@ Result<Picture> Resize(std::istream& task) {
                                             : ResizeFilter::kLanczos);
 }
 
+Result<PictureSize> Size(std::istream& task) {
+  std::string rule;
+  PictureSize picture;
+  std::int64_t unit = 0, first = 0, second = 0;
+  task >> rule >> picture.width >> picture.height >> unit >> first >> second;
+  const int side = static_cast<int>(unit), limit = static_cast<int>(first);
+  if (rule == "largest") return SizeFor(picture, LargestSize{side, limit});
+  if (rule == "area") return SizeFor(picture, SizeWithinArea{side, first, second});
+  return SizeFor(picture, SizeWithinEdge{side, limit});
+}
+
 void Answer(const std::string& line) {
   std::istringstream task(line);
   std::string kind, out;
   task >> kind;
+  if (kind == "size") {
+    const auto size = Size(task);
+    if (size.ok()) std::cout << "ok " << size->width << ' ' << size->height << std::endl;
+    if (!size.ok()) std::cout << "error " << size.status().message() << std::endl;
+    return;
+  }
   const Result<Picture> picture = kind == "decode" ? Decode(task) : Resize(task);
   if (!picture.ok()) {
     std::cout << "error " << picture.status().message() << std::endl;

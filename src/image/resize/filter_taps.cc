@@ -46,6 +46,10 @@ FilterFunction FunctionOf(ResizeFilter filter) {
   return {Bilinear, 1.0};
 }
 
+int WholePart(double value) {
+  return static_cast<int>(value);
+}
+
 std::int32_t Rounded(double weight) {
   return static_cast<std::int32_t>((weight < 0 ? -0.5 : 0.5) + weight * (1 << kWeightBits));
 }
@@ -65,8 +69,8 @@ FilterTaps MakeFilterTaps(int from, int to, ResizeFilter filter) {
   std::vector<double> weights(static_cast<std::size_t>(taps.row));
   for (int i = 0; i < to; ++i) {
     const double centre = (i + 0.5) * scale;
-    const int first = std::max(0, static_cast<int>(centre - support + 0.5));
-    const int end = std::min(from, static_cast<int>(centre + support + 0.5));
+    const int first = std::max(0, WholePart(centre - support + 0.5));
+    const int end = std::min(from, WholePart(centre + support + 0.5));
     double sum = 0.0;
     for (int x = first; x < end; ++x) {
       const double weight = function.weight((x - centre + 0.5) * narrowed);
