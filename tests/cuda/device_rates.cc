@@ -116,42 +116,114 @@ void Copies(Rates& rates) {
   rates.Free();
 }
 
-void Products(Rates& rates, DType type) {
-  constexpr std::int64_t kInputs = 4096;
-  constexpr std::int64_t kOutputs = 14336;
-  constexpr int kMatrices = 8;
-  const std::int64_t row_bytes = BytesOf(type, kInputs);
+// `matrices` matrices of [inputs, outputs], of which few rows differ.
+std::unique_ptr<LinearWeight> Weights(Rates& rates, DType type, std::int64_t inputs,
+                                      std::int64_t outputs, std::int64_t matrices) {
+  const std::int64_t row_bytes = BytesOf(type, inputs);
   constexpr std::int64_t kRows = 64;  // that are repeated
-  std::vector<float> values(kInputs * kRows);
+  std::vector<float> values(static_cast<std::size_t>(inputs * kRows));
   std::mt19937 random(1);
   std::normal_distribution<float> normal(0.0f, 0.02f);
   for (float& value : values) value = normal(random);
   std::vector<std::byte> rows(static_cast<std::size_t>(row_bytes * kRows));
   Check(Quantize(type, values, rows));
   std::vector<std::byte> all;
-  for (std::int64_t r = 0; r < kMatrices * kOutputs; r += kRows) {
+  for (std::int64_t r = 0; r < matrices * outputs; r += kRows) {
     all.insert(all.end(), rows.begin(), rows.end());
   }
-  const auto weight = Value(rates.backend().MakeLinear(
-      TensorView::Dense(all.data(), type, kInputs, kOutputs, kMatrices)));
-  for (const std::int64_t columns : {1, 8, 64, 512}) {
-    const TensorView x = rates.Floats(kInputs, columns);
+  return Value(
+      rates.backend().MakeLinear(TensorView::Dense(all.data(), type, inputs, outputs, matrices)));
+}
+
+// Products of one of `matrices` matrices, in turn.
+void Products(Rates& rates, DType type, std::int64_t outputs, std::int64_t inputs, int matrices,
+              std::span<const std::int64_t> batches) {
+  const auto weight = Weights(rates, type, inputs, outputs, matrices);
+  for (const std::int64_t columns : batches) {
+    const TensorView x = rates.Floats(inputs, columns);
     const TensorView y =
-        TensorView::Dense(rates.Take(kOutputs * columns * 4), DType::kF32, kOutputs, columns);
+        TensorView::Dense(rates.Take(outputs * columns * 4), DType::kF32, outputs, columns);
     const auto call = [&](int i) {
-      const LinearOutput output{weight.get(), y, i % kMatrices};
+      const LinearOutput output{weight.get(), y, i % matrices};
       Check(rates.backend().Linear(x, {&output, 1}));
     };
-    const std::string name =
-        Name(type) + ", 14,336 x 4,096, " + std::to_string(columns) + " columns";
+    const std::string name = Name(type) + ", " + std::to_string(outputs) + " x " +
+                             std::to_string(inputs) + ", " + std::to_string(columns) + " columns";
+    const auto values = static_cast<double>(inputs * outputs);
     if (columns <= 8) {
-      rates.Row(name, static_cast<double>(row_bytes * kOutputs) / 1e9, "GB/s", call);
+      rates.Row(name, static_cast<double>(BytesOf(type, inputs) * outputs) / 1e9, "GB/s", call);
     } else {
-      rates.Row(name, 2.0 * kInputs * kOutputs * static_cast<double>(columns) / 1e12, "TOP/s",
-                call);
+      rates.Row(name, 2.0 * values * static_cast<double>(columns) / 1e12, "TOP/s", call);
     }
   }
   rates.Free();
+}
+
+// All products of a layer of a model of 8B parameters, in their order.
+void Layer(Rates& rates, DType type) {
+  constexpr std::int64_t kWidth = 4096;
+  constexpr std::int64_t kKeys = 1024;
+  constexpr std::int64_t kInner = 14336;
+  constexpr int kLayers = 2;
+  struct Product {
+    std::int64_t inputs;
+    std::vector<std::int64_t> outputs;
+  };
+  const Product products[] = {{kWidth, {kWidth, kKeys, kKeys}},
+                              {kWidth, {kWidth}},
+                              {kWidth, {kInner, kInner}},
+                              {kInner, {kWidth}}};
+  std::vector<std::unique_ptr<LinearWeight>> weights;
+  double values = 0.0;
+  double bytes = 0.0;
+  for (const Product& product : products) {
+    for (const std::int64_t outputs : product.outputs) {
+      weights.push_back(Weights(rates, type, product.inputs, outputs, kLayers));
+      values += static_cast<double>(product.inputs * outputs);
+      bytes += static_cast<double>(BytesOf(type, product.inputs) * outputs);
+    }
+  }
+  struct Call {
+    TensorView x;
+    std::vector<LinearOutput> outputs;
+  };
+  for (const std::int64_t columns : {1, 2, 8, 512}) {
+    std::vector<Call> calls;
+    std::size_t next = 0;
+    for (const Product& product : products) {
+      Call& call = calls.emplace_back();
+      call.x = rates.Floats(product.inputs, columns);
+      for (const std::int64_t outputs : product.outputs) {
+        std::byte* const y = rates.Take(outputs * columns * 4);
+        call.outputs.push_back(
+            {weights[next++].get(), TensorView::Dense(y, DType::kF32, outputs, columns), 0});
+      }
+    }
+    const auto run = [&](int i) {
+      for (Call& call : calls) {
+        for (LinearOutput& output : call.outputs) output.matrix = i % kLayers;
+        Check(rates.backend().Linear(call.x, call.outputs));
+      }
+    };
+    const std::string name =
+        Name(type) + ", a layer of 8B, " + std::to_string(columns) + " columns";
+    if (columns <= 8) {
+      rates.Row(name, bytes / 1e9, "GB/s", run);
+    } else {
+      rates.Row(name, 2.0 * values * static_cast<double>(columns) / 1e12, "TOP/s", run);
+    }
+  }
+  rates.Free();
+}
+
+void AllProducts(Rates& rates, DType type) {
+  constexpr std::int64_t kBatches[] = {1, 2, 4, 8, 16, 32, 64, 512};
+  constexpr std::int64_t kSome[] = {1, 512};
+  Products(rates, type, 14336, 4096, 4, kBatches);
+  Products(rates, type, 4096, 14336, 4, kSome);
+  Products(rates, type, 4096, 4096, 8, kSome);
+  Products(rates, type, 1024, 4096, 32, kSome);
+  Layer(rates, type);
 }
 
 // Sequences of `length` tokens each; 32 heads over 8 heads of keys with 128 values.
@@ -228,7 +300,7 @@ int Main() {
   Rates rates(*backend);
   Copies(rates);
   for (const DType type : {DType::kQ8_0, DType::kQ4_K, DType::kQ6_K, DType::kF16}) {
-    Products(rates, type);
+    AllProducts(rates, type);
   }
   for (const DType type : {DType::kF16, DType::kQ8_0, DType::kQ4_0}) {
     for (const auto& [sequences, length] :

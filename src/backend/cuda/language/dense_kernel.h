@@ -1,22 +1,18 @@
 // Kernels whose registers are limited, so that a processor runs several of their blocks at once.
 //
 //   KVCACHE_DENSE_KERNEL(name, Args, threads, blocks) { body }   as KVCACHE_KERNEL; at least `blocks` at once
+//   KVCACHE_WAITING_DENSE_KERNEL(…)                              as KVCACHE_WAITING_KERNEL
 #pragma once
 
 #include "backend/cuda/language/kernel.h"
 
 #if defined(__CUDACC__)
-#define KVCACHE_DENSE_KERNEL(name, Args, threads, blocks)                     \
-  static_assert(sizeof(Args) <= 4000);                                        \
-  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024); \
-  static KVCACHE_DEVICE void name##_body(const Args& args);                   \
-  extern "C" __global__ void __launch_bounds__(threads, blocks)               \
-      name(const __grid_constant__ Args args) {                               \
-    ::kvcache::cuda::LetNextStart();                                          \
-    ::kvcache::cuda::WaitForEarlier();                                        \
-    name##_body(args);                                                        \
-  }                                                                           \
-  static KVCACHE_DEVICE void name##_body(const Args& args)
+#define KVCACHE_DENSE_KERNEL(name, Args, threads, blocks) \
+  KVCACHE_KERNEL_(name, Args, threads, (threads, blocks), ::kvcache::cuda::WaitForEarlier())
+#define KVCACHE_WAITING_DENSE_KERNEL(name, Args, threads, blocks) \
+  KVCACHE_KERNEL_(name, Args, threads, (threads, blocks), )
 #else
 #define KVCACHE_DENSE_KERNEL(name, Args, threads, blocks) KVCACHE_KERNEL(name, Args, threads)
+#define KVCACHE_WAITING_DENSE_KERNEL(name, Args, threads, blocks) \
+  KVCACHE_WAITING_KERNEL(name, Args, threads)
 #endif

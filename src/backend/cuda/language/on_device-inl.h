@@ -16,21 +16,22 @@
 #define KVCACHE_PRAGMA_(text) _Pragma(#text)
 #define KVCACHE_UNROLL_BY(times) KVCACHE_PRAGMA_(unroll times)
 
-// `begin` is what a kernel does before its body.
-#define KVCACHE_KERNEL_(name, Args, threads, begin)                                               \
-  static_assert(sizeof(Args) <= 4000);                                                            \
-  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024);                     \
-  static KVCACHE_DEVICE void name##_body(const Args& args);                                       \
-  extern "C" __global__ void __launch_bounds__(threads) name(const __grid_constant__ Args args) { \
-    ::kvcache::cuda::LetNextStart();                                                              \
-    begin;                                                                                        \
-    name##_body(args);                                                                            \
-  }                                                                                               \
+// `begin` is what a kernel does before its body, `bounds` what __launch_bounds__ gets, in parentheses.
+#define KVCACHE_KERNEL_(name, Args, threads, bounds, begin)                                     \
+  static_assert(sizeof(Args) <= 4000);                                                          \
+  static_assert((threads) % 32 == 0 && (threads) >= 32 && (threads) <= 1024);                   \
+  static KVCACHE_DEVICE void name##_body(const Args& args);                                     \
+  extern "C" __global__ void __launch_bounds__ bounds name(const __grid_constant__ Args args) { \
+    ::kvcache::cuda::LetNextStart();                                                            \
+    begin;                                                                                      \
+    name##_body(args);                                                                          \
+  }                                                                                             \
   static KVCACHE_DEVICE void name##_body(const Args& args)
 
 #define KVCACHE_KERNEL(name, Args, threads) \
-  KVCACHE_KERNEL_(name, Args, threads, ::kvcache::cuda::WaitForEarlier())
-#define KVCACHE_WAITING_KERNEL(name, Args, threads) KVCACHE_KERNEL_(name, Args, threads, )
+  KVCACHE_KERNEL_(name, Args, threads, (threads), ::kvcache::cuda::WaitForEarlier())
+#define KVCACHE_WAITING_KERNEL(name, Args, threads) \
+  KVCACHE_KERNEL_(name, Args, threads, (threads), )
 
 namespace kvcache::cuda {
 

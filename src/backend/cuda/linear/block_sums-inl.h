@@ -18,11 +18,17 @@ inline constexpr float kSumStartValue = 12582912.0f;
 struct Starts {
   std::int32_t at[4] = {kSumStart, kSumStart, kSumStart, kSumStart};
 
-  // The same, but not as constants, which the compiler for devices before sm_90 puts into registers again for
-  // each matrix instruction: sizes are not negative, but it does not know that.
+  // The same, but neither as constants, which the compiler for devices before sm_90 puts into registers again for
+  // each matrix instruction, nor as numbers that all lanes share, which it keeps elsewhere: sizes are not negative, and
+  // a shuffle with the lane itself changes nothing, but it does not know that.
   static KVCACHE_DEVICE Starts Hidden(const LinearTask& task) {
-    return {{kSumStart + (task.inputs >> 31), kSumStart + (task.outputs >> 31),
-             kSumStart + (task.columns >> 31), kSumStart + (task.first_block >> 31)}};
+    const std::int32_t starts[4] = {
+        kSumStart + (task.inputs >> 31), kSumStart + (task.outputs >> 31),
+        kSumStart + (task.columns >> 31), kSumStart + (task.first_block >> 31)};
+    Starts hidden;
+    KVCACHE_UNROLL
+    for (int i = 0; i < 4; ++i) hidden.at[i] = Shuffle(starts[i], Lane());
+    return hidden;
   }
 };
 

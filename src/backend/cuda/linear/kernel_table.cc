@@ -3,7 +3,6 @@
 #include <algorithm>
 
 #include "backend/cuda/linear/block_types.h"
-#include "backend/cuda/linear/few_memory.h"
 #include "backend/cuda/linear/many_memory.h"
 #include "backend/cuda/linear/one_memory.h"
 
@@ -16,8 +15,8 @@ constexpr int kRows = static_cast<int>(block::kPanelRows);
 struct BlockKernels {
   Kernel one;
   Kernel four;
-  Kernel few;
   Kernel narrow;
+  Kernel middle;
   Kernel wide;
 };
 
@@ -33,24 +32,27 @@ ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size
   if (size.columns == 1) {
     return {&kernels.one, kRows, 1, static_cast<std::size_t>(OneMemory<kType, 1>::kBytes)};
   }
-  if (size.columns <= kFourColumns) {
+  // More than four columns are two blocks, which read a panel at the same time.
+  if (size.columns <= kTileColumns) {
     return {&kernels.four, kRows, kFourColumns,
             static_cast<std::size_t>(OneMemory<kType, kFourColumns>::kBytes)};
   }
-  if (size.columns <= kTileColumns) {
-    return {&kernels.few, kRows, kTileColumns,
-            static_cast<std::size_t>(FewMemory<kType>::Bytes(static_cast<int>(size.columns)))};
+  // The widest tiles that are not half empty, if there are enough of them.
+  const ProductKernel widest[] = {ManyKernelOf<kType, WideShapeOf(kType)>(kernels.wide),
+                                  ManyKernelOf<kType, kMiddleShape>(kernels.middle)};
+  for (const ProductKernel& kernel : widest) {
+    if (2 * size.columns > kernel.columns && BlocksOf(kernel, size) >= size.processors) {
+      return kernel;
+    }
   }
-  const ProductKernel wide = ManyKernelOf<kType, WideShapeOf(kType)>(kernels.wide);
-  if (2 * BlocksOf(wide, size) >= size.processors) return wide;
-  return ManyKernelOf<kType, NarrowShapeOf(kType)>(kernels.narrow);
+  return ManyKernelOf<kType, kNarrowShape>(kernels.narrow);
 }
 
 #define KVCACHE_LINEAR_KERNELS_OF(name, type)                                      \
   constexpr BlockKernels kernels_##name = {{"linear_one_" #name, kOneThreads},     \
                                            {"linear_four_" #name, kFourThreads},   \
-                                           {"linear_few_" #name, kFewThreads},     \
                                            {"linear_narrow_" #name, kManyThreads}, \
+                                           {"linear_middle_" #name, kManyThreads}, \
                                            {"linear_wide_" #name, kManyThreads}};
 
 KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_KERNELS_OF)

@@ -94,11 +94,6 @@ inline constexpr int kOneThreads = 128;
 inline constexpr int kFourThreads = 96;  // devices with little shared memory have no room for more
 inline constexpr int kFourColumns = 4;
 
-// Few columns: a block takes a panel and a tile of columns. Its warps take chunks in turn; what they
-// compute of a section of chunks is summed in order.
-inline constexpr int kFewThreads = 128;
-inline constexpr int kFewWarps = kFewThreads / 32;
-
 // More columns (many_memory.h).
 inline constexpr int kManyThreads = 256;
 inline constexpr int kManyWarps = kManyThreads / 32;

@@ -25,12 +25,12 @@ struct Shape {
   std::int64_t outputs;
 };
 
-// Tails of inputs and of rows, and more chunks than a section has.
+// Tails of inputs and of rows, and more chunks than sections and stages have.
 std::vector<Shape> ShapesOf(DType dtype) {
   switch (InfoOf(dtype).block_size) {
-    case 256: return {{256, 17}, {1024, 35}, {4352, 3}};
-    case 64: return {{64, 1}, {320, 35}, {1344, 5}};
-    case 32: return {{32, 17}, {96, 3}, {352, 35}, {1376, 5}};
+    case 256: return {{256, 17}, {1024, 35}, {8704, 3}};
+    case 64: return {{64, 1}, {320, 35}, {4672, 3}};
+    case 32: return {{32, 17}, {96, 3}, {352, 35}, {4640, 3}};
     default: return {{1, 1}, {15, 5}, {40, 67}, {257, 3}, {300, 33}};
   }
 }
@@ -70,11 +70,31 @@ TEST_P(CudaLinear, HasTheBitsOfTheCpu) {
     ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
     EXPECT_EQ((*on_device)->outputs(), outputs);
     for (const std::int64_t columns : {1, 2, 3, 7, 8, 9, 33, 64, 130}) {
-      if (inputs * outputs > 10'000 && columns != 1 && columns != 7 && columns != 33) continue;
+      const bool is_some = columns == 1 || columns == 3 || columns == 7 || columns == 33;
+      if (inputs * outputs > 10'000 && !is_some) continue;
       Compare(bench, **on_cpu, **on_device, RandomValues(inputs * columns, seed + 8));
       if (HasFatalFailure()) return;
     }
     ++seed;
+  }
+}
+
+// Enough rows and columns for the tiles of middle size, and for the widest.
+TEST_P(CudaLinear, MultipliesTilesOfAllSizes) {
+  const DType dtype = GetParam();
+  const std::int64_t inputs = dtype == DType::kNVFP4            ? 320
+                              : InfoOf(dtype).block_size == 256 ? 512
+                                                                : 352;
+  constexpr std::int64_t kOutputs = 67;
+  Bench bench(9);
+  const std::vector<std::byte> weights = RandomWeights(dtype, inputs * kOutputs, 3);
+  const TensorView w = TensorView::Dense(weights.data(), dtype, inputs, kOutputs);
+  const auto on_cpu = bench.cpu().MakeLinear(w);
+  const auto on_device = MakeLinear(bench.device(), bench.pool(), w);
+  ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
+  for (const std::int64_t columns : {100, 200}) {
+    Compare(bench, **on_cpu, **on_device, RandomValues(inputs * columns, 4));
+    if (HasFatalFailure()) return;
   }
 }
 

@@ -1,9 +1,9 @@
 // Products with many columns, for one type of weights: bound by arithmetic.
 //
-// A block takes a tile of panels and columns (many_memory.h). Its threads copy the inputs to shared memory,
-// a pair of 32 at a time, three pairs ahead. Each warp reads its own panels from global memory ahead, in
-// registers, and makes fragments of them once for all of its columns. All chains are in registers. The four
-// pairs of a chunk are written out, so that all places in memory are constants.
+// A block takes a tile of panels and columns (many_memory.h). Its threads copy both to shared memory, a pair of 32
+// inputs at a time, three pairs ahead; the first weights, which no kernel writes, before the inputs are there. Each warp
+// makes fragments of its panels once for all of its columns. All chains of a chunk are in registers. The four pairs of a
+// chunk are written out, so that all places in memory are constants.
 #pragma once
 
 #include "backend/cuda/linear/block_sums-inl.h"
@@ -28,12 +28,14 @@ class TileCopy {
     }
   }
 
-  // Starts the copies of what is `offset` bytes behind the tiles' first bytes.
+  // Starts the copies of what is `offset` bytes behind the tiles' first bytes; kSome bytes of each tile.
+  template <int kSome = kBytes>
   KVCACHE_DEVICE void Start(std::byte* to, int offset) const {
     KVCACHE_UNROLL
     for (int i = 0; i < kSteps; ++i) {
       const int unit = i * kManyThreads + Thread();
       if (kAll % kManyThreads != 0 && unit >= kAll) break;
+      if (kSome < kBytes && unit % kUnits * 16 >= kSome) continue;
       AsyncCopy16(to + unit * 16, from_[i] + offset);
     }
   }
@@ -66,12 +68,28 @@ class ManyKernel {
       : ManyKernel(task, first_panel, first_tile, static_cast<int>(TilesOf(task.columns)) - 1,
                    PairsOf(task.inputs), shared) {}
 
+  // Starts to copy the first weights.
+  KVCACHE_DEVICE void Begin() const {
+    KVCACHE_UNROLL
+    for (int i = 0; i + 1 < kPairs; ++i) {
+      if (i < pairs_) CopyWeights(i, i);
+    }
+  }
+
   KVCACHE_DEVICE void Run() {
     KVCACHE_UNROLL
-    for (int i = 0; i + 1 < kPairs; ++i) Copy(i, i < pairs_);
+    for (int i = 0; i + 1 < kPairs; ++i) {
+      if (i < pairs_) CopyInputs(i);
+      AsyncCommit();
+    }
     Sums y = {};
+    if constexpr (Memory::kKeepsSums) {
+      KVCACHE_UNROLL
+      for (int i = 0; i < kPanels * kTiles; ++i) *KeptSums(i) = {};
+    }
     const int chunks = blocks_ / 8;
-    if (chunks > 0) RunChunks(chunks, y);
+    KVCACHE_UNROLL_BY(1)
+    for (int chunk = 0; chunk < chunks; ++chunk) RunChunk(chunk, y);
     if constexpr (!kPer256) {
       if (blocks_ % 8 > 0) RunRest(chunks, y);
     }
@@ -90,22 +108,11 @@ class ManyKernel {
   static constexpr int kBodyBytes = static_cast<int>(block::LayoutOf(kType).body_bytes);
   static constexpr int kHeadBytes = static_cast<int>(block::HeadBytes(kType, 8));
   static constexpr int kChunkBytes = static_cast<int>(block::ChunkBytes(kType, 8));
-  static_assert(Memory::kStages == kPairs && kPairs % kShape.ahead == 0);
+  static_assert(Memory::kStages == kPairs);
 
   // [panel][tile][row][column]
   struct Sums {
     float at[kPanels][kTiles][2][2];
-  };
-
-  // What a lane holds of a pair of its panels.
-  struct Held {
-    InnerHead<kType> inner[kPanels][2];  // if scales are not shared
-    Lines<kType> lines[kPanels][2];
-  };
-  // What it holds of a chunk.
-  struct Heads {
-    OuterHead outer[kPanels];
-    InnerHead<kType> inner[kPanels][2];  // of pair t, if scales are shared
   };
 
   KVCACHE_DEVICE ManyKernel(const LinearTask& task, int first_panel, int first_tile, int last_tile,
@@ -123,70 +130,70 @@ class ManyKernel {
         scales_(task.x.scales, (kPer256 ? pairs / kPairs : pairs) * Memory::kScaleBytes, first_tile,
                 last_tile),
         sums_(kParts == 2 ? task.x.halves : task.x.sums, pairs * Memory::kSumBytes, first_tile,
-              last_tile) {
-    const auto last = static_cast<int>(block::Panels(task.outputs)) - 1;
-    const std::int64_t bytes = block::PanelBytes(kType, task.inputs);
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      const int panel = first_panel_ + p < last ? first_panel_ + p : last;
-      panels_[p] = task.weights + panel * bytes;
-    }
+              last_tile),
+        bodies_(task.weights + BodiesAt(task.inputs / 32), block::PanelBytes(kType, task.inputs),
+                first_panel, LastPanel(task)),
+        heads_(task.weights, block::PanelBytes(kType, task.inputs), first_panel, LastPanel(task)) {}
+
+  static KVCACHE_DEVICE int LastPanel(const LinearTask& task) {
+    return static_cast<int>(block::Panels(task.outputs)) - 1;
+  }
+  // Where the bodies of a chunk with `left` × 32 inputs, or more, begin.
+  static KVCACHE_DEVICE int BodiesAt(int left) {
+    return kPer256 || left >= 8 ? kHeadBytes : static_cast<int>(block::HeadBytes(kType, left));
   }
 
-  // Starts to copy pair `pair` of the chunk where the copies stand, if it is there, to its stage, and closes
-  // the group of copies.
-  KVCACHE_DEVICE void Copy(int pair, bool is_there) {
-    if (is_there) {
-      std::byte* const to = shared_ + pair * Memory::kStageBytes;
-      values_.Start(to, pair * Memory::kValueBytes);
-      if constexpr (!kPer256) {
-        scales_.Start(to + Memory::kScalesAt, pair * Memory::kScaleBytes);
-      } else if (pair == kPairs - 1) {
-        scales_.Start(to + Memory::kScalesAt, 0);
-      }
-      sums_.Start(to + Memory::kSumsAt, pair * Memory::kSumBytes);
+  // Start to copy pair `pair` of the chunk where the copies stand, which is pair `index` of all, to its stage.
+  KVCACHE_DEVICE void CopyWeights(int pair, int index) const {
+    std::byte* const to = shared_ + pair * Memory::kStageBytes;
+    if (!kPer256 && 2 * index + 1 == blocks_) {
+      bodies_.template Start<kBodyBytes>(to + Memory::kBodiesAt, pair * Memory::kPairBodyBytes);
+    } else {
+      bodies_.Start(to + Memory::kBodiesAt, pair * Memory::kPairBodyBytes);
     }
-    AsyncCommit();
+    if constexpr (!kPer256) {
+      heads_.Start(to + Memory::kPairHeadsAt, pair * Memory::kPairHeadBytes);
+    } else if (pair == 0) {
+      heads_.Start(shared_ + Memory::kHeadsAt, 0);
+    }
   }
-  // Moves the copies to the next chunk.
-  KVCACHE_DEVICE void AdvanceCopies() {
+  KVCACHE_DEVICE void CopyInputs(int pair) const {
+    std::byte* const to = shared_ + pair * Memory::kStageBytes;
+    values_.Start(to, pair * Memory::kValueBytes);
+    if constexpr (!kPer256) {
+      scales_.Start(to + Memory::kScalesAt, pair * Memory::kScaleBytes);
+    } else if (pair == kPairs - 1) {
+      scales_.Start(to + Memory::kScalesAt, 0);
+    }
+    sums_.Start(to + Memory::kSumsAt, pair * Memory::kSumBytes);
+  }
+  // Moves the copies to chunk `chunk`, the next one.
+  KVCACHE_DEVICE void AdvanceCopies(int chunk) {
     values_.Advance(kPairs * Memory::kValueBytes);
     scales_.Advance(kPer256 ? Memory::kScaleBytes : kPairs * Memory::kScaleBytes);
     sums_.Advance(kPairs * Memory::kSumBytes);
+    bodies_.Advance(kChunkBytes - kHeadBytes + BodiesAt(blocks_ - chunk * 8));
+    heads_.Advance(kChunkBytes);
   }
 
-  // Waits for the pair of stage `stage`, and starts the copy of the one three pairs later, whose stage all
-  // threads have read. `left`: pairs from this one on.
-  KVCACHE_DEVICE void NextStage(int stage, int left) {
+  // Waits for pair `pair` of a chunk, and starts the copy of the one three pairs later, whose stage all
+  // threads have read.
+  KVCACHE_DEVICE void NextStage(int chunk, int pair) {
     AsyncWait<kPairs - 2>();
     BlockBarrier();
-    if (stage == 1) AdvanceCopies();
-    Copy((stage + kPairs - 1) % kPairs, left > kPairs - 1);
+    if (pair == 1) AdvanceCopies(chunk + 1);
+    const int next = (pair + kPairs - 1) % kPairs;
+    const int index = chunk * kPairs + pair + kPairs - 1;
+    if (index < pairs_) {
+      CopyInputs(next);
+      CopyWeights(next, index);
+    }
+    AsyncCommit();
   }
 
-  // Loads a pair of the warp's panels, `offset` bytes behind the chunk where panels_ stands, of a whole chunk.
-  KVCACHE_DEVICE void Load(int offset, int pair, Held& held) const {
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      const std::byte* const at = panels_[p] + offset;
-      KVCACHE_UNROLL
-      for (int i = 0; i < 2; ++i) {
-        const int b = 2 * pair + i;
-        if constexpr (!kSharesScales) held.inner[p][i] = LoadInner<kType, FromGlobal>(at, b, spot_);
-        held.lines[p][i] = LoadLines<kType, FromGlobal>(at + kHeadBytes + b * kBodyBytes, spot_);
-      }
-    }
-  }
-  KVCACHE_DEVICE void LoadHeads(int offset, Heads& heads) const {
-    KVCACHE_UNROLL
-    for (int p = 0; p < kPanels; ++p) {
-      const std::byte* const at = panels_[p] + offset;
-      heads.outer[p] = LoadOuter<kType, FromGlobal>(at, spot_);
-      if constexpr (kSharesScales) {
-        heads.inner[p][0] = LoadInner<kType, FromGlobal>(at, 2 * spot_.t, spot_);
-        heads.inner[p][1] = LoadInner<kType, FromGlobal>(at, 2 * spot_.t + 1, spot_);
-      }
-    }
+  // The warp's panel in the block.
+  static KVCACHE_DEVICE int OwnPanel(int panel) {
+    return Warp() % Memory::kRowWarps * kPanels + panel;
   }
 
   // Where the lane's rows have their shared scales of the 32 inputs `b`.
@@ -197,14 +204,17 @@ class ManyKernel {
                2;
   }
 
-  // Computes the scales of pair t of a chunk for all lanes of the rows.
-  KVCACHE_DEVICE void ShareScales(const Heads& heads) const {
+  // Computes the scales of pair t of a chunk for all lanes of the rows. All lanes have used those of the chunk before.
+  KVCACHE_DEVICE void ShareScales() const {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
+      const std::byte* const head = HeadOf(p);
+      const OuterHead outer = LoadOuter<kType, FromShared>(head, spot_);
       KVCACHE_UNROLL
       for (int i = 0; i < 2; ++i) {
         const int b = 2 * spot_.t + i;
-        const RowScales<kType> scales = MakeScales<kType>(heads.outer[p], heads.inner[p][i], b);
+        const RowScales<kType> scales =
+            MakeScales<kType>(outer, LoadInner<kType, FromShared>(head, b, spot_), b);
         Words2* const to = SharedScales(p, b);
         KVCACHE_UNROLL
         for (int part = 0; part < kParts; ++part) {
@@ -218,76 +228,76 @@ class ManyKernel {
     WarpBarrier();
   }
 
+  // The head of a panel's chunk.
+  KVCACHE_DEVICE const std::byte* HeadOf(int panel) const {
+    return shared_ + Memory::kHeadsAt + OwnPanel(panel) * Memory::kHeadBytes;
+  }
+
   KVCACHE_DEVICE RowScales<kType> TakeScales(int panel, int b) const {
     const Words2* const from = SharedScales(panel, b);
+    constexpr int kCount = Memory::kSharedFloats;
+    std::uint32_t words[kCount];
+    KVCACHE_UNROLL
+    for (int i = 0; i < kCount; i += 4) {
+      if constexpr (kCount == 2) {
+        words[0] = from->row[0];
+        words[1] = from->row[1];
+      } else {
+        const Words4 four = reinterpret_cast<const Words4*>(from)[i / 4];
+        KVCACHE_UNROLL
+        for (int j = 0; j < 4; ++j) words[i + j] = four.at[j];
+      }
+    }
     RowScales<kType> scales{};
     KVCACHE_UNROLL
     for (int part = 0; part < kParts; ++part) {
       KVCACHE_UNROLL
       for (int row = 0; row < 2; ++row) {
-        scales.scale[part][row] = FloatOf(from[part].row[row]);
+        scales.scale[part][row] = FloatOf(words[2 * part + row]);
         if constexpr (HasMinima(kChain)) {
-          scales.minimum[part][row] = FloatOf(from[kParts + part].row[row]);
+          scales.minimum[part][row] = FloatOf(words[2 * (kParts + part) + row]);
         }
       }
     }
     return scales;
   }
 
-  // All whole chunks.
-  KVCACHE_DEVICE void RunChunks(int chunks, Sums& y) {
-    Held held[kShape.ahead];
-    Heads heads;
-    LoadHeads(0, heads);
+  // A whole chunk.
+  KVCACHE_DEVICE void RunChunk(int chunk, Sums& y) {
+    Sums a = {};
+    OuterHead outer[kPanels];
     KVCACHE_UNROLL
-    for (int i = 0; i < kShape.ahead; ++i) Load(0, i, held[i]);
-    KVCACHE_UNROLL_BY(1)
-    for (int chunk = 0; chunk < chunks; ++chunk) {
-      const bool has_next = chunk + 1 < chunks;
-      const Heads now = heads;
-      Sums a = {};
-      KVCACHE_UNROLL
-      for (int pair = 0; pair < kPairs; ++pair) {
-        NextStage(pair, pairs_ - chunk * kPairs - pair);
+    for (int pair = 0; pair < kPairs; ++pair) {
+      NextStage(chunk, pair);
+      if constexpr (kSharesScales) {
+        if (pair == 0) ShareScales();
+      } else if constexpr (kPer256) {
         if (pair == 0) {
-          // All lanes have used those of the chunk before.
-          if constexpr (kSharesScales) ShareScales(now);
-          if (has_next) LoadHeads(kChunkBytes, heads);
+          KVCACHE_UNROLL
+          for (int p = 0; p < kPanels; ++p) {
+            outer[p] = LoadOuter<kType, FromShared>(HeadOf(p), spot_);
+          }
         }
-        Operands<2> w;
-        MakeOperands(now, held[pair % kShape.ahead], 2 * pair, w);
-        const int next = pair + kShape.ahead;
-        if (next < kPairs) {
-          Load(0, next, held[pair % kShape.ahead]);
-        } else if (has_next) {
-          Load(kChunkBytes, next % kPairs, held[pair % kShape.ahead]);
-        }
-        Multiply(w, shared_ + pair * Memory::kStageBytes, kPer256 ? a : y);
       }
-      if constexpr (kPer256) AddChunk(shared_ + 3 * Memory::kStageBytes, a, y);
-      KVCACHE_UNROLL
-      for (int p = 0; p < kPanels; ++p) panels_[p] += kChunkBytes;
+      const std::byte* const stage = shared_ + pair * Memory::kStageBytes;
+      Operands<2> w;
+      MakeOperands(outer, stage, 2 * pair, 0, w);
+      Multiply(w, stage, kPer256 ? a : y);
     }
+    if constexpr (kPer256) AddChunk(shared_ + 3 * Memory::kStageBytes, a, y);
   }
 
-  // The last inputs, which do not fill a chunk; panels_ stands there.
-  KVCACHE_DEVICE void RunRest(int chunks, Sums& y) {
-    const int blocks = blocks_ - chunks * 8;
-    const auto head_bytes = static_cast<int>(block::HeadBytes(kType, blocks));
+  // The last inputs, which do not fill a chunk.
+  KVCACHE_DEVICE void RunRest(int chunk, Sums& y) {
+    const int blocks = blocks_ - chunk * 8;
     KVCACHE_UNROLL_BY(1)
     for (int b = 0; b < blocks; ++b) {
       const int pair = b / 2;
-      if (b % 2 == 0) NextStage(pair, pairs_ - chunks * kPairs - pair);
+      if (b % 2 == 0) NextStage(chunk, pair);
       const std::byte* const stage = shared_ + pair * Memory::kStageBytes;
-      Held held;
-      KVCACHE_UNROLL
-      for (int p = 0; p < kPanels; ++p) {
-        held.inner[p][0] = LoadInner<kType, FromGlobal>(panels_[p], b, spot_);
-        held.lines[p][0] =
-            LoadLines<kType, FromGlobal>(panels_[p] + head_bytes + b * kBodyBytes, spot_);
-      }
+      const OuterHead outer[kPanels] = {};
       Operands<1> w;
-      MakeOperands(Heads{}, held, b, w);
+      MakeOperands(outer, stage, b, b % 2, w);
       MultiplyOne(w, stage, b % 2, y);
     }
   }
@@ -299,20 +309,25 @@ class ManyKernel {
     Factors<kType> factors[kPanels][kBlocks];
   };
 
-  // `b`: which 32 inputs of the chunk are the first.
+  // `b`: which 32 inputs of the chunk are the first; `second`: 1, if they are the second of their pair.
   template <int kBlocks>
-  KVCACHE_DEVICE void MakeOperands(const Heads& heads, const Held& held, int b,
-                                   Operands<kBlocks>& to) const {
+  KVCACHE_DEVICE void MakeOperands(const OuterHead (&outer)[kPanels], const std::byte* stage, int b,
+                                   int second, Operands<kBlocks>& to) const {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
+      const std::byte* const body =
+          stage + Memory::kBodiesAt + OwnPanel(p) * Memory::kPairBodyBytes;
+      const std::byte* const heads =
+          stage + Memory::kPairHeadsAt + OwnPanel(p) * Memory::kPairHeadBytes;
       KVCACHE_UNROLL
       for (int i = 0; i < kBlocks; ++i) {
-        MakeFragment<kType>(held.lines[p][i], spot_, to.fragments[p][i]);
+        MakeFragment<kType>(LoadLines<kType, FromShared>(body + (second + i) * kBodyBytes, spot_),
+                            spot_, to.fragments[p][i]);
         if constexpr (kSharesScales) {
           to.factors[p][i] = Factors<kType>(TakeScales(p, b + i));
         } else {
-          to.factors[p][i] =
-              Factors<kType>(MakeScales<kType>(heads.outer[p], held.inner[p][i], b + i));
+          to.factors[p][i] = Factors<kType>(MakeScales<kType>(
+              outer[p], LoadInner<kType, FromShared>(heads, second + i, spot_), b + i));
         }
       }
     }
@@ -408,6 +423,22 @@ class ManyKernel {
     }
   }
 
+  // Where this thread keeps its sums of a panel and tile.
+  KVCACHE_DEVICE Words4* KeptSums(int index) const {
+    return reinterpret_cast<Words4*>(shared_ + Memory::kKeptAt) + index * kManyThreads + Thread();
+  }
+  KVCACHE_DEVICE void TakeSums(int panel, int tile, Sums& y) const {
+    const Words4 four = *KeptSums(panel * kTiles + tile);
+    KVCACHE_UNROLL
+    for (int j = 0; j < 4; ++j) y.at[panel][tile][j / 2][j % 2] = FloatOf(four.at[j]);
+  }
+  KVCACHE_DEVICE void KeepSums(int panel, int tile, const Sums& y) const {
+    Words4 four;
+    KVCACHE_UNROLL
+    for (int j = 0; j < 4; ++j) four.at[j] = BitsOf(y.at[panel][tile][j / 2][j % 2]);
+    *KeptSums(panel * kTiles + tile) = four;
+  }
+
   // Adds a chunk's sums to y.
   KVCACHE_DEVICE void AddChunk(const std::byte* stage, const Sums& a, Sums& y) const {
     KVCACHE_UNROLL
@@ -416,20 +447,23 @@ class ManyKernel {
                                                      (warp_tile_ + tile) * 32 + spot_.t * 8);
       KVCACHE_UNROLL
       for (int p = 0; p < kPanels; ++p) {
+        if constexpr (Memory::kKeepsSums) TakeSums(p, tile, y);
         KVCACHE_UNROLL
         for (int j = 0; j < 4; ++j) {
           float& to = y.at[p][tile][j / 2][j % 2];
           to = Fma(a.at[p][tile][j / 2][j % 2], FloatOf(scales.row[j % 2]), to);
         }
+        if constexpr (Memory::kKeepsSums) KeepSums(p, tile, y);
       }
     }
   }
 
-  KVCACHE_DEVICE void Store(const Sums& y) const {
+  KVCACHE_DEVICE void Store(Sums& y) const {
     KVCACHE_UNROLL
     for (int p = 0; p < kPanels; ++p) {
       KVCACHE_UNROLL
       for (int tile = 0; tile < kTiles; ++tile) {
+        if constexpr (Memory::kKeepsSums) TakeSums(p, tile, y);
         KVCACHE_UNROLL
         for (int j = 0; j < 4; ++j) {
           const int row = (first_panel_ + p) * 16 + 2 * spot_.g + j / 2;
@@ -452,24 +486,30 @@ class ManyKernel {
   int blocks_;       // of 32 inputs
   int pairs_;
   std::byte* shared_;
-  const std::byte* panels_[kPanels];  // at the chunk that is multiplied
   TileCopy<Memory::kTilesOfBlock, Memory::kValueBytes> values_;
   TileCopy<Memory::kTilesOfBlock, Memory::kScaleBytes> scales_;
   TileCopy<Memory::kTilesOfBlock, Memory::kSumBytes> sums_;
+  TileCopy<Memory::kPanelsOfBlock, Memory::kPairBodyBytes> bodies_;
+  TileCopy<Memory::kPanelsOfBlock, kPer256 ? Memory::kHeadBytes : Memory::kPairHeadBytes> heads_;
 };
 
 template <DType kType, ManyShape kShape>
 KVCACHE_DEVICE void MultiplyMany(const LinearArgs& args) {
   using Memory = ManyMemory<kType, kShape>;
+  // Kernels may have written a list in memory.
+  if (args.tasks.all != nullptr) WaitForEarlier();
   const LinearTask task = TaskOfBlock(args.tasks);
   if (task.columns == 0) return;
   const int tiles =
       static_cast<int>((TilesOf(task.columns) + Memory::kTilesOfBlock - 1) / Memory::kTilesOfBlock);
   const int index = BlockX() - task.first_block;
   // Blocks that run at the same time share weights.
-  ManyKernel<kType, kShape>(task, index / tiles * Memory::kPanelsOfBlock,
-                            index % tiles * Memory::kTilesOfBlock, SharedMemory<SharedBytes16>().at)
-      .Run();
+  ManyKernel<kType, kShape> kernel(task, index / tiles * Memory::kPanelsOfBlock,
+                                   index % tiles * Memory::kTilesOfBlock,
+                                   SharedMemory<SharedBytes16>().at);
+  kernel.Begin();
+  WaitForEarlier();
+  kernel.Run();
 }
 
 }  // namespace kvcache::cuda::linear

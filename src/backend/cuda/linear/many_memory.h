@@ -7,27 +7,24 @@
 
 namespace kvcache::cuda::linear {
 
-// What a warp takes, how many warps lie beside each other, and how many pairs of 32 inputs the panels are
-// read ahead.
+// What a warp takes, and how many warps lie beside each other.
 struct ManyShape {
   int panels;
   int tiles;
   int column_warps;
-  int ahead;
 };
 
-// Wide: 128 rows and 128 columns, or half of one of them where there are more factors or, per 256 inputs,
-// sums of the chunk. More sums a lane would not fit in registers.
+// Wide: 64 rows and 128 columns or, per 256 inputs, 128 rows and 64 columns. More sums a lane would leave registers for
+// one block of a processor only, and its 8 warps wait for each other.
 constexpr ManyShape WideShapeOf(DType type) {
-  const Chain chain = ChainOf(type);
-  if (IsPer256(chain)) return {1, 8, 1, 1};
-  return chain == Chain::kPer32 ? ManyShape{2, 8, 2, 1} : ManyShape{1, 8, 2, 1};
+  return IsPer256(ChainOf(type)) ? ManyShape{1, 8, 1} : ManyShape{1, 8, 2};
 }
-// Narrow: 64 rows × 32 columns, for products that have too few wide tiles for all processors, which wait for
-// memory then.
-constexpr ManyShape NarrowShapeOf(DType /*type*/) {
-  return {1, 2, 2, 2};
-}
+// Middle: 64 rows × 64 columns, and narrow: 64 rows × 32 columns, for fewer columns, and for products that have too few
+// wider tiles for all processors.
+inline constexpr ManyShape kMiddleShape = {1, 4, 2};
+inline constexpr ManyShape kNarrowShape = {1, 2, 2};
+// Blocks that run on a processor at the same time, at least.
+inline constexpr int kManyBlocks = 2;
 
 template <DType kType, ManyShape kShape>
 struct ManyMemory {
@@ -44,19 +41,36 @@ struct ManyMemory {
   static constexpr int kSumBytes = HasMinima(kChain) ? 64 * kParts : 0;
   static constexpr int kScalesAt = kTilesOfBlock * kValueBytes;
   static constexpr int kSumsAt = kScalesAt + kTilesOfBlock * kScaleBytes;
-  static constexpr int kStageBytes = kSumsAt + kTilesOfBlock * kSumBytes;
+  // And of its panels: what all pairs have, and per 32 inputs their heads.
+  static constexpr int kPairBodyBytes = 2 * static_cast<int>(block::LayoutOf(kType).body_bytes);
+  static constexpr int kPairHeadBytes =
+      IsPer256(kChain) ? 0 : 2 * static_cast<int>(block::LayoutOf(kType).head_bytes);
+  static constexpr int kBodiesAt = kSumsAt + kTilesOfBlock * kSumBytes;
+  static constexpr int kPairHeadsAt = kBodiesAt + kPanelsOfBlock * kPairBodyBytes;
+  static constexpr int kStageBytes = kPairHeadsAt + kPanelsOfBlock * kPairHeadBytes;
   // One for each pair of a chunk.
   static constexpr int kStages = 4;
+
+  // Per 256 inputs, the heads of the chunk, which come with the first pair.
+  static constexpr int kHeadsAt = kStages * kStageBytes;
+  static constexpr int kHeadBytes =
+      IsPer256(kChain) ? static_cast<int>(block::HeadBytes(kType, 8)) : 0;  // of a panel
 
   // Per 256 inputs, the lanes of a row compute its scales of two pairs each, and share them:
   // [warp][panel][32 inputs][g] scales of both rows and all parts, then minima.
   static constexpr bool kSharesScales = IsPer256(kChain) && block::LayoutOf(kType).head_bytes > 4;
   static constexpr int kSharedFloats = 2 * kParts * (HasMinima(kChain) ? 2 : 1);
   static constexpr int kWarpFloats = kShape.panels * 8 * 8 * kSharedFloats;
-  static constexpr int kFactorsAt = kStages * kStageBytes;
+  static constexpr int kFactorsAt = kHeadsAt + kPanelsOfBlock * kHeadBytes;
   static constexpr int kFactorBytes = kSharesScales ? kManyWarps * kWarpFloats * 4 : 0;
 
-  static constexpr int kBytes = kFactorsAt + kFactorBytes;
+  // Sums of all inputs, if a lane has no registers for them beside those of a chunk: [panel][tile][thread] four.
+  static constexpr bool kKeepsSums = IsPer256(kChain) && kShape.tiles > 4;
+  static constexpr int kKeptAt = kFactorsAt + kFactorBytes;
+  static constexpr int kKeptBytes =
+      kKeepsSums ? kShape.panels * kShape.tiles * kManyThreads * 16 : 0;
+
+  static constexpr int kBytes = kKeptAt + kKeptBytes;
 };
 
 }  // namespace kvcache::cuda::linear
