@@ -23,6 +23,18 @@ TEST(CpuTargetTest, EachNameThatTheMachineOffersCanBeForced) {
   EXPECT_EQ(CpuTargetNames(), names);
 }
 
+TEST(CpuTargetTest, TheNameTellsHowBytesAreMultiplied) {
+  for (const std::string& name : CpuTargetNames()) {
+    ASSERT_TRUE(cpu::UseCpuTarget(name).ok());
+    const bool fours = name == "AVX_VNNI" || name == "NEON_DOTPROD";
+    const auto products = name == "NEON_I8MM" ? cpu::ByteProducts::kMatrix
+                          : fours             ? cpu::ByteProducts::kFours
+                                              : cpu::ByteProducts::kOfTarget;
+    EXPECT_EQ(cpu::ByteProductsInUse(), products) << name;
+  }
+  ASSERT_TRUE(cpu::UseCpuTarget("").ok());
+}
+
 TEST(CpuTargetTest, UnknownNameIsAnErrorThatListsTheOthers) {
   const Status status = cpu::UseCpuTarget("AVX9");
   EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);

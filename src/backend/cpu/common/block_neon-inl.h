@@ -116,6 +116,8 @@ HWY_INLINE void AddRuns(const std::uint8_t* quants, const Value* x, int32x4_t (&
   static_assert(kGroups % kRun == 0);
   KVCACHE_UNROLL
   for (int r = 0; r < 4; ++r) {
+    // The compiler would otherwise load the inputs of all groups once, and move them to the stack.
+    asm("" : "+r"(x));
     Run::Pairs pairs[kTokens];
     KVCACHE_UNROLL
     for (int t = 0; t < kTokens; ++t) pairs[t] = kNoPairs();
