@@ -226,23 +226,31 @@ void AllProducts(Rates& rates, DType type) {
   Layer(rates, type);
 }
 
+constexpr int kDim = 128;  // values of a head in attention
+
+// A layer whose cells hold random keys and values. REQUIRES: a multiple of 512 cells.
+LayerKv FilledLayer(Rates& rates, DType type, int kv_heads, std::int64_t cells) {
+  LayerKv layer;
+  layer.shape = {kv_heads, kDim, kDim};
+  layer.k_type = layer.v_type = type;
+  layer.layout = KvLayout::kTiled;
+  layer.cells = cells;
+  layer.k = rates.Take(layer.KBytes());
+  layer.v = rates.Take(layer.VBytes());
+  const TensorView rows = rates.Floats(kDim, kv_heads, 512);
+  for (std::int32_t cell = 0; cell < layer.cells; cell += 512) {
+    const CellRun run{cell, 512};
+    Check(rates.backend().StoreKv(layer, rows, rows, {&run, 1}));
+  }
+  return layer;
+}
+
 // Sequences of `length` tokens each; 32 heads over 8 heads of keys with 128 values.
 void Decode(Rates& rates, DType type, int sequences, int length) {
   constexpr int kHeads = 32;
   constexpr int kKvHeads = 8;
-  constexpr int kDim = 128;
-  LayerKv layer;
-  layer.shape = {kKvHeads, kDim, kDim};
-  layer.k_type = layer.v_type = type;
-  layer.layout = KvLayout::kTiled;
-  layer.cells = std::int64_t{sequences} * length;
-  layer.k = rates.Take(layer.KBytes());
-  layer.v = rates.Take(layer.VBytes());
+  const LayerKv layer = FilledLayer(rates, type, kKvHeads, std::int64_t{sequences} * length);
   const TensorView rows = rates.Floats(kDim, kKvHeads, 1024);
-  for (std::int32_t cell = 0; cell < layer.cells; cell += 1024) {
-    const CellRun run{cell, 1024};
-    Check(rates.backend().StoreKv(layer, rows, rows, {&run, 1}));
-  }
   const TensorView q = rates.Floats(kDim, kHeads, sequences);
   const TensorView out = rates.Floats(kDim, kHeads, sequences);
   std::vector<HistoryRun> runs;
@@ -290,6 +298,39 @@ void Decode(Rates& rates, DType type, int sequences, int length) {
   rates.Free();
 }
 
+// One sequence of `length` tokens, the last `tokens` of which are queries, with 32 heads over some heads of keys.
+void OneSequence(Rates& rates, DType type, int kv_heads, int length, int tokens) {
+  constexpr int kHeads = 32;
+  const LayerKv layer = FilledLayer(rates, type, kv_heads, length);
+  const TensorView q = rates.Floats(kDim, kHeads, tokens);
+  const TensorView out = rates.Floats(kDim, kHeads, tokens);
+  const HistoryRun run{0, 0, length};
+  const std::span<const HistoryRun> history(&run, 1);
+  std::vector<Position> positions;
+  double seen = 0.0;
+  for (int i = 0; i < tokens; ++i) {
+    positions.push_back(length - tokens + i);
+    seen += positions.back() + 1;
+  }
+  const std::vector<std::int32_t> history_of_query(static_cast<std::size_t>(tokens), 0);
+  const Visibility visibility{
+      .positions = positions, .history_of_query = history_of_query, .histories = {&history, 1}};
+  AttentionOptions options;
+  options.scale = 0.088f;
+  const std::string name = "attention over " + Name(type) + ", 32 heads over " +
+                           std::to_string(kv_heads) + ", " + std::to_string(tokens) +
+                           " queries at the end of " + std::to_string(length) + " tokens";
+  const auto call = [&](int) {
+    Check(rates.backend().Attention(layer, q, visibility, options, out));
+  };
+  if (tokens < 32) {
+    rates.Row(name, static_cast<double>(layer.KBytes() + layer.VBytes()) / 1e9, "GB/s", call);
+  } else {
+    rates.Row(name, seen * kHeads * 2 * 2 * kDim / 1e12, "TOP/s", call);
+  }
+  rates.Free();
+}
+
 int Main() {
   const std::vector<CudaDeviceInfo> devices = Value(CudaDevices());
   const std::unique_ptr<Backend> backend = Value(MakeCudaBackend());
@@ -307,6 +348,10 @@ int Main() {
          {std::pair{1, 4096}, {1, 32768}, {16, 4096}, {16, 32768}}) {
       Decode(rates, type, sequences, length);
     }
+    OneSequence(rates, type, 4, 32768, 1);
+    OneSequence(rates, type, 8, 32768, 2);
+    OneSequence(rates, type, 8, 32768, 4);
+    for (const int length : {512, 2560, 16896}) OneSequence(rates, type, 8, length, 512);
   }
   return 0;
 }

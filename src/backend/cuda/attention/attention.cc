@@ -29,16 +29,23 @@ constexpr Kernel kAttendKernels[kFirstDecode][2][2] = {
     {{{"attend_64_ff", kAttendThreads}, {"attend_64_fb", kAttendThreads}},
      {{"attend_64_bf", kAttendThreads}, {"attend_64_bb", kAttendThreads}}},
 };
-// The kernels that decode by their rows and types: f16, bf16, block types.
-constexpr Kernel kDecodeKernels[kTaskRows.size() - kFirstDecode][3] = {
+// The kernels that decode by their rows and types: f16, bf16, then block types of K and V.
+constexpr Kernel kDecodeKernels[kTaskRows.size() - kFirstDecode][6] = {
     {{"decode_4_f16", kAttendThreads},
      {"decode_4_bf16", kAttendThreads},
-     {"decode_4_blocks", kAttendThreads}},
+     {"decode_4_q8_q8", kAttendThreads},
+     {"decode_4_q8_q4", kAttendThreads},
+     {"decode_4_q4_q8", kAttendThreads},
+     {"decode_4_q4_q4", kAttendThreads}},
     {{"decode_8_f16", kAttendThreads},
      {"decode_8_bf16", kAttendThreads},
-     {"decode_8_blocks", kAttendThreads}},
+     {"decode_8_q8_q8", kAttendThreads},
+     {"decode_8_q8_q4", kAttendThreads},
+     {"decode_8_q4_q8", kAttendThreads},
+     {"decode_8_q4_q4", kAttendThreads}},
 };
-constexpr Kernel kMergeKernel = {"attention_merge", kMergeThreads};
+constexpr Kernel kMergeKernels[] = {{"attention_merge_128", kMergeThreads},
+                                    {"attention_merge", kMergeThreads}};
 
 KvType TypeOf(DType type) {
   switch (type) {
@@ -249,7 +256,10 @@ const Kernel& KernelOf(const LayerKv& layer, std::size_t i) {
   const bool k_blocks = cpu::IsKvBlockType(layer.k_type);
   const bool v_blocks = cpu::IsKvBlockType(layer.v_type);
   if (i < kFirstDecode) return kAttendKernels[i][k_blocks ? 1 : 0][v_blocks ? 1 : 0];
-  return kDecodeKernels[i - kFirstDecode][k_blocks ? 2 : layer.k_type == DType::kBF16 ? 1 : 0];
+  const auto& kernels = kDecodeKernels[i - kFirstDecode];
+  if (!k_blocks) return kernels[layer.k_type == DType::kBF16 ? 1 : 0];
+  const auto nibbles = [](DType type) { return type == DType::kQ4_0 ? 1 : 0; };
+  return kernels[2 + 2 * nibbles(layer.k_type) + nibbles(layer.v_type)];
 }
 
 // Blocks of the kernels that decode that a processor runs at once. A processor has
@@ -279,11 +289,11 @@ Status LaunchMerge(Device& device, const PlacedPlan& plan, const AttendArgs& of,
                        .heads = of.heads,
                        .group = of.group,
                        .v_dim = of.v_dim};
-  constexpr std::int64_t kDims = kMergeThreads * kMergeDims;
-  return Launch(
-      device, kMergeKernel,
-      Grid{.x = plan.merge_token_count, .y = of.heads, .z = (of.v_dim + kDims - 1) / kDims}, args,
-      sizeof(MergeShared));
+  const bool many = of.v_dim > kMergeThreads;
+  const std::int64_t dims = kMergeThreads * (many ? kMergeDims : 1);
+  return Launch(device, kMergeKernels[many ? 1 : 0],
+                Grid{.x = plan.merge_token_count, .y = of.heads, .z = (of.v_dim + dims - 1) / dims},
+                args, sizeof(MergeShared));
 }
 
 }  // namespace

@@ -23,8 +23,8 @@ inline constexpr int kAttendStages = 4;   // copies in the background: this many
 inline constexpr int kAttendInfos = 3;    // splits that are described at once
 inline constexpr int kMaxAttendSlots = 32;
 inline constexpr int kMergeThreads = 128;
-inline constexpr int kMergeDims = 4;    // of a thread
-inline constexpr int kMergeAtOnce = 8;  // results that are loaded at once
+inline constexpr int kMergeDims = 4;    // of a thread, if there are more than kMergeThreads
+inline constexpr int kMergeLoads = 32;  // values that a thread loads at once
 
 enum class KvType : std::int32_t { kF32, kF16, kBF16, kQ8_0, kQ4_0 };
 

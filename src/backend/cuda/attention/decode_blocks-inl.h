@@ -21,6 +21,7 @@
 namespace kvcache::cuda {
 
 // Copies a warp's parts of splits.
+template <bool kKeyBytes, bool kValueBytes>
 struct DecodeCopies {
   BlockTiles keys;
   BlockTiles values;
@@ -57,8 +58,7 @@ struct DecodeCopies {
     // The lane's two tiles: those of its half of the warp.
     KVCACHE_UNROLL_BY(1)
     for (int half = Warp(); half < 2 * value_blocks; half += kAttendWarps) {
-      const int offset =
-          values.code_bytes == 512 ? half * kHalfBlockBytes : half / 2 * kHalfBlockBytes;
+      const int offset = kValueBytes ? half * kHalfBlockBytes : half / 2 * kHalfBlockBytes;
       std::uint8_t* const to = value_memory + half * (16 * kHalfBlockBytes) + Lane() * 16;
       KVCACHE_UNROLL
       for (int i = 0; i < 8; ++i) {
@@ -81,8 +81,8 @@ struct DecodeCopies {
 };
 
 // The scores of a warp's two tiles, as products have them: keys 2g and 2g + 1, rows 2t and 2t + 1.
-template <bool kBytes>
-KVCACHE_DEVICE void ScoreTiles(const DecodeCopies& copies, const SeenSplit& split, int blocks,
+template <bool kBytes, class Copies>
+KVCACHE_DEVICE void ScoreTiles(const Copies& copies, const SeenSplit& split, int blocks,
                                const CodedQueries& queries, float (&scores)[2][4]) {
   using Shape = AttendShape<8>;  // eight queries
   constexpr int kCodes = kBytes ? 512 : 256;
@@ -117,35 +117,34 @@ KVCACHE_DEVICE void ScoreTiles(const DecodeCopies& copies, const SeenSplit& spli
 }
 
 // The weights of a split, from scores on. Copies the keys of the next.
-template <int R>
+template <int R, bool kBytes, class Copies>
 KVCACHE_DEVICE void WeighBlockSplit(const AttendArgs& args, const SeenSplit& split,
                                     const SeenSplit& next, const CodedQueries& queries,
-                                    const DecodeCopies& copies, RowJoin& join,
-                                    DecodeShared<R>& shared) {
+                                    const Copies& copies, RowJoin& join, DecodeShared<R>& shared) {
   float scores[2][4] = {};
   AsyncWait<1>();  // the values may still be on their way
   WarpBarrier();
-  if (args.k_type == KvType::kQ8_0) {
-    ScoreTiles<true>(copies, split, args.k_dim / 32, queries, scores);
-  } else {
-    ScoreTiles<false>(copies, split, args.k_dim / 32, queries, scores);
-  }
+  ScoreTiles<kBytes>(copies, split, args.k_dim / 32, queries, scores);
   WarpBarrier();
   copies.CopyKeys(next);
   const int row = Lane() % 4 * 2;
   const int place = Warp() * kAttendTile + Lane() / 4 * 2;
+  const int positions[4] = {place, place + 1, place + kAttendWarps * kAttendTile,
+                            place + kAttendWarps * kAttendTile + 1};
   const bool used = row < R;
   KVCACHE_UNROLL
   for (int r = 0; r < 2; ++r) {
     std::int32_t most = OrderOf(MinusInfinity());
     if (used) {
       const RowInfo info = shared.rows[row + r];
+      float of_row[4];
+      KVCACHE_UNROLL
+      for (int i = 0; i < 4; ++i) of_row[i] = scores[i / 2][i % 2 * 2 + r];
+      FinishScores(args, info, split.base, positions, of_row);
       KVCACHE_UNROLL
       for (int i = 0; i < 4; ++i) {
-        float& score = scores[i / 2][i % 2 * 2 + r];
-        const int position = place + i / 2 * (kAttendWarps * kAttendTile) + i % 2;
-        score = SeenScore(args, info, split.base, position, score);
-        most = Larger(most, OrderOf(score));
+        scores[i / 2][i % 2 * 2 + r] = of_row[i];
+        most = Larger(most, OrderOf(of_row[i]));
       }
     }
     KVCACHE_UNROLL
@@ -159,8 +158,7 @@ KVCACHE_DEVICE void WeighBlockSplit(const AttendArgs& args, const SeenSplit& spl
     const float max = LargestOf<R>(shared, row + r);
     KVCACHE_UNROLL
     for (int i = 0; i < 4; ++i) {
-      const int position = place + i / 2 * (kAttendWarps * kAttendTile) + i % 2;
-      shared.weights[row + r][position] = WeightOf(scores[i / 2][i % 2 * 2 + r], max);
+      shared.weights[row + r][positions[i]] = WeightOf(scores[i / 2][i % 2 * 2 + r], max);
     }
   }
   join.Begin<R>(split, shared);
@@ -262,7 +260,8 @@ KVCACHE_DEVICE void SumDecodeHalf(const SeenSplit& split, const std::uint8_t* co
   }
 }
 
-template <int R>
+// kKeyBytes, kValueBytes: q8_0, else q4_0.
+template <int R, bool kKeyBytes, bool kValueBytes>
 KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
   constexpr int kQuads = R / 4;
   constexpr int kHalves = kMaxDecodeDims / (16 * kAttendWarps);
@@ -276,7 +275,7 @@ KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
                              layout.code_pitch};
   const AttendTask task = args.tasks[BlockX()];
   const SeenSplits splits(args, task);
-  const DecodeCopies copies(args, task, parts);
+  const DecodeCopies<kKeyBytes, kValueBytes> copies(args, task, parts);
   SeenSplit split = splits.At(0);
   copies.CopyKeys(split);
   copies.CopyValues(split);
@@ -286,7 +285,7 @@ KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
                     queries);
   BlockBarrier();
 
-  const std::int32_t offset = args.v_type == KvType::kQ8_0 ? 128 : 8;
+  constexpr std::int32_t kOffset = kValueBytes ? 128 : 8;
   const bool merge = task.distance == 0;
   float* const results = args.partials + task.partials + Warp() * kDecodeDims + Lane() / 4 * 2;
   float merged[kHalves][kQuads][2] = {};
@@ -294,10 +293,10 @@ KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
   for (int i = 0; i < task.splits; ++i) {
     const SeenSplit next = splits.At(i + 1);
     RowJoin join;
-    WeighBlockSplit<R>(args, split, next, queries, copies, join, shared);
+    WeighBlockSplit<R, kKeyBytes>(args, split, next, queries, copies, join, shared);
     KVCACHE_UNROLL_BY(1)
     for (int item = Warp(); item < R * copies.value_blocks; item += kAttendWarps) {
-      WriteDecodeDigits<R>(split, copies.scale_memory, offset, item % R, item / R, shared,
+      WriteDecodeDigits<R>(split, copies.scale_memory, kOffset, item % R, item / R, shared,
                            digits[item / R]);
     }
     join.End<R>(args, task, merge ? nullptr : args.partials + task.partials + i * task.distance,
@@ -308,11 +307,7 @@ KVCACHE_DEVICE void DecodeBlocks(const AttendArgs& args) {
       const int half = Warp() + h * kAttendWarps;
       if (half >= 2 * copies.value_blocks) continue;
       float values[kQuads][2];
-      if (args.v_type == KvType::kQ8_0) {
-        SumDecodeHalf<R, true>(split, copies.value_memory, half, digits[half / 2], values);
-      } else {
-        SumDecodeHalf<R, false>(split, copies.value_memory, half, digits[half / 2], values);
-      }
+      SumDecodeHalf<R, kValueBytes>(split, copies.value_memory, half, digits[half / 2], values);
       KVCACHE_UNROLL
       for (int q = 0; q < kQuads; ++q) {
         const int row = q * 4 + Lane() % 4;

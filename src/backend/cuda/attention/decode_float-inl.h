@@ -28,9 +28,9 @@ class DecodeChunks {
         keys_(args.k + task.kv_head * args.cells * args.k_dim * 2 + Lane() * 16),
         values_(args.v + (task.kv_head * args.v_head + Warp() * kDecodeDims + Lane() % 2 * 8) * 2),
         tile_bytes_(args.k_dim * kAttendTile * 2),
-        cell_bytes_(args.v_cell * 2),
-        key_chunks_(args.k_dim / kDecodeDepth),
-        chunks_(key_chunks_ + GroupsOfWarp(args) * kValueChunks),
+        cell_bytes_(static_cast<int>(args.v_cell) * 2),
+        key_chunks_(static_cast<unsigned>(args.k_dim / kDecodeDepth)),
+        chunks_(key_chunks_ + static_cast<unsigned>(GroupsOfWarp(args) * kValueChunks)),
         split_(splits.At(0)) {
     KVCACHE_UNROLL_BY(1)
     for (int i = 0; i < kRing - 1; ++i) CopyNext();
@@ -62,19 +62,21 @@ class DecodeChunks {
         const std::int32_t tile = Shuffle(split_.tile, Warp() + i * kAttendWarps);
         if (tile < 0) continue;
         const std::uint8_t* const from =
-            keys_ + tile * tile_bytes_ + chunk_ * (kDecodeDepth * kAttendTile * 2);
+            keys_ + std::int64_t{tile} * tile_bytes_ + chunk_ * (kDecodeDepth * kAttendTile * 2);
         AsyncCopy16(to + i * kDecodeTileBytes, from);
         AsyncCopy16(to + i * kDecodeTileBytes + 512, from + 512);
       }
     } else {
-      const int part = (chunk_ - key_chunks_) % kValueChunks;
-      const int group = (chunk_ - key_chunks_) / kValueChunks;
+      const unsigned value = chunk_ - key_chunks_;
+      const int part = static_cast<int>(value % kValueChunks);
+      const int group = static_cast<int>(value / kValueChunks);
       KVCACHE_UNROLL
       for (int i = 0; i < kDecodePositions / kAttendTile; ++i) {
         const std::int32_t tile = Shuffle(split_.tile, part * (kDecodePositions / kAttendTile) + i);
         const int position = part * kDecodePositions + i * kAttendTile + Lane() / 2;
         if (position < split_.begin || position >= split_.end) continue;
-        AsyncCopy16(to + i * 512, values_ + (tile * kAttendTile + Lane() / 2) * cell_bytes_ +
+        AsyncCopy16(to + i * 512, values_ +
+                                      std::int64_t{tile * kAttendTile + Lane() / 2} * cell_bytes_ +
                                       group * (kAttendWarps * kDecodeDims * 2));
       }
     }
@@ -90,15 +92,15 @@ class DecodeChunks {
   std::uint8_t* memory_;
   const std::uint8_t* keys_;
   const std::uint8_t* values_;
-  std::int64_t tile_bytes_;
-  std::int64_t cell_bytes_;
-  int key_chunks_;
-  int chunks_;       // of a split
+  int tile_bytes_;
+  int cell_bytes_;
+  unsigned key_chunks_;
+  unsigned chunks_;  // of a split
   SeenSplit split_;  // that is copied
   int copied_splits_ = 0;
-  int chunk_ = 0;   // in it
-  int copied_ = 0;  // the memory that it goes to
-  int used_ = 0;    // the memory of the next chunk to use
+  unsigned chunk_ = 0;   // in it
+  unsigned copied_ = 0;  // the memory that it goes to
+  unsigned used_ = 0;    // the memory of the next chunk to use
 };
 
 // Adds 32 dims of the lane's key, at `at`.
@@ -136,7 +138,9 @@ KVCACHE_DEVICE void WeighFloatSplit(const AttendArgs& args, const SeenSplit& spl
   }
   KVCACHE_UNROLL
   for (int r = 0; r < R; ++r) {
-    scores[r] = SeenScore(args, shared.rows[r], split.base, position, scores[r]);
+    float score[1] = {scores[r]};
+    FinishScores(args, shared.rows[r], split.base, {position}, score);
+    scores[r] = score[0];
     const std::int32_t most = LargestOfWarp(OrderOf(scores[r]));
     if (Lane() == 0) shared.most[r][Warp()] = most;
   }

@@ -18,11 +18,29 @@ KVCACHE_DENSE_KERNEL(decode_4_bf16, AttendArgs, kAttendThreads, kDecodeBlocks) {
 KVCACHE_DENSE_KERNEL(decode_8_bf16, AttendArgs, kAttendThreads, kDecodeBlocks) {
   DecodeFloats<8, StoredBF16>(args);
 }
-KVCACHE_DENSE_KERNEL(decode_4_blocks, AttendArgs, kAttendThreads, kDecodeBlocks) {
-  DecodeBlocks<4>(args);
+KVCACHE_DENSE_KERNEL(decode_4_q8_q8, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<4, true, true>(args);
 }
-KVCACHE_DENSE_KERNEL(decode_8_blocks, AttendArgs, kAttendThreads, 2) {
-  DecodeBlocks<8>(args);
+KVCACHE_DENSE_KERNEL(decode_4_q8_q4, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<4, true, false>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_4_q4_q8, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<4, false, true>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_4_q4_q4, AttendArgs, kAttendThreads, kDecodeBlocks) {
+  DecodeBlocks<4, false, false>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_8_q8_q8, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<8, true, true>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_8_q8_q4, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<8, true, false>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_8_q4_q8, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<8, false, true>(args);
+}
+KVCACHE_DENSE_KERNEL(decode_8_q4_q4, AttendArgs, kAttendThreads, 2) {
+  DecodeBlocks<8, false, false>(args);
 }
 
 }  // namespace kvcache::cuda

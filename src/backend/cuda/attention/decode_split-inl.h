@@ -97,11 +97,22 @@ KVCACHE_DEVICE float OfOrder(std::int32_t order) {
   return FloatOf(static_cast<std::uint32_t>(order ^ (order >> 31 & 0x7fffffff)));
 }
 
-// The score after soft-cap and bias of a position behind `base`; minus infinity where the row does not see it.
-KVCACHE_DEVICE float SeenScore(const AttendArgs& args, const RowInfo& row, std::int32_t base,
-                               int position, float score) {
-  if (base + position < row.begin || base + position >= row.end) return MinusInfinity();
-  return FinalScore(args, row, base, position, score);
+// Scores of a row at positions behind `base`, after soft-cap and bias; minus infinity where the row does not see them.
+template <int N>
+KVCACHE_DEVICE void FinishScores(const AttendArgs& args, const RowInfo& row, std::int32_t base,
+                                 const int (&positions)[N], float (&scores)[N]) {
+  if (args.soft_cap > 0.0f || args.bias != nullptr) {
+    KVCACHE_UNROLL
+    for (int i = 0; i < N; ++i) {
+      scores[i] = FinalScore(args, row, base, positions[i], scores[i]);
+    }
+  }
+  const int begin = row.begin - base;
+  const int end = row.end - base;
+  KVCACHE_UNROLL
+  for (int i = 0; i < N; ++i) {
+    if (positions[i] < begin || positions[i] >= end) scores[i] = MinusInfinity();
+  }
 }
 
 // The largest score of row r in the split, of all warps.

@@ -1,5 +1,5 @@
 // Merges the partial results of one row in ascending order, applies the sink, divides and writes the output.
-// Block x: the token; block y: the head; block z: 512 dims.
+// Block x: the token; block y: the head; block z: 128 or 512 dims.
 #pragma once
 
 #include <cstdint>
@@ -56,31 +56,36 @@ KVCACHE_DEVICE FoundResults FindFactors(MergeShared& shared, float before, float
   return {all, count};
 }
 
+// A thread has kDims values of a row, kMergeThreads apart.
+template <int kDims>
 struct MergedRow {
   float max;
   float sum;
-  float values[kMergeDims];
+  float values[kDims];
 };
 
-// Merges N of the listed results, from number `first` on.
-template <int N>
+// Merges up to N of the listed results, `count` from number `first` on.
+template <int N, int kDims>
 KVCACHE_DEVICE void MergeListed(const MergeArgs& args, const MergeShared& shared, const float* from,
-                                std::int64_t distance, int first, int d, MergedRow& row) {
-  float next[N][kMergeDims];
+                                std::int64_t distance, int first, int count, int d,
+                                MergedRow<kDims>& row) {
+  float next[N][kDims];
   KVCACHE_UNROLL
   for (int i = 0; i < N; ++i) {
+    if (i >= count) continue;
     const float* const result = from + shared.place[first + i] * distance + d;
     KVCACHE_UNROLL
-    for (int k = 0; k < kMergeDims; ++k) {
+    for (int k = 0; k < kDims; ++k) {
       if (d + k * kMergeThreads < args.v_dim) next[i][k] = result[k * kMergeThreads];
     }
   }
   KVCACHE_UNROLL
   for (int i = 0; i < N; ++i) {
+    if (i >= count) continue;
     const MergeFactors factors{shared.keep[first + i], shared.add[first + i]};
     row.sum = Merged(factors, row.sum, shared.sum[first + i]);
     KVCACHE_UNROLL
-    for (int k = 0; k < kMergeDims; ++k) {
+    for (int k = 0; k < kDims; ++k) {
       if (d + k * kMergeThreads < args.v_dim) {
         row.values[k] = Merged(factors, row.values[k], next[i][k]);
       }
@@ -89,8 +94,10 @@ KVCACHE_DEVICE void MergeListed(const MergeArgs& args, const MergeShared& shared
 }
 
 // Merges `count` results, whose first is at `from`; this thread's values begin at `d`.
+template <int kDims>
 KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::int64_t distance,
-                                 int count, int d, MergeShared& shared, MergedRow& row) {
+                                 int count, int d, MergeShared& shared, MergedRow<kDims>& row) {
+  constexpr int kAtOnce = kMergeLoads / kDims;
   const std::int64_t last = args.partial_floats - kAttendTile;
   KVCACHE_UNROLL_BY(1)
   for (int first = 0; first < count; first += kMergeThreads, from += kMergeThreads * distance) {
@@ -99,23 +106,21 @@ KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::
     const FoundResults found =
         FindFactors(shared, row.max, used ? own[0] : MinusInfinity(), used ? own[1] : 0.0f);
     row.max = found.max;
-    int i = 0;
     KVCACHE_UNROLL_BY(1)
-    for (; i + kMergeAtOnce <= found.count; i += kMergeAtOnce) {
-      MergeListed<kMergeAtOnce>(args, shared, from, distance, i, d, row);
+    for (int i = 0; i < found.count; i += kAtOnce) {
+      MergeListed<kAtOnce>(args, shared, from, distance, i, found.count - i, d, row);
     }
-    KVCACHE_UNROLL_BY(1)
-    for (; i < found.count; ++i) MergeListed<1>(args, shared, from, distance, i, d, row);
     BlockBarrier();  // the list is no longer needed
   }
 }
 
+template <int kDims>
 KVCACHE_DEVICE void Merge(const MergeArgs& args) {
   MergeShared& shared = SharedMemory<MergeShared>();
   const MergeToken token = args.tokens[BlockX()];
   const int head = BlockY();
-  const int d = BlockZ() * kMergeThreads * kMergeDims + Thread();
-  MergedRow row{MinusInfinity(), 0.0f, {0.0f, 0.0f, 0.0f, 0.0f}};
+  const int d = BlockZ() * kMergeThreads * kDims + Thread();
+  MergedRow<kDims> row{MinusInfinity(), 0.0f, {}};
   for (int i = 0; i < token.steps; ++i) {
     const MergeStep step = args.steps[token.first_step + i];
     const std::int64_t at =
@@ -134,7 +139,7 @@ KVCACHE_DEVICE void Merge(const MergeArgs& args) {
   }
   float* const out = args.out + (std::int64_t{token.index} * args.heads + head) * args.v_dim;
   KVCACHE_UNROLL
-  for (int k = 0; k < kMergeDims; ++k) {
+  for (int k = 0; k < kDims; ++k) {
     if (d + k * kMergeThreads >= args.v_dim) continue;
     out[d + k * kMergeThreads] = hidden ? 0.0f : Div(Mul(row.values[k], keep), row.sum);
   }

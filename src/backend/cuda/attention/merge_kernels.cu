@@ -4,8 +4,12 @@
 
 namespace kvcache::cuda {
 
+// For up to 128 values of a head, and for more.
+KVCACHE_KERNEL(attention_merge_128, MergeArgs, kMergeThreads) {
+  Merge<1>(args);
+}
 KVCACHE_KERNEL(attention_merge, MergeArgs, kMergeThreads) {
-  Merge(args);
+  Merge<kMergeDims>(args);
 }
 
 }  // namespace kvcache::cuda

@@ -91,14 +91,26 @@ KVCACHE_DEVICE void DepositSums(const ValueSums<Shape>& of, const Results& resul
   const int item = Thread() % Shape::kValueThreads;
   const int from = neighbors ? item * Shape::kDims : item;
   const int step = neighbors ? 1 : Shape::kValueThreads;
+  float before[Shape::kValueRows][Shape::kDims];
+  KVCACHE_UNROLL
+  for (int r = 0; r < Shape::kValueRows; ++r) {
+    const Deposit deposit(of.shared, results.merge, of.row + r);
+    const float* const at = results.first + (of.row + r) * results.row_floats + first;
+    KVCACHE_UNROLL
+    for (int i = 0; i < Shape::kDims; ++i) {
+      const int d = from + i * step;
+      before[r][i] = of.row + r < results.rows && d < count ? deposit.Before(at + d) : 0.0f;
+    }
+  }
   KVCACHE_UNROLL
   for (int r = 0; r < Shape::kValueRows; ++r) {
     if (of.row + r >= results.rows) continue;
+    const Deposit deposit(of.shared, results.merge, of.row + r);
     float* const to = results.first + (of.row + r) * results.row_floats + first;
     KVCACHE_UNROLL
     for (int i = 0; i < Shape::kDims; ++i) {
       const int d = from + i * step;
-      if (d < count) Deposit<Shape>(of.shared, results.merge, of.row + r, of.sums[r][i], to + d);
+      if (d < count) deposit.Store(before[r][i], of.sums[r][i], to + d);
     }
   }
 }

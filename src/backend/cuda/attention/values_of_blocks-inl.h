@@ -182,10 +182,22 @@ KVCACHE_DEVICE void SumHalf(const WeightDigits<Shape>& weights,
       MmaU8S8(sums[q], a, b);
     }
   }
+  float before[kQuads][2];
+  KVCACHE_UNROLL
+  for (int q = 0; q < kQuads; ++q) {
+    const int row = (first_quad + q) * 4 + t;
+    const Deposit deposit(shared, results.merge, row);
+    const float* const at = results.first + row * results.row_floats + dim + 2 * g;
+    KVCACHE_UNROLL
+    for (int i = 0; i < 2; ++i) {
+      before[q][i] = row < results.rows ? deposit.Before(at + i) : 0.0f;
+    }
+  }
   KVCACHE_UNROLL
   for (int q = 0; q < kQuads; ++q) {
     const int row = (first_quad + q) * 4 + t;
     if (row >= results.rows) continue;
+    const Deposit deposit(shared, results.merge, row);
     float* const to = results.first + row * results.row_floats + dim + 2 * g;
     const auto correction = static_cast<std::uint32_t>(weights.corrections[block][row]);
     KVCACHE_UNROLL
@@ -195,7 +207,7 @@ KVCACHE_DEVICE void SumHalf(const WeightDigits<Shape>& weights,
                                   correction;
       const float sum =
           Mul(static_cast<float>(static_cast<std::int32_t>(total)), weights.units[block][row]);
-      Deposit<Shape>(shared, results.merge, row, sum, to + i);
+      deposit.Store(before[q][i], sum, to + i);
     }
   }
 }
