@@ -13,6 +13,7 @@
 #include "backend/cuda/attention/attention.h"
 #include "backend/cuda/device/call_memory.h"
 #include "backend/cuda/device/device.h"
+#include "backend/cuda/joined/joined_device.h"
 #include "backend/cuda/ops/rope.h"
 #include "kvcache/backend.h"
 
@@ -22,7 +23,7 @@ class CudaBackend final : public Backend {
  public:
   // REQUIRES: `device` is not null.
   explicit CudaBackend(std::unique_ptr<Device> device)
-      : device_(std::move(device)), memory_(*device_) {}
+      : device_(std::make_unique<JoinedDevice>(std::move(device))), memory_(*device_) {}
 
   Device& device() { return *device_; }
 

@@ -202,8 +202,8 @@ Status Decoder::CheckRows(std::span<const std::int32_t> rows) const {
   return Status::Ok();
 }
 
-Status Decoder::NormalizeRow(std::int64_t row, const TensorView& y) const {
-  TensorView x = activations_.At(row * params_.hidden_size, params_.hidden_size, 1);
+Status Decoder::NormalizeRows(std::int64_t first, const TensorView& y) const {
+  TensorView x = activations_.At(first * params_.hidden_size, params_.hidden_size, y.dims[1]);
   if (params_.output_norm_name.empty()) return backend_.CopyValues(x, y);
   if (output_norm_.kind == NormKind::kLayer) {
     KVCACHE_RETURN_IF_ERROR(backend_.Center(x, y));
@@ -223,10 +223,14 @@ Status Decoder::Logits(std::span<const std::int32_t> rows, float* logits) {
   KVCACHE_RETURN_IF_ERROR(backend_.EnterLayer(params_.layers, TensorView{}));
   const std::int64_t hidden_size = params_.hidden_size;
   const std::int64_t normed = AlignedValues(hidden_size * batch_);
-  for (std::int64_t i = 0; i < count; ++i) {
+  for (std::size_t i = 0; i < rows.size();) {
+    // Neighbouring rows in one call.
+    std::size_t end = i + 1;
+    while (end < rows.size() && rows[end] == rows[end - 1] + 1) ++end;
     KVCACHE_RETURN_IF_ERROR(
-        NormalizeRow(rows[static_cast<std::size_t>(i)],
-                     activations_.At(normed + i * hidden_size, hidden_size, 1)));
+        NormalizeRows(rows[i], activations_.At(normed + static_cast<std::int64_t>(i) * hidden_size,
+                                               hidden_size, static_cast<std::int64_t>(end - i))));
+    i = end;
   }
   KVCACHE_ASSIGN_OR_RETURN(const TensorView y,
                            host_logits_.Out(backend_, logits, params_.vocabulary, count));

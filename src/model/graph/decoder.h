@@ -121,8 +121,9 @@ class Decoder : public Model {
 
   void FillInfo(const GgufFile& file);
   Status CheckRows(std::span<const std::int32_t> rows) const;
-  // Writes the state of a row of the last Forward behind the last norm.
-  Status NormalizeRow(std::int64_t row, const TensorView& y) const;
+  // Writes the states of rows of the last Forward, from `first` on, behind the last norm: as many as y [hidden_size, rows]
+  // has.
+  Status NormalizeRows(std::int64_t first, const TensorView& y) const;
   Status CheckHeadFile(const GgufFile& file) const;
   void EmbedTokens(Pass& pass, const TensorView& table, std::span<const std::int32_t> tokens,
                    const TensorView& x) const;

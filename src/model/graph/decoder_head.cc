@@ -166,7 +166,7 @@ Status Decoder::FinalStates(std::span<const std::int32_t> rows, float* states) {
     const TensorView to = Columns(all, static_cast<std::int64_t>(i), 1);
     KVCACHE_RETURN_IF_ERROR(
         has_head() ? backend_.CopyValues(activations_.At(finals + rows[i] * size, size, 1), to)
-                   : NormalizeRow(rows[i], to));
+                   : NormalizeRows(rows[i], to));
   }
   return HostValues::Deliver(backend_, all, states);
 }

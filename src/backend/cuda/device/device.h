@@ -30,10 +30,24 @@ struct DeviceInfo {
   std::size_t shared_bytes = 0;  // the largest shared memory of a block
 };
 
+// What a kernel does, for those that can be part of a joined one (joined/joined_device.h).
+enum class KernelPart : std::uint8_t {
+  kOther,
+  kAdd,
+  kGate,
+  kNorm,
+  kRotate,
+  kStore,
+  kQuantize16,
+  kQuantize32,
+  kQuantize256,
+};
+
 // A kernel, by the name in KVCACHE_KERNEL. Objects are constants: a device remembers their addresses.
 struct Kernel {
   const char* name;
   int threads;  // of a block, as in KVCACHE_KERNEL
+  KernelPart part = KernelPart::kOther;
 };
 
 struct Grid {
@@ -65,7 +79,7 @@ class Device {
   Device(const Device&) = delete;
   Device& operator=(const Device&) = delete;
 
-  ThreadPool& pool() { return pool_; }
+  virtual ThreadPool& pool() { return pool_; }
 
   virtual const DeviceInfo& info() const = 0;
   virtual std::size_t FreeBytes() const = 0;

@@ -36,6 +36,8 @@ inline constexpr int kAttributeCapabilityMinor = 76;
 inline constexpr int kAttributeSharedBytes = 97;         // of a block that asks for more than 48 KB
 inline constexpr int kFunctionAttributePtxVersion = 5;   // major × 10 + minor of the code's target
 inline constexpr int kFunctionAttributeSharedBytes = 8;  // the most that launches may ask for
+// How much of a processor's memory for both is shared memory and not a cache, in percent.
+inline constexpr int kFunctionAttributeSharedPart = 9;
 // Attributes of launches: whether the blocks of a kernel may start before the kernel before it has ended.
 inline constexpr int kLaunchAttributeOverlap = 6;
 

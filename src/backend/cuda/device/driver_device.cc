@@ -84,6 +84,11 @@ class Functions {
         queue_.driver().function_attribute(&target, kFunctionAttributePtxVersion, function.handle),
         kernel.name));
     function.waits = target >= kWaitingTarget;
+    if (!function.waits) return &function;
+    // Two kernels are on a processor at once only if they divide its memory in the same way.
+    KVCACHE_RETURN_IF_ERROR(queue_.Check(
+        queue_.driver().set_function_attribute(function.handle, kFunctionAttributeSharedPart, 100),
+        kernel.name));
     return &function;
   }
 

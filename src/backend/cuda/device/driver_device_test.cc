@@ -389,6 +389,7 @@ TEST_F(DriverDevice, OnlyKernelsThatWaitMayStartEarly) {
     ASSERT_TRUE(device.ok());
     const int launches = fake_.launches();
     const int before = fake_.overlaps();
+    const int shared = fake_.wholly_shared();
     const auto buffer = (*device)->Allocate(2048);
     ASSERT_TRUE(buffer.ok());
     auto* const values = reinterpret_cast<float*>((*buffer)->data());
@@ -403,6 +404,7 @@ TEST_F(DriverDevice, OnlyKernelsThatWaitMayStartEarly) {
     EXPECT_EQ(sums[511], 4.0f);
     EXPECT_EQ(fake_.launches() - launches, 3);
     EXPECT_EQ(fake_.overlaps() - before, overlaps) << target;
+    EXPECT_EQ(fake_.wholly_shared() - shared, overlaps > 0 ? 1 : 0) << target;
   }
 }
 

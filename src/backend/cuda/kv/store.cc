@@ -13,7 +13,7 @@
 namespace kvcache::cuda {
 namespace {
 
-constexpr Kernel kStoreKernel{"kv_store", StoreArgs::kThreads};
+constexpr Kernel kStoreKernel{"kv_store", StoreArgs::kThreads, KernelPart::kStore};
 
 // Cuts runs where tiles end.
 std::vector<StorePiece> StorePieces(std::span<const CellRun> cells) {

@@ -1,4 +1,5 @@
 #include "backend/cpu/ops/elementwise_check.h"
+#include "backend/cuda/kv/argument_list.h"
 #include "backend/cuda/linear/block_types.h"
 #include "backend/cuda/linear/embed_kernels.h"
 #include "backend/cuda/linear/linear.h"
@@ -39,14 +40,14 @@ std::span<const std::uint16_t> CodebookOf(DType type) {
   }
 }
 
-}  // namespace
+using Tokens = decltype(linear::EmbedArgs::tokens);
 
-Status EmbedRows(Device& device, CallMemory& memory, const TensorView& table,
-                 const std::int32_t* rows, const TensorView& y) {
+Status LaunchEmbed(Device& device, CallMemory& memory, const TensorView& table,
+                   const Tokens& tokens, const TensorView& y) {
   if (y.dims[1] == 0 || table.dims[0] == 0) return Status::Ok();
   linear::EmbedArgs args{};
   args.table = table.data;
-  args.tokens = rows;
+  args.tokens = tokens;
   const std::span<const std::uint16_t> codebook = CodebookOf(table.dtype);
   if (!codebook.empty()) {
     KVCACHE_ASSIGN_OR_RETURN(args.codebook, memory.Upload(codebook));
@@ -59,12 +60,19 @@ Status EmbedRows(Device& device, CallMemory& memory, const TensorView& table,
   return Launch(device, *EmbedKernelOf(table.dtype), {.x = y.dims[1] * args.parts}, args);
 }
 
+}  // namespace
+
+Status EmbedRows(Device& device, CallMemory& memory, const TensorView& table,
+                 const std::int32_t* rows, const TensorView& y) {
+  return LaunchEmbed(device, memory, table, Tokens{rows, {}}, y);
+}
+
 Status Embed(Device& device, CallMemory& memory, const TensorView& table,
              std::span<const std::int32_t> tokens, const TensorView& y) {
   KVCACHE_RETURN_IF_ERROR(cpu::CheckEmbed(table, tokens, y));
   if (tokens.empty()) return Status::Ok();
-  KVCACHE_ASSIGN_OR_RETURN(const std::int32_t* const rows, memory.Upload(tokens));
-  return EmbedRows(device, memory, table, rows, y);
+  KVCACHE_ASSIGN_OR_RETURN(const Tokens list, MakeList<Tokens>(memory, tokens));
+  return LaunchEmbed(device, memory, table, list, y);
 }
 
 }  // namespace kvcache::cuda

@@ -1,6 +1,7 @@
 // Rows of a table, as f32.
 #include "backend/cuda/linear/embed_kernels.h"
 
+#include "backend/cuda/kv/cell_array-inl.h"
 #include "backend/cuda/linear/float-inl.h"
 #include "backend/cuda/linear/stored_blocks-inl.h"
 
@@ -28,7 +29,7 @@ KVCACHE_DEVICE void EmbedRow(const EmbedArgs& args) {
   const int token = BlockX() / args.parts;
   const int i = BlockX() % args.parts * kEmbedThreads + Thread();
   if (i >= args.width) return;
-  const std::byte* const row = args.table + LoadOnly(args.tokens + token) * args.table_stride;
+  const std::byte* const row = args.table + At(args.tokens, token) * args.table_stride;
   auto* const to =
       reinterpret_cast<float*>(reinterpret_cast<std::byte*>(args.y) + token * args.y_stride);
   to[i] = ValueOfRow<kType>(row, i, args.codebook);

@@ -4,11 +4,13 @@
 #include <cstddef>
 #include <cstdint>
 
+#include "backend/cuda/kv/cell_array.h"
+
 namespace kvcache::cuda::linear {
 
 struct EmbedArgs {
   const std::byte* table;  // rows as in a model file
-  const std::int32_t* tokens;
+  ArgumentList<std::int32_t, 128> tokens;
   const std::uint16_t* codebook;  // of types that have one
   float* y;
   std::int64_t table_stride;  // bytes from row to row

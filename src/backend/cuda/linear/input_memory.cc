@@ -5,9 +5,10 @@
 namespace kvcache::cuda::linear {
 namespace {
 
-constexpr Kernel kQuantize[kPers] = {{"linear_quantize_16", kQuantizeThreads},
-                                     {"linear_quantize_32", kQuantizeThreads},
-                                     {"linear_quantize_256", kQuantizeThreads}};
+constexpr Kernel kQuantize[kPers] = {
+    {"linear_quantize_16", kQuantizeThreads, KernelPart::kQuantize16},
+    {"linear_quantize_32", kQuantizeThreads, KernelPart::kQuantize32},
+    {"linear_quantize_256", kQuantizeThreads, KernelPart::kQuantize256}};
 
 }  // namespace
 

@@ -7,10 +7,10 @@
 namespace kvcache::cuda {
 namespace {
 
-constexpr Kernel kAdd{"add_values", kElementThreads};
+constexpr Kernel kAdd{"add_values", kElementThreads, KernelPart::kAdd};
 constexpr Kernel kMultiply{"multiply_values", kElementThreads};
 constexpr Kernel kScale{"scale_values", kElementThreads};
-constexpr Kernel kGate{"gate_values", kElementThreads};
+constexpr Kernel kGate{"gate_values", kElementThreads, KernelPart::kGate};
 constexpr Kernel kGateClamped{"gate_clamped", kElementThreads};
 constexpr Kernel kActivate{"activate_values", kElementThreads};
 constexpr Kernel kSoftCap{"soft_cap", kElementThreads};

@@ -1,6 +1,7 @@
 #include "backend/cuda/ops/elementwise_kernels.h"
 
 #include "backend/cuda/language/kernel.h"
+#include "backend/cuda/ops/activation-inl.h"
 #include "backend/cuda/ops/vectors.h"
 #include "base/arithmetic/activations.h"
 
@@ -30,18 +31,6 @@ template <bool kTwo, class F>
 KVCACHE_DEVICE void UpdateElements(const Elements& e, const F& f) {
   const std::int64_t begin = BlockX() * kElementBlock + Thread() * kElementValues;
   Update<kTwo>(e.x, e.y, begin, e.values, e.vectors, f);
-}
-
-// Calls f with the activation's function; all threads take the same way.
-template <class F>
-KVCACHE_DEVICE void WithActivation(Activation activation, const F& f) {
-  switch (activation) {
-    case Activation::kSilu: return f([](float x) { return arithmetic::Silu(x); });
-    case Activation::kGelu: return f([](float x) { return arithmetic::Gelu(x); });
-    case Activation::kRelu: return f([](float x) { return arithmetic::Relu(x); });
-    case Activation::kReluSquared: return f([](float x) { return arithmetic::ReluSquared(x); });
-    case Activation::kSigmoid: return f([](float x) { return arithmetic::Sigmoid(x); });
-  }
 }
 
 // The values that a thread has of its block's column.

@@ -8,7 +8,7 @@ namespace kvcache::cuda {
 namespace {
 
 constexpr Kernel kNormNarrow{"norm_narrow", kNormThreads};
-constexpr Kernel kNormWide{"norm_wide", kNormThreads};
+constexpr Kernel kNormWide{"norm_wide", kNormThreads, KernelPart::kNorm};
 constexpr Kernel kCenterNarrow{"center_narrow", kNormThreads};
 constexpr Kernel kCenterWide{"center_wide", kNormThreads};
 

@@ -1,24 +1,10 @@
 #include "backend/cuda/ops/norms_kernels.h"
 
 #include "backend/cuda/language/kernel.h"
-#include "backend/cuda/ops/vectors.h"
-#include "backend/cuda/ops/virtual_lanes-inl.h"
+#include "backend/cuda/ops/norms-inl.h"
 
 namespace kvcache::cuda {
 namespace {
-
-// y = x / rms(x) × weight.
-struct RmsNormRule {
-  static constexpr bool kWeighs = true;
-  KVCACHE_DEVICE static float Sum(float lane, float x) { return Fma(x, x, lane); }
-  KVCACHE_DEVICE static float Result(const NormArgs& args, float sum) {
-    const float mean = Div(sum, static_cast<float>(args.width));
-    return Div(1.0f, Sqrt(Add(mean, args.epsilon)));
-  }
-  KVCACHE_DEVICE static float Apply(float x, float weight, float factor) {
-    return Mul(Mul(x, factor), weight);
-  }
-};
 
 // y = x - mean(x).
 struct CenterRule {
@@ -67,29 +53,6 @@ KVCACHE_DEVICE void CopyRow(const NormArgs& args, const float* x, int begin, int
   for (int k = begin + Thread(); k < end; k += kNormThreads) values[k - begin] = x[k];
 }
 
-// What a thread has of a row that shared memory holds: vectors Thread() + i · kNormThreads.
-constexpr int kThreadVectors = kWideValues / (4 * kNormThreads);
-
-template <class Rule>
-KVCACHE_DEVICE Four Applied(Four x, const Four& weight, float result) {
-  for (int i = 0; i < 4; ++i) x.v[i] = Rule::Apply(x.v[i], weight.v[i], result);
-  return x;
-}
-
-// The weights of the thread's vectors, loaded long before they are used.
-struct WeightsAhead {
-  Four vectors[kThreadVectors];
-
-  KVCACHE_DEVICE explicit WeightsAhead(const NormArgs& args) {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kThreadVectors; ++i) {
-      const int k = 4 * (Thread() + i * kNormThreads);
-      vectors[i] = {};
-      if (k < args.width) vectors[i] = *reinterpret_cast<const Four*>(args.weight + k);
-    }
-  }
-};
-
 // A row of whole vectors, which is in shared memory.
 template <class Rule>
 KVCACHE_DEVICE void ApplyFromShared(const NormArgs& args, const WeightsAhead& weights,
@@ -135,14 +98,7 @@ KVCACHE_DEVICE float WideResult(const NormArgs& args, const float* x, WideNormMe
       for (int k = Thread(); k < count; k += kNormLanes) lane = Rule::Sum(lane, shared.values[k]);
     }
   }
-  if (Thread() < kNormLanes) shared.lanes[Thread()] = lane;
-  BlockBarrier();
-  if (Warp() == 0) {
-    const float sum = FoldNormLanes(shared.lanes[Lane()], shared.lanes[kWarpThreads + Lane()]);
-    if (Lane() == 0) shared.result = Rule::Result(args, sum);
-  }
-  BlockBarrier();
-  return shared.result;
+  return FoldRow<Rule>(args, lane, shared);
 }
 
 // A block has a row.

@@ -3,13 +3,14 @@
 #include <algorithm>
 
 #include "backend/cpu/ops/rope.h"
+#include "backend/cuda/kv/argument_list.h"
 #include "backend/cuda/ops/rope_kernels.h"
 
 namespace kvcache::cuda {
 namespace {
 
 constexpr Kernel kAngles{"rope_angles", kRopeThreads};
-constexpr Kernel kRotate{"rotate_heads", kRopeThreads};
+constexpr Kernel kRotate{"rotate_heads", kRopeThreads, KernelPart::kRotate};
 
 std::int64_t BlocksForThreads(std::int64_t threads) {
   return (threads + kRopeThreads - 1) / kRopeThreads;
@@ -36,9 +37,11 @@ Status RopeTables::Fill(Device& device, CallMemory& memory, std::span<const Posi
     entry.values.reset();
     KVCACHE_ASSIGN_OR_RETURN(entry.values, device.Allocate(bytes));
   }
-  KVCACHE_ASSIGN_OR_RETURN(const Position* const at, memory.Upload(positions));
-  KVCACHE_ASSIGN_OR_RETURN(const float* const inv_freq, memory.Upload(rope.inv_freq));
   auto* const values = reinterpret_cast<float*>(entry.values->data());
+  KVCACHE_ASSIGN_OR_RETURN(const auto at,
+                           MakeList<decltype(AngleArgs::positions)>(memory, positions));
+  KVCACHE_ASSIGN_OR_RETURN(const auto inv_freq,
+                           MakeList<decltype(AngleArgs::inv_freq)>(memory, rope.inv_freq));
   const AngleArgs args{.positions = at,
                        .inv_freq = inv_freq,
                        .cosines = values,

@@ -5,6 +5,7 @@
 
 #include <cstdint>
 
+#include "backend/cuda/kv/cell_array.h"
 #include "kvcache/types.h"
 
 namespace kvcache::cuda {
@@ -13,10 +14,10 @@ inline constexpr int kRopeThreads = 256;
 
 // Kernel rope_angles: a thread per token and pair.
 struct AngleArgs {
-  const Position* positions;  // [tokens]
-  const float* inv_freq;      // [pairs]
-  float* cosines;             // [pairs, tokens]
-  float* sines;               // [pairs, tokens]
+  ArgumentList<Position, 128> positions;  // [tokens]
+  ArgumentList<float, 256> inv_freq;      // [pairs]
+  float* cosines;                         // [pairs, tokens]
+  float* sines;                           // [pairs, tokens]
   std::int64_t tokens;
   std::int32_t pairs;
   float magnitude;

@@ -251,8 +251,9 @@ struct FakeFunctions {
     *function = const_cast<shim::KernelEntry*>(entry);
     return 0;
   }
-  static int cuFuncSetAttribute(void*, int, int) {
+  static int cuFuncSetAttribute(void*, int attribute, int value) {
     KVCACHE_FAKE_(cuFuncSetAttribute);
+    if (attribute == kFunctionAttributeSharedPart && value == 100) ++fake->wholly_shared_;
     return 0;
   }
   static int cuFuncGetAttribute(int* value, int attribute, void*) {

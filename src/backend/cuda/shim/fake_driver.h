@@ -41,6 +41,8 @@ class FakeDriver {
   int overlaps() const { return overlaps_; }
   // How often the host has waited for an event or the stream.
   int waits() const { return waits_; }
+  // Functions that may run with as much shared memory as there is.
+  int wholly_shared() const { return wholly_shared_; }
 
  private:
   friend struct FakeFunctions;
@@ -56,6 +58,7 @@ class FakeDriver {
   int launches_ = 0;
   int overlaps_ = 0;
   int waits_ = 0;
+  int wholly_shared_ = 0;
 };
 
 }  // namespace kvcache::cuda
