@@ -11,6 +11,7 @@
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
 #include "engine/gpu/gpu_backend.h"
+#include "engine/packed/packed_weights.h"
 #include "engine/persist/prefix_store.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/cpu_backend.h"
@@ -25,6 +26,7 @@ struct Engine::Impl {
   std::unique_ptr<GgufFile> file;
   std::unique_ptr<GgufFile> head_file;  // of a draft head that is not in `file`
   std::string machine;
+  std::shared_ptr<packed::ModelPanels> panels;  // null: none are kept
   std::unique_ptr<Backend> backend;
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
@@ -36,9 +38,18 @@ struct Engine::Impl {
   std::unique_ptr<DraftModel> draft_model;
   EngineAdapters adapters;
 
-  // Takes the head that the options name.
+  // Takes the weights, packed ones if there are any, and the head that the options name.
+  Status LoadWeights(const std::string& path);
   Status LoadHead(const std::string& path);
 };
+
+Status Engine::Impl::LoadWeights(const std::string& path) {
+  PackedLoad load(*file, *backend);
+  KVCACHE_ASSIGN_OR_RETURN(model, LoadModel(*file, *backend));
+  KVCACHE_RETURN_IF_ERROR(LoadHead(path));
+  panels = load.Finish();
+  return Status::Ok();
+}
 
 Status Engine::Impl::LoadHead(const std::string& path) {
   if (options.draft_head.empty()) return Status::Ok();
@@ -174,8 +185,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
     gpu = choice.plan;
     *gpu_layers = gpu.layers;
   }
-  KVCACHE_ASSIGN_OR_RETURN(impl->model, LoadModel(*impl->file, *impl->backend));
-  KVCACHE_RETURN_IF_ERROR(impl->LoadHead(path));
+  KVCACHE_RETURN_IF_ERROR(impl->LoadWeights(path));
   KVCACHE_RETURN_IF_ERROR(impl->adapters.Open(options.adapters, *impl->model));
   KVCACHE_RETURN_IF_ERROR(
       CheckCacheTypes(impl->model->info().memory, options.k_type, options.v_type)

@@ -150,9 +150,13 @@ Status NewFile::Name() {
   return Status::Ok();
 }
 
+Status NewFile::WriteOut() {
+  return fdatasync(fd_.get()) == 0 ? Status::Ok() : OsError("write out", path_, errno);
+}
+
 Status NewFile::Commit() {
   if (!fd_.is_open()) return InvalidArgument(StrCat(path_, " is complete already"));
-  if (fdatasync(fd_.get()) != 0) return OsError("write out", path_, errno);
+  KVCACHE_RETURN_IF_ERROR(WriteOut());
   KVCACHE_RETURN_IF_ERROR(Name());
   if (!temporary_.empty() && rename(temporary_.c_str(), target_.c_str()) != 0) {
     return OsError("rename to", path_, errno);

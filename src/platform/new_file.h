@@ -43,6 +43,9 @@ class NewFile {
   // REQUIRES: the range lies within the size (else kInvalidArgument). Retries short writes.
   Status WriteAt(std::uint64_t offset, std::span<const std::byte> bytes);
 
+  // Waits until the bytes so far are on the disk, so that a later Commit waits for less.
+  Status WriteOut();
+
   // Waits until the bytes are on the disk, then gives the file its name, in place of what had
   // it before. Once only.
   Status Commit();

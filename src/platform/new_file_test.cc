@@ -46,6 +46,7 @@ TEST_F(NewFileTest, AppearsOnCommitAndReplacesTheOldOne) {
   auto file = NewFile::Create(path_, 6);
   ASSERT_TRUE(file.ok()) << file.status().message();
   EXPECT_TRUE((*file)->WriteAt(4, Bytes("ef")).ok());
+  EXPECT_TRUE((*file)->WriteOut().ok());
   EXPECT_TRUE((*file)->WriteAt(0, Bytes("ab")).ok());
   EXPECT_EQ(Content(), "old");
   ASSERT_TRUE((*file)->Commit().ok());

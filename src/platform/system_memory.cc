@@ -1,6 +1,7 @@
 #include "platform/system_memory.h"
 
 #include <algorithm>
+#include <atomic>
 #include <charconv>
 #include <fstream>
 #include <map>
@@ -119,13 +120,24 @@ std::optional<std::int64_t> LeftIn(const ControlGroup& group) {
   return min;
 }
 
+std::atomic<std::int64_t> needed_file_bytes{0};
+
 }  // namespace
+
+NeededFilePages::NeededFilePages(std::int64_t bytes) : bytes_(bytes) {
+  needed_file_bytes.fetch_add(bytes_);
+}
+
+NeededFilePages::~NeededFilePages() {
+  needed_file_bytes.fetch_sub(bytes_);
+}
 
 std::optional<std::int64_t> AvailableMemory(const std::string& root) {
   std::optional<std::int64_t> min = SystemMemory(root);
   for (const ControlGroup& group : FindControlGroups("memory", root)) {
     min = Min(min, LeftIn(group));
   }
+  if (min) min = std::max<std::int64_t>(*min - needed_file_bytes.load(), 0);
   return min;
 }
 

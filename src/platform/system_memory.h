@@ -19,4 +19,17 @@ namespace kvcache {
 // unreadable sets no limit. None: the system does not tell.
 std::optional<std::int64_t> AvailableMemory(const std::string& root = "");
 
+// Pages of mapped files that the process reads again and again, such as weights. The system counts them as available,
+// since it could read them again; AvailableMemory does not, while this exists.
+class NeededFilePages {
+ public:
+  explicit NeededFilePages(std::int64_t bytes);
+  ~NeededFilePages();
+  NeededFilePages(const NeededFilePages&) = delete;
+  NeededFilePages& operator=(const NeededFilePages&) = delete;
+
+ private:
+  std::int64_t bytes_;
+};
+
 }  // namespace kvcache

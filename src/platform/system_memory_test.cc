@@ -33,6 +33,17 @@ TEST_F(SystemMemoryTest, TheSystemTellsWhatIsAvailable) {
   EXPECT_EQ(AvailableMemory(root_), std::nullopt);
 }
 
+TEST_F(SystemMemoryTest, NeededPagesOfFilesAreNotAvailable) {
+  {
+    const NeededFilePages one(1000 * 1024);
+    const NeededFilePages two(500 * 1024);
+    EXPECT_EQ(AvailableMemory(root_), 2500 * 1024);
+    const NeededFilePages more(3000 * 1024);
+    EXPECT_EQ(AvailableMemory(root_), 0);
+  }
+  EXPECT_EQ(AvailableMemory(root_), 4000 * 1024);
+}
+
 TEST_F(SystemMemoryTest, TheLeastOfAllGroupsCounts) {
   Write("/proc/self/cgroup", "0::/a/b\n");
   Write("/sys/fs/cgroup/a/b/memory.max", "max\n");

@@ -166,6 +166,7 @@ Status Eval(EvalFlags& flags) {
   const std::size_t count = tokens.size() + (encoded.empty() ? 0 : 1);
   KVCACHE_ASSIGN_OR_RETURN(auto adapters, LoadAdapters(flags.adapters.given(), model));
   flags.engine.SetAdapters(std::move(adapters));
+  flags.store.UsePackedWeights();
   KVCACHE_ASSIGN_OR_RETURN(const auto engine,
                            flags.engine.OpenFor(static_cast<int>(std::max(count, encoded.size()))));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
@@ -197,6 +198,7 @@ Status Eval(EvalFlags& flags) {
   }
   KVCACHE_RETURN_IF_ERROR(score.status());
   if (writer) KVCACHE_RETURN_IF_ERROR(writer->Close());
+  StoreFlags::Finish(*engine);
   return Report(flags, *engine, *score, resumed);
 }
 

@@ -192,6 +192,7 @@ Status Run(RunFlags& flags) {
   flags.engine.SetDraftHead(std::move(head));
   KVCACHE_ASSIGN_OR_RETURN(auto adapters, LoadAdapters(flags.adapters.given(), found.path));
   flags.engine.SetAdapters(std::move(adapters));
+  flags.store.UsePackedWeights();
   KVCACHE_ASSIGN_OR_RETURN(const auto engine, flags.engine.Open());
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());

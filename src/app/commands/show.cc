@@ -7,6 +7,7 @@
 #include "app/commands/command.h"
 #include "app/commands/json_report.h"
 #include "app/flags/model_store.h"
+#include "app/flags/store_flags.h"
 #include "app/terminal/shown_text.h"
 #include "base/errors.h"
 #include "base/strings.h"
@@ -85,8 +86,12 @@ Status Copy(const CopyFlags& flags) {
 Status Remove(const std::string& text) {
   KVCACHE_ASSIGN_OR_RETURN(const ModelName name, ModelName::Parse(text));
   KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
+  const auto model = ReadStoredModel(store, name);
+  const std::string packed = model.ok() ? PackedWeightsOf(model->path) : "";
   KVCACHE_ASSIGN_OR_RETURN(const StoreLock lock, store.Lock());
-  return store.Remove(lock, name);
+  Status status = store.Remove(lock, name);
+  if (model.ok()) RemovePackedWeights(packed, model->path);
+  return status;
 }
 
 Status Require(const std::string& value, std::string_view name) {

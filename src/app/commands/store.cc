@@ -182,6 +182,10 @@ Status RemoveObjects(const StoreCommand& command, Store& store) {
     return {StatusCode::kNotFound, "no object's key begins with " + Quoted(command.key)};
   }
   (void)std::printf("%s objects removed\n", WithThousands(removed).c_str());
+  if (command.all) {
+    const int packed = ClearPackedWeights(command.store.PackedDirectory());
+    if (packed > 0) (void)std::printf("%d files of packed weights removed\n", packed);
+  }
   return Status::Ok();
 }
 
@@ -299,7 +303,7 @@ Command AddStore(CommandLine& line) {
       .ValueName("");
   command.AddText("KEY", &flags->key, "show, rm: the beginning of a key; export, import: a file")
       .ValueName("");
-  command.AddSwitch("--all", &flags->all, "rm: remove all objects");
+  command.AddSwitch("--all", &flags->all, "rm: remove all objects, and packed weights");
   command.AddSwitch("--json", &flags->json, "print JSON instead of text");
   flags->store.Add(command);
   command.RefuseEmptyValues({});

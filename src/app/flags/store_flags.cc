@@ -5,9 +5,11 @@
 #include <cstdlib>
 #include <filesystem>
 #include <sstream>
+#include <system_error>
 #include <utility>
 
 #include "app/terminal/notes.h"
+#include "app/terminal/terminal.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
@@ -20,6 +22,7 @@ constexpr std::int64_t kMinBudgetBytes = 1 << 20;
 static_assert(kMinBudgetBytes == kMinDiskStoreBytes);
 constexpr const char* kNone = "none";
 constexpr const char* kMemory = "memory";
+constexpr const char* kOff = "off";
 
 bool IsUrl(const std::string& name) {
   return name.find("://") != std::string::npos;
@@ -106,6 +109,50 @@ void StoreFlags::Add(FlagSet command) {
           "earlier prompts left (default: half of what the machine has free)")
       .Group(group)
       .ValueName("BYTES");
+  command
+      .AddText(
+          "--packed-weights", &packed_,
+          "where weights are kept in the form that the processor reads, about as many bytes as "
+          "the model's file, so that its next start is faster: a directory, or 'off' (default: "
+          "'packed' in the directory of --store, if there is one)")
+      .Group(group)
+      .ValueName("DIR");
+  command
+      .AddParsed("--packed-budget", parse_into(&packed_bytes_),
+                 "most bytes of that directory; larger models are not kept (default: 32G)")
+      .Group(group)
+      .ValueName("BYTES");
+}
+
+std::string StoreFlags::PackedDirectory() const {
+  if (packed_ == kOff) return "";
+  if (!packed_.empty()) return packed_;
+  for (const std::string& name : names()) {
+    if (TierOf(name) == StoreTier::kDisk) return StrCat(name, "/packed");
+  }
+  return "";
+}
+
+std::string PackedWeightsOf(const std::string& model) {
+  const std::string directory = StoreFlags().PackedDirectory();
+  return directory.empty() ? "" : PackedWeightsFile(directory, model);
+}
+
+void RemovePackedWeights(const std::string& packed, const std::string& model) {
+  std::error_code error;
+  if (!packed.empty() && !std::filesystem::exists(model, error)) {
+    std::filesystem::remove(packed, error);
+  }
+}
+
+void StoreFlags::UsePackedWeights(packed::ModelPanels::Tell tell) const {
+  kvcache::UsePackedWeights({.directory = PackedDirectory(),
+                             .budget_bytes = static_cast<std::uint64_t>(packed_bytes_),
+                             .tell = std::move(tell)});
+}
+
+void StoreFlags::TellNotes(packed::ModelPanels::Report /*report*/, const std::string& text) {
+  AddNote(text);
 }
 
 Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
@@ -213,6 +260,8 @@ void StoreFlags::Use(Engine& engine, std::shared_ptr<Store> store) {
 
 void StoreFlags::Finish(Engine& engine) {
   if (const std::string problem = engine.FlushStore(); !problem.empty()) Tell(problem);
+  FlushPackedWeights([] { AddNote("packed weights are being written; Ctrl-C gives them up"); },
+                     Interrupted);
 }
 
 }  // namespace kvcache::app

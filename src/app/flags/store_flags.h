@@ -1,4 +1,5 @@
-// --store, --disk-budget and --memory-budget: where prefixes are kept, and how much of them. $KVCACHE_STORE is the default of --store.
+// --store, --disk-budget and --memory-budget: where prefixes are kept, and how much of them; --packed-weights and
+// --packed-budget: the same for weights that were packed. $KVCACHE_STORE is the default of --store.
 // Both name several stores with commas between them.
 //
 // Thread safety: a value.
@@ -11,6 +12,7 @@
 
 #include "app/flags/command_line.h"
 #include "engine/memory_plan.h"
+#include "engine/packed/packed_weights.h"
 #include "kvcache/store.h"
 #include "kvcache_engine/engine.h"
 
@@ -22,6 +24,11 @@ std::string DefaultStoreDirectory();
 
 // Reads a number of bytes such as 500M or 10G. Errors: kInvalidArgument.
 Result<std::int64_t> ParseBytes(const std::string& text);
+
+// Removing a model removes its packed weights, those in the directory that is used without flags: the first call comes
+// before, the second after it, and does nothing while another name has the model's file.
+std::string PackedWeightsOf(const std::string& model);
+void RemovePackedWeights(const std::string& packed, const std::string& model);
 
 class StoreFlags {
  public:
@@ -39,6 +46,11 @@ class StoreFlags {
   // Returns how many tokens fit into the memory budget besides one context. Errors: kInvalidArgument if not
   // even the context fits.
   Result<std::int64_t> TokensBesideContext(Engine& engine) const;
+  // Returns the directory of packed weights: 'packed' in the first directory of stores unless --packed-weights says
+  // otherwise; empty: none are kept.
+  std::string PackedDirectory() const;
+  // Models that are loaded from now on use packed weights. `tell`: hears what was kept, and what went wrong.
+  void UsePackedWeights(packed::ModelPanels::Tell tell = TellNotes) const;
   // Opens one of them. Errors: the store's.
   Result<std::unique_ptr<Store>> Open(const std::string& name) const;
   // Collects the garbage of one of them. Errors: kUnsupported unless it is a directory.
@@ -65,10 +77,13 @@ class StoreFlags {
     return {.directory = directory, .budget_bytes = budget_bytes_};
   }
   Result<std::unique_ptr<Store>> OpenLater(const std::string& name) const;
+  static void TellNotes(packed::ModelPanels::Report report, const std::string& text);
 
   std::vector<std::string> stores_;
   std::int64_t budget_bytes_ = kDefaultDiskStoreBytes;
   std::int64_t memory_bytes_ = 0;
+  std::string packed_;  // empty: not given
+  std::int64_t packed_bytes_ = static_cast<std::int64_t>(PackedWeightsOptions::kDefaultBudget);
 };
 
 }  // namespace kvcache::app

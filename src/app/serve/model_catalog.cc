@@ -10,6 +10,7 @@
 
 #include "app/commands/create_model.h"
 #include "app/flags/model_store.h"
+#include "app/flags/store_flags.h"
 #include "base/errors.h"
 #include "base/strings.h"
 #include "gguf/split_file.h"
@@ -243,8 +244,10 @@ class Catalog final : public server::ModelSource {
       return InvalidArgument(StrCat(Quoted(given), " is not a model that clients may remove"));
     }
     KVCACHE_ASSIGN_OR_RETURN(const ModelStore store, OpenModelStore());
+    const std::string packed = PackedWeightsOf(model.path);
     KVCACHE_ASSIGN_OR_RETURN(const StoreLock writing, store.Lock());
     Status status = store.Remove(writing, name);
+    RemovePackedWeights(packed, model.path);
     const std::lock_guard lock(mutex_);
     listed_.reset();
     return status;

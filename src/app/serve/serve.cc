@@ -108,10 +108,17 @@ void ReloadCertificate(server::Server& server) {
                    event);
 }
 
+void LogPackedWeights(packed::ModelPanels::Report report, const std::string& text) {
+  const bool is_problem = report == packed::ModelPanels::Report::kProblem;
+  server::LogEvent(is_problem ? server::LogLevel::kError : server::LogLevel::kInfo,
+                   "packed weights", {{"text", text}});
+}
+
 Status ServeUntilSignal(const ServeFlags& flags, const Signals& signals) {
   KVCACHE_RETURN_IF_ERROR(server::StartLog(LevelOf(flags), FormOf(flags)));
   const std::vector<StoreFlags::OpenStore> stores =
       flags.store.OpenEach(StoreFlags::Failed::kLater);
+  flags.store.UsePackedWeights(LogPackedWeights);
   std::atomic<bool> stopping{false};
   ModelOpener opener(flags, StoreFlags::Combine(stores));
   KVCACHE_ASSIGN_OR_RETURN(

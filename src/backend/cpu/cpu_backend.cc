@@ -11,6 +11,7 @@
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/kv/kv_release.h"
 #include "backend/cpu/linear/linear.h"
+#include "backend/cpu/linear/pack_weight.h"
 #include "backend/cpu/ops/copy_values.h"
 #include "backend/cpu/ops/elementwise.h"
 #include "backend/cpu/ops/experts.h"
@@ -118,8 +119,12 @@ Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
   return cpu::Attention(pool_, workspace_, attention_plan_, layer, q, visibility, options, out);
 }
 
+std::uint32_t CpuBackend::panel_layout() const {
+  return kPanelLayout;
+}
+
 Result<std::unique_ptr<LinearWeight>> CpuBackend::MakeLinear(const TensorView& w) {
-  return cpu::MakeLinear(pool_, weight_memory_, w);
+  return cpu::MakeLinear(pool_, weight_memory_, w, panels_);
 }
 
 Status CpuBackend::Linear(const TensorView& x, std::span<const LinearOutput> outputs) {

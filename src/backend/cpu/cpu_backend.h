@@ -4,9 +4,11 @@
 // Thread safety: one call at a time, as kvcache/backend.h says.
 #pragma once
 
+#include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 
 #include "backend/cpu/attention/attention_plan.h"
 #include "backend/cpu/common/workspace.h"
@@ -14,11 +16,12 @@
 #include "backend/cpu/ops/rope.h"
 #include "kvcache/backend.h"
 #include "kvcache/cell_memory.h"
+#include "kvcache/panel_store.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
-class CpuBackend : public Backend, public CellMemory {
+class CpuBackend : public Backend, public CellMemory, public PanelUser {
  public:
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
@@ -47,6 +50,8 @@ class CpuBackend : public Backend, public CellMemory {
   Status Attention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
                    const AttentionOptions& options, const TensorView& out) override;
 
+  void UsePanels(std::shared_ptr<PanelStore> store) override { panels_ = std::move(store); }
+  std::uint32_t panel_layout() const override;
   Result<std::unique_ptr<LinearWeight>> MakeLinear(const TensorView& w) override;
   Status Linear(const TensorView& x, std::span<const LinearOutput> outputs) override;
   Status LinearGroups(std::span<const LinearGroup> groups) override;
@@ -84,6 +89,7 @@ class CpuBackend : public Backend, public CellMemory {
   ThreadPool pool_;
   Workspace workspace_;
   WeightMemory weight_memory_;
+  std::shared_ptr<PanelStore> panels_;
   AttentionPlan attention_plan_;
   RopeTables rope_tables_;
 };

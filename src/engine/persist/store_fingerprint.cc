@@ -16,14 +16,11 @@
 #include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
 #include "model/layer_memory.h"
-#include "platform/wall_clock.h"
+#include "platform/settled_file.h"
 #include "store/content_hash.h"
 
 namespace kvcache {
 namespace {
-
-// A file that changed within this time of now may change again without a new time.
-constexpr std::int64_t kRacyNs = 2'000'000'000;
 
 template <class T>
 void Append(std::vector<std::byte>& bytes, const T& value) {
@@ -60,12 +57,6 @@ Result<StoreHash> HashFile(const GgufFile& file) {
   for (const GgufPart& part : file.parts()) Append(sums, store::FastHash(part.header()));
   for (const GgufTensor& tensor : file.tensors()) Append(sums, store::FastHash(tensor.bytes));
   return store::StoreHashOf(sums);
-}
-
-bool IsSettled(const FileIdentity& identity) {
-  const std::int64_t now = WallClockNs();
-  return identity.inode != 0 && identity.changed_ns < now - kRacyNs &&
-         identity.modified_ns < now - kRacyNs;
 }
 
 std::string LayerText(const LayerMemory& layer) {

@@ -1,6 +1,5 @@
 #include "backend/cpu/linear/linear.h"
 
-#include <algorithm>
 #include <string>
 #include <utility>
 
@@ -8,7 +7,7 @@
 #include "backend/cpu/linear/linear_call.h"
 #include "backend/cpu/linear/linear_check.h"
 #include "backend/cpu/linear/linear_weight.h"
-#include "backend/cpu/linear/refused_scales.h"
+#include "backend/cpu/linear/pack_weight.h"
 #include "backend/cpu/linear/weight_memory.h"
 
 namespace kvcache::cpu {
@@ -42,27 +41,30 @@ Status CheckWeight(const TensorView& w) {
   return Status::Ok();
 }
 
-Result<std::unique_ptr<LinearWeight>> PackBlocks(ThreadPool& pool, WeightMemory& memory,
-                                                 const TensorView& w) {
-  const std::int64_t inputs = w.dims[0];
-  const std::int64_t outputs = w.dims[1];
-  const std::int64_t panels = block::Panels(outputs);
-  const std::int64_t all_panels = panels * w.dims[2];
-  const std::int64_t panel_bytes = block::PanelBytes(w.dtype, inputs);
-  KVCACHE_ASSIGN_OR_RETURN(WeightPiece piece,
-                           memory.Make(static_cast<std::size_t>(all_panels * panel_bytes)));
-  const std::int64_t row_bytes = BytesOf(w.dtype, inputs);
-  RefusedScales scales(w);
-  pool.ParallelFor(all_panels, [&](std::int64_t panel, int) {
-    const std::int64_t row = panel % panels * block::kPanelRows;
-    const std::int64_t first = panel / panels * outputs + row;
-    const std::int64_t rows = std::min(block::kPanelRows, outputs - row);
-    scales.CheckRows(first, first + rows);
-    block::PackPanel(w.dtype, w.data + first * row_bytes, rows, inputs,
-                     piece.data() + panel * panel_bytes);
-  });
-  KVCACHE_RETURN_IF_ERROR(scales.status());
+Result<std::unique_ptr<LinearWeight>> MakeBlocks(ThreadPool& pool, WeightMemory& memory,
+                                                 const TensorView& w,
+                                                 const std::shared_ptr<PanelStore>& store) {
+  const std::size_t bytes = PanelBytesOf(w);
+  if (const std::byte* const kept = store == nullptr ? nullptr : store->Find(w, bytes)) {
+    return std::unique_ptr<LinearWeight>(
+        std::make_unique<BlockWeight>(w, bytes, std::make_unique<KeptPanels>(w, store, kept)));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(WeightPiece piece, PackWeight(pool, memory, w));
+  if (store != nullptr) store->Keep(w, piece.Share(), bytes);
   return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
+}
+
+// Kept panels are checked before they are first multiplied.
+Status CheckKept(ThreadPool& pool, std::span<const LinearGroup> groups) {
+  for (const LinearGroup& group : groups) {
+    for (const LinearOutput& output : group.outputs) {
+      if (!block::IsBlockType(output.weight->dtype())) continue;
+      const auto& weight = static_cast<const BlockWeight&>(*output.weight);
+      KeptPanels* const kept = weight.ToCheck(output.matrix);
+      if (kept != nullptr) KVCACHE_RETURN_IF_ERROR(kept->Check(pool, output.matrix));
+    }
+  }
+  return Status::Ok();
 }
 
 bool IsCpuWeight(const LinearWeight* weight) {
@@ -81,15 +83,17 @@ Status CheckLinear(const TensorView& w) {
 }
 
 Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, WeightMemory& memory,
-                                                 const TensorView& w) {
+                                                 const TensorView& w,
+                                                 const std::shared_ptr<PanelStore>& store) {
   KVCACHE_RETURN_IF_ERROR(CheckLinear(w));
-  if (block::IsBlockType(w.dtype)) return PackBlocks(pool, memory, w);
+  if (block::IsBlockType(w.dtype)) return MakeBlocks(pool, memory, w, store);
   return std::unique_ptr<LinearWeight>(std::make_unique<FloatWeight>(w));
 }
 
 Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups) {
   KVCACHE_RETURN_IF_ERROR(CheckLinearGroups(groups, IsCpuWeight));
   if (groups.empty()) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(CheckKept(pool, groups));
   LinearCall call(pool, groups);
   KVCACHE_RETURN_IF_ERROR(call.Reserve(workspace));
   call.Prepare();

@@ -1,12 +1,15 @@
 // Weight matrices, or stacks of matrices, in the forms that the linear layers' kernels read.
 //
-// Thread safety: immutable once made.
+// Thread safety: immutable once made, but for kept panels, which Linear checks: one call at a time.
 #pragma once
 
 #include <cstddef>
 #include <cstdint>
+#include <memory>
+#include <optional>
 #include <utility>
 
+#include "backend/cpu/linear/kept_panels.h"
 #include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
 #include "backend/cpu/linear/weight_memory.h"
@@ -44,18 +47,28 @@ class FloatWeight final : public CpuWeight {
   const std::byte* rows_;
 };
 
-// Weights of block types: a copy in panels of 16 rows (common/block_layout.h).
+// Weights of block types: in panels of 16 rows (common/block_layout.h), a copy or those that a store kept.
 class BlockWeight final : public CpuWeight {
  public:
-  BlockWeight(const TensorView& w, WeightPiece panels) : CpuWeight(w), panels_(std::move(panels)) {}
-  std::size_t owned_bytes() const override { return panels_.size_bytes(); }
+  BlockWeight(const TensorView& w, WeightPiece panels)
+      : CpuWeight(w), size_bytes_(panels.size_bytes()), packed_(std::move(panels)) {}
+  BlockWeight(const TensorView& w, std::size_t size_bytes, std::unique_ptr<KeptPanels> kept)
+      : CpuWeight(w), size_bytes_(size_bytes), kept_(std::move(kept)) {}
+  // Kept panels count too: they are in memory for as long as the weight is used.
+  std::size_t owned_bytes() const override { return size_bytes_; }
   const std::byte* panels(std::int64_t matrix) const {
-    return panels_.data() +
+    return (kept_ != nullptr ? kept_->data() : packed_->data()) +
            matrix * block::Panels(outputs()) * block::PanelBytes(dtype(), inputs());
+  }
+  // Returns the panels if they have to be checked before the matrix is multiplied; else null.
+  KeptPanels* ToCheck(std::int64_t matrix) const {
+    return kept_ == nullptr || kept_->IsChecked(matrix) ? nullptr : kept_.get();
   }
 
  private:
-  WeightPiece panels_;
+  std::size_t size_bytes_;
+  std::optional<WeightPiece> packed_;  // or
+  std::unique_ptr<KeptPanels> kept_;
 };
 
 }  // namespace kvcache::cpu

@@ -26,6 +26,8 @@ class WeightPiece {
 
   std::byte* data() const { return data_; }
   std::size_t size_bytes() const { return size_bytes_; }
+  // Returns the bytes, which stay as long as the result.
+  std::shared_ptr<const std::byte> Share() const { return {block_, data_}; }
 
  private:
   std::shared_ptr<AlignedBuffer> block_;
