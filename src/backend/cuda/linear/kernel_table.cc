@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cuda/linear/block_types.h"
+#include "backend/cuda/linear/eight_memory.h"
 #include "backend/cuda/linear/many_memory.h"
 #include "backend/cuda/linear/one_memory.h"
 
@@ -14,7 +15,7 @@ constexpr int kRows = static_cast<int>(block::kPanelRows);
 // The kernels of one block type.
 struct BlockKernels {
   Kernel one;
-  Kernel four;
+  Kernel eight;
   Kernel narrow;
   Kernel middle;
   Kernel wide;
@@ -30,12 +31,11 @@ ProductKernel ManyKernelOf(const Kernel& kernel) {
 template <DType kType>
 ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size) {
   if (size.columns == 1) {
-    return {&kernels.one, kRows, 1, static_cast<std::size_t>(OneMemory<kType, 1>::kBytes)};
+    return {&kernels.one, kRows, 1, static_cast<std::size_t>(OneMemory<kType>::kBytes)};
   }
-  // More than four columns are two blocks, which read a panel at the same time.
   if (size.columns <= kTileColumns) {
-    return {&kernels.four, kRows, kFourColumns,
-            static_cast<std::size_t>(OneMemory<kType, kFourColumns>::kBytes)};
+    return {&kernels.eight, EightMemory<kType>::kPanels * kRows, kTileColumns,
+            static_cast<std::size_t>(EightMemory<kType>::kBytes)};
   }
   // The widest tiles that are not half empty, if there are enough of them.
   const ProductKernel widest[] = {ManyKernelOf<kType, WideShapeOf(kType)>(kernels.wide),
@@ -50,7 +50,7 @@ ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size
 
 #define KVCACHE_LINEAR_KERNELS_OF(name, type)                                      \
   constexpr BlockKernels kernels_##name = {{"linear_one_" #name, kOneThreads},     \
-                                           {"linear_four_" #name, kFourThreads},   \
+                                           {"linear_eight_" #name, kEightThreads}, \
                                            {"linear_narrow_" #name, kManyThreads}, \
                                            {"linear_middle_" #name, kManyThreads}, \
                                            {"linear_wide_" #name, kManyThreads}};

@@ -88,11 +88,11 @@ struct LinearArgs {
   TaskList<LinearTask> tasks;
 };
 
-// One column, or up to four: a block takes a panel. Its warps take pairs of chunks in turn, a lane for each row of the
-// two.
+// One column: a block takes a panel. Its warps take pairs of chunks in turn, a lane for each row of the two.
 inline constexpr int kOneThreads = 128;
-inline constexpr int kFourThreads = 96;  // devices with little shared memory have no room for more
-inline constexpr int kFourColumns = 4;
+
+// Up to eight columns: a block takes two panels. Its warps take chunks in turn.
+inline constexpr int kEightThreads = 96;
 
 // More columns (many_memory.h).
 inline constexpr int kManyThreads = 256;

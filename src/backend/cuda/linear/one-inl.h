@@ -1,10 +1,10 @@
-// Products with one column, or up to four, for one type of weights: bound by the memory of the weights.
+// Products with one column, for one type of weights: bound by the memory of the weights.
 //
 // A block takes a panel. Its warps take pairs of chunks of 256 inputs in turn: a lane has one row of one of the two
 // chunks, so nothing is computed twice, and no lane waits for another. All of a warp's stages are copied in the
 // background at any time; the first weights, which no kernel writes, before the inputs are there. Per 256 inputs the
 // chain of a chunk is its own; per 32 the scaled sums are terms. Both are left in shared memory, and after each
-// section of chunks a thread for each output adds them in order. If there are two sections of memory, one barrier is
+// section of chunks a thread for each output adds them in order. There are two sections of memory, so one barrier is
 // enough: it is passed when the section before has been read.
 #pragma once
 
@@ -14,22 +14,20 @@
 
 namespace kvcache::cuda::linear {
 
-template <DType kType, int kColumns>
+template <DType kType>
 class OneKernel {
  public:
-  KVCACHE_DEVICE OneKernel(const LinearTask& task, std::int64_t panel, int first_column,
+  KVCACHE_DEVICE OneKernel(const LinearTask& task, std::int64_t panel, int column,
                            std::byte* shared)
       : panel_(task.weights + panel * block::PanelBytes(kType, task.inputs)),
         inputs_(task.inputs),
         chunks_((task.inputs + 255) / 256),
         pairs_(static_cast<int>(PairsOf(task.inputs))),
-        parity_(first_column % 2),
-        first_in_four_(first_column % 4),
+        parity_(column % 2),
+        place_in_four_(column % 4),
         stages_(shared + Warp() * (Memory::kStages * Memory::kStageBytes)),
-        sections_(reinterpret_cast<float*>(shared + Memory::kSectionsAt)) {
-    KVCACHE_UNROLL
-    for (int i = 0; i < kSteps; ++i) units_[i] = UnitOf(task, first_column, i * 32 + Lane());
-  }
+        sections_(reinterpret_cast<float*>(shared + Memory::kSectionsAt)),
+        unit_(UnitOf(task, column)) {}
 
   // Starts to copy the weights of the first stages.
   KVCACHE_DEVICE void Begin() const {
@@ -46,7 +44,7 @@ class OneKernel {
     }
     float y = 0.0f;
     float* section = sections_;
-    float* other = sections_ + (Memory::kSections - 1) * Memory::kSectionFloats;
+    float* other = sections_ + Memory::kSectionFloats;
     int stage = 0;
     for (int first = 0; first < chunks_; first += Memory::kSectionChunks) {
       KVCACHE_UNROLL_BY(1)
@@ -66,8 +64,7 @@ class OneKernel {
         stage = stage + 1 == Memory::kStages ? 0 : stage + 1;
       }
       BlockBarrier();
-      if (Thread() < kColumns * kRows) y = AddSection(section, first, y);
-      if (Memory::kSections == 1 && first + Memory::kSectionChunks < chunks_) BlockBarrier();
+      if (Thread() < kRows) y = AddSection(section, first, y);
       float* const read = section;
       section = other;
       other = read;
@@ -75,18 +72,17 @@ class OneKernel {
     return y;
   }
 
-  static KVCACHE_DEVICE int column() { return Thread() / kRows; }
   static KVCACHE_DEVICE int row() { return Thread() % kRows; }
 
  private:
-  using Memory = OneMemory<kType, kColumns>;
+  using Memory = OneMemory<kType>;
   static constexpr Chain kChain = Memory::kChain;
   static constexpr int kParts = Memory::kParts;
   static constexpr bool kPer256 = IsPer256(kChain);
   static constexpr int kBlocks = static_cast<int>(block::kChunkBlocks);
   static constexpr int kRows = Memory::kRows;
   static constexpr int kBodyBytes = static_cast<int>(block::LayoutOf(kType).body_bytes);
-  static constexpr int kSteps = (Memory::kUnits + 31) / 32;
+  static_assert(Memory::kUnits <= 32);
   // What two columns have of a pair of 32 inputs, in floats: [32 inputs and part][column].
   static constexpr int kTwoColumns = 4 * kParts;
 
@@ -97,9 +93,10 @@ class OneKernel {
     std::int32_t pair;      // of the chunk
   };
 
-  static KVCACHE_DEVICE Unit UnitOf(const LinearTask& task, int first_column, int index) {
-    const int tile = first_column / kTileColumns;
-    const int column = first_column % kTileColumns;
+  static KVCACHE_DEVICE Unit UnitOf(const LinearTask& task, int task_column) {
+    int index = Lane();
+    const int tile = task_column / kTileColumns;
+    const int column = task_column % kTileColumns;
     const std::int64_t pairs = tile * PairsOf(task.inputs);
     if (index < Memory::kValueUnits) {
       const int pair = index / Memory::kPairValues;
@@ -157,11 +154,8 @@ class OneKernel {
       std::byte* const to = stages_ + stage * Memory::kStageBytes + Memory::kInputsAt +
                             i * (Memory::kUnits * 16) + Lane() * 16;
       const int pairs = pairs_ - chunk * Memory::kPairs;
-      KVCACHE_UNROLL
-      for (int s = 0; s < kSteps; ++s) {
-        if (s * 32 + Lane() >= Memory::kUnits || units_[s].pair >= pairs) continue;
-        AsyncCopy16(to + s * 512,
-                    units_[s].from + static_cast<std::int64_t>(chunk) * units_[s].step);
+      if (Lane() < Memory::kUnits && unit_.pair < pairs) {
+        AsyncCopy16(to, unit_.from + static_cast<std::int64_t>(chunk) * unit_.step);
       }
     }
   }
@@ -173,7 +167,7 @@ class OneKernel {
     const std::byte* const x = stage + Memory::kInputsAt + half() * (Memory::kUnits * 16);
     const RowSpot spot = {row(), 0};
     const OuterHead outer = LoadOuter<kType, OneRowOfShared>(weights, spot);
-    float a[kColumns] = {};
+    float a = 0.0f;
     const int blocks = BlocksOf(chunk);
     const std::byte* const body = weights + (blocks == kBlocks ? block::HeadBytes(kType, kBlocks)
                                                                : block::HeadBytes(kType, blocks));
@@ -192,10 +186,7 @@ class OneKernel {
         }
       }
     }
-    if constexpr (kPer256) {
-      KVCACHE_UNROLL
-      for (int c = 0; c < kColumns; ++c) left[c * kRows + row()] = a[c];
-    }
+    if constexpr (kPer256) left[row()] = a;
     const auto* const factors = reinterpret_cast<const Words4*>(x) + Memory::kValueUnits;
     auto* const kept = reinterpret_cast<Words4*>(left + Memory::kFactorsAt);
     KVCACHE_UNROLL
@@ -211,15 +202,12 @@ class OneKernel {
   template <int kCount>
   KVCACHE_DEVICE void MultiplyPair(const std::byte* weights, const OuterHead& outer,
                                    const std::byte* body, const std::byte* x, int pair, float* left,
-                                   float (&a)[kColumns]) const {
-    std::int32_t dots[kCount][kParts][kColumns];
+                                   float& a) const {
+    std::int32_t dots[kCount][kParts];
     KVCACHE_UNROLL
     for (auto& of_block : dots) {
       KVCACHE_UNROLL
-      for (auto& of_part : of_block) {
-        KVCACHE_UNROLL
-        for (std::int32_t& dot : of_part) dot = kSumStart;
-      }
+      for (std::int32_t& dot : of_block) dot = kSumStart;
     }
     const auto* const values = reinterpret_cast<const Words4*>(x) + pair * Memory::kPairValues;
     KVCACHE_UNROLL
@@ -231,16 +219,13 @@ class OneKernel {
         const std::byte* const lines = body + (2 * pair + i) * kBodyBytes;
         MakeFragment<kType>(LoadLines<kType, OneRowOfShared>(lines, spot), spot, fragments[i]);
       }
+      const Words4 four = values[t];
       KVCACHE_UNROLL
-      for (int c = 0; c < kColumns; ++c) {
-        const Words4 four = values[c * 4 + t];
-        KVCACHE_UNROLL
-        for (int i = 0; i < kCount; ++i) {
-          std::int32_t& first = dots[i][0][c];
-          first = Dp4a(fragments[i][0], four.at[2 * i], first);
-          std::int32_t& last = dots[i][kParts - 1][c];
-          last = Dp4a(fragments[i][2], four.at[2 * i + 1], last);
-        }
+      for (int i = 0; i < kCount; ++i) {
+        std::int32_t& first = dots[i][0];
+        first = Dp4a(fragments[i][0], four.at[2 * i], first);
+        std::int32_t& last = dots[i][kParts - 1];
+        last = Dp4a(fragments[i][2], four.at[2 * i + 1], last);
       }
     }
     KVCACHE_UNROLL
@@ -252,22 +237,18 @@ class OneKernel {
       const Factors<kType> w(scales);
       KVCACHE_UNROLL
       for (int part = 0; part < kParts; ++part) {
-        KVCACHE_UNROLL
-        for (int c = 0; c < kColumns; ++c) {
-          Dots<kParts> of_column;
-          of_column.at[part][0][0] = FloatOf(static_cast<std::uint32_t>(dots[i][part][c]));
-          if constexpr (kPer256) {
-            float sum = 0.0f;
-            if constexpr (HasMinima(kChain)) {
-              const auto* const sums = reinterpret_cast<const float*>(
-                  x + (Memory::kValueUnits + Memory::kScaleUnits) * 16);
-              sum = sums[FactorAt(pair, i * kParts + part, c)];
-            }
-            a[c] = AddTo<kType>(a[c], of_column, w, part, 0, 0, sum);
-          } else {
-            left[((b * kParts + part) * kColumns + c) * kRows + row()] =
-                ScaledOf<kType>(of_column, w, part, 0, 0);
+        Dots<kParts> dot;
+        dot.at[part][0][0] = FloatOf(static_cast<std::uint32_t>(dots[i][part]));
+        if constexpr (kPer256) {
+          float sum = 0.0f;
+          if constexpr (HasMinima(kChain)) {
+            const auto* const sums = reinterpret_cast<const float*>(
+                x + (Memory::kValueUnits + Memory::kScaleUnits) * 16);
+            sum = sums[FactorAt(pair, i * kParts + part)];
           }
+          a = AddTo<kType>(a, dot, w, part, 0, 0, sum);
+        } else {
+          left[(b * kParts + part) * kRows + row()] = ScaledOf<kType>(dot, w, part, 0, 0);
         }
       }
       if constexpr (Memory::kMinima > 0) {
@@ -277,9 +258,8 @@ class OneKernel {
   }
 
   // Where the scale or sum of part `at` of a pair's 2 × 32 inputs stands, in floats.
-  KVCACHE_DEVICE int FactorAt(int pair, int at, int column) const {
-    const int parity = kColumns == 1 ? parity_ : column % 2;
-    return pair * (Memory::kPairFactors * 4) + column / 2 * kTwoColumns + at * 2 + parity;
+  KVCACHE_DEVICE int FactorAt(int pair, int at) const {
+    return pair * (Memory::kPairFactors * 4) + at * 2 + parity_;
   }
 
   // Adds a section's terms to y.
@@ -288,7 +268,7 @@ class OneKernel {
         first + Memory::kSectionChunks < chunks_ ? first + Memory::kSectionChunks : chunks_;
     if constexpr (kPer256) {
       const float* term = section + Thread();
-      const float* scale = section + Memory::kFactorsAt + column_in_four();
+      const float* scale = section + Memory::kFactorsAt + place_in_four_;
       KVCACHE_UNROLL_BY(4)
       for (int chunk = first; chunk < end; ++chunk) {
         y = Fma(*term, *scale, y);
@@ -317,47 +297,44 @@ class OneKernel {
     const float* const factors = left + Memory::kFactorsAt;
     KVCACHE_UNROLL
     for (int part = 0; part < kParts; ++part) {
-      y = Fma(left[(b * kParts + part) * (kColumns * kRows) + Thread()],
-              factors[FactorAt(b / 2, b % 2 * kParts + part, column())], y);
+      y = Fma(left[(b * kParts + part) * kRows + Thread()],
+              factors[FactorAt(b / 2, b % 2 * kParts + part)], y);
     }
     if constexpr (Memory::kMinima > 0) {
       y = Fma(left[Memory::kMinimaAt + b * kRows + row()],
-              factors[Memory::kScaleUnits * 4 + FactorAt(b / 2, b % 2, column())], y);
+              factors[Memory::kScaleUnits * 4 + FactorAt(b / 2, b % 2)], y);
     }
     return y;
   }
-  KVCACHE_DEVICE int column_in_four() const { return kColumns == 1 ? first_in_four_ : column(); }
 
   const std::byte* panel_;
   int inputs_;
   int chunks_;
   int pairs_;
   int parity_;
-  int first_in_four_;
+  int place_in_four_;  // of the column
   std::byte* stages_;
   float* sections_;
-  Unit units_[kSteps];
+  Unit unit_;  // the lane's
 };
 
-template <DType kType, int kColumns>
+template <DType kType>
 KVCACHE_DEVICE void MultiplyOne(const LinearArgs& args) {
   // Kernels may have written a list in memory.
   if (args.tasks.all != nullptr) WaitForEarlier();
   const LinearTask task = TaskOfBlock(args.tasks);
   if (task.columns == 0) return;
-  const int groups = (task.columns + kColumns - 1) / kColumns;
   const int index = BlockX() - task.first_block;
-  const int first_column = index % groups * kColumns;
-  const std::int64_t panel = index / groups;
-  using Kernel = OneKernel<kType, kColumns>;
-  const Kernel kernel(task, panel, first_column, SharedMemory<SharedBytes16>().at);
+  const int column = index % task.columns;
+  const std::int64_t panel = index / task.columns;
+  using Kernel = OneKernel<kType>;
+  const Kernel kernel(task, panel, column, SharedMemory<SharedBytes16>().at);
   kernel.Begin();
   WaitForEarlier();
   const float y = kernel.Run();
-  const std::int64_t row = panel * block::kPanelRows + Kernel::row();
-  const std::int64_t column = first_column + Kernel::column();
-  if (Kernel::column() >= kColumns || column >= task.columns || row >= task.outputs) return;
-  task.y[column * task.outputs + row] = y;
+  const std::int64_t row = panel * block::kPanelRows + Thread();
+  if (Thread() >= block::kPanelRows || row >= task.outputs) return;
+  task.y[static_cast<std::int64_t>(column) * task.outputs + row] = y;
 }
 
 }  // namespace kvcache::cuda::linear

@@ -3,12 +3,9 @@
 
 namespace kvcache::cuda::linear {
 
-#define KVCACHE_LINEAR_ONE(name, type)                                   \
-  KVCACHE_WAITING_KERNEL(linear_one_##name, LinearArgs, kOneThreads) {   \
-    MultiplyOne<type, 1>(args);                                          \
-  }                                                                      \
-  KVCACHE_WAITING_KERNEL(linear_four_##name, LinearArgs, kFourThreads) { \
-    MultiplyOne<type, kFourColumns>(args);                               \
+#define KVCACHE_LINEAR_ONE(name, type)                                 \
+  KVCACHE_WAITING_KERNEL(linear_one_##name, LinearArgs, kOneThreads) { \
+    MultiplyOne<type>(args);                                           \
   }
 
 KVCACHE_LINEAR_BLOCK_TYPES(KVCACHE_LINEAR_ONE)
