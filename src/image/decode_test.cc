@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <string>
+#include <vector>
 
 #include "base/strings.h"
 #include "image/pictures_testing.h"
@@ -112,7 +114,7 @@ TEST(DecodePictureTest, DropsTransparency) {
 }
 
 TEST(DecodePictureTest, TakesTheHighByteOfSixteenBits) {
-  // libpng writes 16 bits as linear light, so that the rows here are patched into a file of the right size.
+  // The file says that its numbers are linear light; like Pillow, the decoder takes them as they are.
   const std::vector<std::uint16_t> grey = {0, 0x1234, 0xFF80, 0xFFFF};
   const std::string file = PngOf(4, 1, grey.data(), PNG_FORMAT_LINEAR_Y);
   const auto png = Decode(file);
@@ -129,6 +131,81 @@ TEST(DecodePictureTest, TakesCmykAsInverted) {
   // 128 - (255 - c) * 128 / 255
   EXPECT_EQ(std::vector<std::uint8_t>(jpeg->rgb.begin(), jpeg->rgb.begin() + 3),
             (std::vector<std::uint8_t>{128, 64, 0}));
+}
+
+// A file of indices of 8 bits, a palette of two colours: black and white.
+std::string IndexedPng(const std::string& row) {
+  const std::string data = '\0' + row;  // no filter
+  std::uint32_t a = 1, b = 0;
+  for (const char byte : data) {
+    a += static_cast<std::uint8_t>(byte);
+    b += a;
+  }
+  const std::string stored = "\x78\x01\x01" + Little(data.size(), 2) + Little(~data.size(), 2) +
+                             data + Big(b, 2) + Big(a, 2);
+  const auto chunk = [](const std::string& name, const std::string& bytes) {
+    return Big(bytes.size(), 4) + name + bytes + Big(0, 4);
+  };
+  return testing::WithPngChecksums(
+      "\x89PNG\r\n\x1a\n" +
+      chunk("IHDR", Big(row.size(), 4) + Big(1, 4) + std::string("\x08\x03\0\0\0", 5)) +
+      chunk("PLTE", std::string("\0\0\0\xff\xff\xff", 6)) + chunk("IDAT", stored) +
+      chunk("IEND", ""));
+}
+
+TEST(DecodePictureTest, RefusesAColourThatThePaletteLacks) {
+  const auto good = Decode(IndexedPng(std::string("\1\0", 2)));
+  ASSERT_TRUE(good.ok()) << good.status().message();
+  EXPECT_EQ(good->rgb, (std::vector<std::uint8_t>{255, 255, 255, 0, 0, 0}));
+  const auto bad = Decode(IndexedPng(std::string("\1\2", 2)));
+  EXPECT_EQ(bad.status().code(), StatusCode::kCorrupt);
+  EXPECT_EQ(bad.status().message(), "picture 2: PNG: a pixel has colour 2; its palette has 2");
+}
+
+TEST(DecodePictureTest, GivesTheFirstFrameOnABlackCanvas) {
+  const std::string pixels = WebpOf(Pattern(2, 1)).substr(12);
+  const auto frame = [&](int x, int y) {
+    return "ANMF" + Little(16 + pixels.size(), 4) + Little(static_cast<std::uint64_t>(x), 3) +
+           Little(static_cast<std::uint64_t>(y), 3) + Little(1, 3) + Little(0, 3) + Little(0, 4) +
+           pixels;  // 2 x 1
+  };
+  const auto file = [](const std::string& frames) {
+    const std::string body = "WEBPVP8X" + Little(10, 4) + Little(2, 4) + Little(3, 3) +
+                             Little(2, 3) + "ANIM" + Little(6, 4) + Little(0xFFFFFFFF, 6) +
+                             frames;  // 4 x 3 on white, which is not looked at
+    return "RIFF" + Little(body.size(), 4) + body;
+  };
+  const auto picture = Decode(file(frame(1, 1) + frame(0, 0)));  // counts in twos
+  ASSERT_TRUE(picture.ok()) << picture.status().message();
+  Picture expected = testing::Flat(4, 3, 0, 0, 0);
+  std::ranges::copy(Pattern(2, 1).rgb, expected.Row(2).subspan(6).begin());
+  EXPECT_EQ(picture->rgb, expected.rgb);
+  EXPECT_EQ(Decode(file(frame(2, 1))).status().code(), StatusCode::kCorrupt);  // beyond the canvas
+  EXPECT_EQ(Decode(file("")).status().code(), StatusCode::kCorrupt);
+}
+
+TEST(DecodePictureTest, RefusesJpegOfTwoChannels) {
+  const std::vector<std::uint8_t> rows(128, 50);
+  std::string file = JpegOf(8, 8, rows.data(), JCS_UNKNOWN);
+  const auto picture = Decode(file);
+  EXPECT_EQ(picture.status().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(picture.status().message(),
+            "picture 2: JPEG: it has 2 channels; 1, 3 or 4 are decoded");
+}
+
+TEST(DecodePictureTest, RefusesPixelsThatLibjpegWouldGuess) {
+  const std::string file = JpegOf(Pattern(64, 64));
+  const std::size_t pixels = file.rfind("\xff\xda") + 14;
+  std::string damaged = file;
+  damaged.replace(pixels + 200, 2, "\xff\xd3");  // a mark where none may be
+  EXPECT_THAT(Decode(damaged).status().message(),
+              HasSubstr("JPEG: Corrupt JPEG data: premature end of data segment"));
+  // Bytes between segments are no damage of pixels.
+  std::string between = file;
+  between.insert(file.find("\xff\xdb"), "????");
+  const auto picture = Decode(between);
+  ASSERT_TRUE(picture.ok()) << picture.status().message();
+  EXPECT_EQ(picture->rgb, Decode(file)->rgb);
 }
 
 TEST(DecodePictureTest, RefusesACutJpegFile) {

@@ -28,8 +28,8 @@ struct Picture {
   }
 };
 
-// A decoder allocates at most 12 bytes for each pixel of a picture within these limits, and tables of libwebp
-// (docs/design/images.md).
+// A decoder allocates at most 12 bytes for each pixel of a picture within these limits; that of WebP also tables of up to
+// 1.2 GB, for files made for it (docs/design/images.md).
 struct PictureLimits {
   std::int64_t max_bytes = std::int64_t{32} << 20;   // of the file
   std::int64_t max_pixels = std::int64_t{64} << 20;  // width * height

@@ -62,7 +62,7 @@ inline std::string PngOf(const Picture& picture) {
   return PngOf(picture.width, picture.height, picture.rgb.data());
 }
 
-// Of rows of as many channels as the space has, with the best quality, in one scan or those given.
+// Of rows of as many channels as the space has (two if it is unknown), with the best quality, in one scan or those given.
 inline std::string JpegOf(int width, int height, const std::uint8_t* rows, J_COLOR_SPACE space,
                           const std::vector<jpeg_scan_info>& scans = {}) {
   jpeg_compress_struct jpeg{};
@@ -74,7 +74,10 @@ inline std::string JpegOf(int width, int height, const std::uint8_t* rows, J_COL
   jpeg_mem_dest(&jpeg, &bytes, &size);
   jpeg.image_width = static_cast<JDIMENSION>(width);
   jpeg.image_height = static_cast<JDIMENSION>(height);
-  jpeg.input_components = space == JCS_GRAYSCALE ? 1 : space == JCS_CMYK ? 4 : 3;
+  jpeg.input_components = space == JCS_GRAYSCALE ? 1
+                          : space == JCS_UNKNOWN ? 2
+                          : space == JCS_CMYK    ? 4
+                                                 : 3;
   jpeg.in_color_space = space;
   jpeg_set_defaults(&jpeg);
   jpeg_set_quality(&jpeg, 100, TRUE);
