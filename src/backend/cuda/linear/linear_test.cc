@@ -90,7 +90,7 @@ TEST_P(CudaLinear, MultipliesTilesOfAllSizes) {
   const std::vector<std::byte> weights = RandomWeights(dtype, inputs * kOutputs, 3);
   const TensorView w = TensorView::Dense(weights.data(), dtype, inputs, kOutputs);
   const auto on_cpu = bench.cpu().MakeLinear(w);
-  const auto on_device = MakeLinear(bench.device(), bench.pool(), w);
+  const auto on_device = MakeLinear(bench.device(), w);
   ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
   for (const std::int64_t columns : {100, 200}) {
     Compare(bench, **on_cpu, **on_device, RandomValues(inputs * columns, 4));
