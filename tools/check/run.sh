@@ -24,7 +24,7 @@ asan-programs  2400 programs the same for the server, the command line and the i
 tsan         1200  threads  tests with the thread sanitizer
 fuzz         1200  threads  all fuzzers, for some seconds each
 oracle       2700  oracle   all shapes of random models, types in turns, against llama.cpp and float64
-slow         2700  slow     agents from npm, long contract checks of the server, load: tests that take minutes
+slow         2700  slow     agents from npm, long contract checks of the server, load, random steps of caches: tests that take minutes
 '
 
 die() { printf 'dev: check: %s\n' "$*" >&2; exit 2; }

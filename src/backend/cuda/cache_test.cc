@@ -1,5 +1,6 @@
 // Runs every kind of cache over the CUDA backend: random scripts against the reference models, and snapshots
-// that go between this backend and the CPU's.
+// that go between this backend and the CPU's. The environment variables of tests/model/kinds_model_test.cc make scripts
+// longer.
 #include <algorithm>
 #include <functional>
 #include <memory>
@@ -16,28 +17,22 @@
 #include "kvcache/causal_cache.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/recurrent_cache.h"
-#include "support/cache_driver.h"
 #include "support/cache_harness.h"
 #include "support/internal/kinds_random.h"
+#include "support/internal/random_scripts.h"
 #include "support/kernel_backend.h"
-#include "support/script_random.h"
 
 namespace kvcache::cuda::cache_test {
 namespace {
 
-using kvcache::testing::CacheDriver;
-using kvcache::testing::DriverSetup;
 using kvcache::testing::KernelBackend;
 using kvcache::testing::PutContents;
-using kvcache::testing::RandomSetup;
-using kvcache::testing::RandomStep;
 using kvcache::testing::ReferenceBackend;
-using kvcache::testing::Script;
 using kvcache::testing::StartForward;
 using kvcache::testing::TestKind;
 using kvcache::testing::TestToken;
 
-std::unique_ptr<ReferenceBackend> OnCuda(std::uint64_t seed) {
+std::unique_ptr<ReferenceBackend> OnCuda(unsigned seed) {
   return std::make_unique<KernelBackend>(
       std::make_unique<CudaBackend>(MakeShimDevice({.seed = seed})));
 }
@@ -50,27 +45,16 @@ TEST_P(CacheKinds, RandomScriptsAgreeWithTheReferenceModel) {
   if (MakeShimDevice()->info().name != "shim") {
     GTEST_SKIP() << "the reference models read the device's memory";
   }
-  std::mt19937 random(5);
-  for (int scripts = 0; scripts < 20; ++scripts) {
-    DriverSetup setup = RandomSetup(GetParam(), random);
-    setup.make_backend = [seed = random()] { return OnCuda(seed); };
-    CacheDriver driver(setup);
-    Script script;
-    for (int i = 0; i < 100; ++i) {
-      script.push_back(RandomStep(setup, driver, random));
-      const auto difference = driver.Step(script.back());
-      ASSERT_FALSE(difference.has_value()) << *difference << "\n"
-                                           << ToText(setup) << "\n"
-                                           << ToText(script);
-    }
-    const auto leak = driver.Finish();
-    ASSERT_FALSE(leak.has_value()) << *leak << "\n" << ToText(setup) << "\n" << ToText(script);
-  }
+  const auto difference =
+      kvcache::testing::RunRandomScripts({.kind = GetParam(),
+                                          .steps = kvcache::testing::ScriptSteps(2'000),
+                                          .seed = kvcache::testing::ScriptSeed(),
+                                          .make_backend = OnCuda});
+  ASSERT_FALSE(difference.has_value()) << *difference;
 }
 
 // ---- Snapshots between the backends
 
-constexpr KvShape kShape{2, 64, 32};
 constexpr int kLayers = 2;
 constexpr int kStates = 48;
 
@@ -85,8 +69,12 @@ class Side {
  public:
   using MakeCache = std::function<std::unique_ptr<Cache>(KvBackend& kernels)>;
 
-  Side(std::unique_ptr<KvBackend> kernels, const MakeCache& make, const CacheOptions& options)
-      : kernels_(kernels.get()), backend_(std::move(kernels)), cache_(make(*kernels_)) {
+  Side(std::unique_ptr<KvBackend> kernels, const MakeCache& make, const CacheOptions& options,
+       const KvShape& shape)
+      : kernels_(kernels.get()),
+        backend_(std::move(kernels)),
+        cache_(make(*kernels_)),
+        shape_(shape) {
     const Status status = cache_->Init(backend_, options);
     EXPECT_TRUE(status.ok()) << status.message();
   }
@@ -99,7 +87,7 @@ class Side {
   void Forward(const std::vector<TestToken>& tokens) {
     ASSERT_TRUE(StartForward(*cache_, tokens).ok());
     for (int layer = 0; layer < kLayers; ++layer) {
-      const Status put = PutContents(*cache_, tokens, layer, kShape);
+      const Status put = PutContents(*cache_, tokens, layer, shape_);
       ASSERT_TRUE(put.ok()) << put.message();
     }
     if (cache_->Recurrent() == nullptr) return;
@@ -146,6 +134,7 @@ class Side {
   KvBackend* kernels_;
   KernelBackend backend_;
   std::unique_ptr<Cache> cache_;
+  KvShape shape_;
 };
 
 const std::vector<float> kFrequencies = {1.0f, 0.25f, 0.03f, 0.001f};
@@ -153,8 +142,10 @@ const std::vector<float> kFrequencies = {1.0f, 0.25f, 0.03f, 0.001f};
 CausalOptions WithShift(KvBackend& kernels, CausalOptions options) {
   options.shift_keys = [&kernels](int, const LayerKv& layer, std::span<const CellRun> cells,
                                   Position offset) {
-    const RopeParams rope{
-        .pairing = RopeParams::Pairing::kHalves, .dims = 8, .inv_freq = kFrequencies};
+    const RopeParams rope{.pairing = RopeParams::Pairing::kHalves,
+                          .dims = 8,
+                          .inv_freq = kFrequencies,
+                          .first = layer.shape.v_in_k ? layer.shape.v_dim : 0};
     return kernels.ShiftKeys(layer, cells, offset, rope);
   };
   return options;
@@ -164,6 +155,7 @@ struct SnapshotCase {
   const char* name;
   DType k_type;
   DType v_type;
+  KvShape shape{2, 64, 32};
 };
 void PrintTo(const SnapshotCase& test, std::ostream* out) {
   *out << test.name;
@@ -179,8 +171,9 @@ class SnapshotsBetweenBackends : public ::testing::TestWithParam<SnapshotCase> {
     options.max_sequences = 3;
     options.capacity = 96;
     options.max_batch = 32;
-    Side cpu(MakeCpuBackend({.threads = 1}).value(), make, options);
-    Side cuda(std::make_unique<CudaBackend>(MakeShimDevice()), make, options);
+    const KvShape& shape = GetParam().shape;
+    Side cpu(MakeCpuBackend({.threads = 1}).value(), make, options, shape);
+    Side cuda(std::make_unique<CudaBackend>(MakeShimDevice()), make, options, shape);
     std::mt19937 random(11);
     std::uint32_t content = 1;
     const auto below = [&](int bound) { return static_cast<int>(random() % bound); };
@@ -218,7 +211,9 @@ INSTANTIATE_TEST_SUITE_P(Types, SnapshotsBetweenBackends,
                                            SnapshotCase{"bf16_f32", DType::kBF16, DType::kF32},
                                            SnapshotCase{"q8_0", DType::kQ8_0, DType::kQ8_0},
                                            SnapshotCase{"q4_0_q8_0", DType::kQ4_0, DType::kQ8_0},
-                                           SnapshotCase{"f16_q4_0", DType::kF16, DType::kQ4_0}),
+                                           SnapshotCase{"f16_q4_0", DType::kF16, DType::kQ4_0},
+                                           SnapshotCase{"latents_q8_0", DType::kQ8_0, DType::kQ8_0,
+                                                        KvShape{1, 96, 64, true}}),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST_P(SnapshotsBetweenBackends, OfFullCachesHaveTheSameBytes) {
