@@ -32,9 +32,7 @@ const TypesCase kCases[] = {
      "layer 0 has heads of 80 values, which are not whole blocks of 32 in a cache with V in q4_0; "
      "V in f16, bf16 or f32 holds them"},
     {"llama4", "llama4", 32, 4},
-    {"deepseek2", "deepseek2", 32, 4, false,
-     "layer 0 cannot have its values within its keys in a cache with K in q8_0; K in f16, bf16 or "
-     "f32 holds them"},
+    {"deepseek2", "deepseek2", 32, 4},
     {"deepseek2_old", "deepseek2", 32, 4, true},
     {"gemma2", "gemma2"},
     {"gemma3", "gemma3"},

@@ -143,9 +143,10 @@ TEST(Inspect, CountsLayersOfSeveralKinds) {
       HasSubstr("  full, 1 KV heads of 96, values within: 64, 192 bytes per layer and token\n"
                 "    layers 0 1\n"));
   const InspectOptions blocks = {.k_type = DType::kQ8_0, .v_type = DType::kQ8_0};
-  EXPECT_EQ(Describe(file_of("deepseek2", 2), blocks)["cache"]["error"],
-            "layer 0 cannot have its values within its keys in a cache with K in q8_0; K in f16, "
-            "bf16 or f32 holds them");
+  EXPECT_EQ(Describe(file_of("deepseek2", 2), blocks)["cache"]["bytes_per_token"], 2 * 3 * 34);
+  EXPECT_EQ(Describe(file_of("deepseek2", 2), {.k_type = DType::kQ4_0})["cache"]["error"],
+            "layer 0 cannot have its values within its keys in a cache with K in q4_0; K in q8_0, "
+            "f16, bf16 or f32 holds them");
   EXPECT_EQ(Describe(file_of("llama", 2), blocks)["cache"]["bytes_per_token"], 2 * 2 * 2 * 34);
 }
 

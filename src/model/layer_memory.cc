@@ -1,6 +1,7 @@
 #include "model/layer_memory.h"
 
 #include <string>
+#include <string_view>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -13,9 +14,10 @@ std::int64_t BytesOfCell(const KvShape& kv, DType k_type, DType v_type) {
   return cell.KBytes() + cell.VBytes();
 }
 
-Status Refused(const LayerMemory& layer, char part, DType type, const std::string& why) {
+Status Refused(const LayerMemory& layer, char part, DType type, const std::string& why,
+               std::string_view others = "f16, bf16 or f32 holds them") {
   return Unsupported(StrCat("layer ", layer.layer, " ", why, " in a cache with ", part, " in ",
-                            InfoOf(type).name, "; ", part, " in f16, bf16 or f32 holds them"));
+                            InfoOf(type).name, "; ", part, " in ", others));
 }
 
 Status CheckRow(const LayerMemory& layer, char part, DType type, int dim) {
@@ -30,11 +32,14 @@ Status CheckRow(const LayerMemory& layer, char part, DType type, int dim) {
 Status CheckCacheTypes(std::span<const LayerMemory> layers, DType k_type, DType v_type) {
   for (const LayerMemory& layer : layers) {
     if (layer.kind == LayerMemory::Kind::kRecurrent) continue;
-    if (layer.kv.v_in_k && InfoOf(k_type).block_size > 1) {
-      return Refused(layer, 'K', k_type, "cannot have its values within its keys");
+    if (layer.kv.v_in_k && InfoOf(k_type).block_size > 1 && k_type != DType::kQ8_0) {
+      return Refused(layer, 'K', k_type, "cannot have its values within its keys",
+                     "q8_0, f16, bf16 or f32 holds them");
     }
     KVCACHE_RETURN_IF_ERROR(CheckRow(layer, 'K', k_type, layer.kv.k_dim));
-    if (!layer.kv.v_in_k) KVCACHE_RETURN_IF_ERROR(CheckRow(layer, 'V', v_type, layer.kv.v_dim));
+    const DType of_values = layer.kv.v_in_k ? k_type : v_type;
+    KVCACHE_RETURN_IF_ERROR(
+        CheckRow(layer, layer.kv.v_in_k ? 'K' : 'V', of_values, layer.kv.v_dim));
   }
   return Status::Ok();
 }

@@ -35,8 +35,8 @@ struct LayerMemory {
 std::string_view NameOf(LayerMemory::Kind kind);
 
 // Returns Ok, or kUnsupported naming the first layer that a cache of these types cannot hold. A
-// block type needs heads of whole blocks, and does not serve layers whose values are inside their
-// keys (KvShape::v_in_k).
+// block type needs heads of whole blocks; of these only q8_0 serves layers whose values are inside
+// their keys (KvShape::v_in_k).
 Status CheckCacheTypes(std::span<const LayerMemory> layers, DType k_type, DType v_type);
 
 // Return the bytes that a layer needs per token, and per sequence independently of its length. An

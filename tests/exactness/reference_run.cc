@@ -69,7 +69,7 @@ constexpr Shape kFamilies[] = {
      " --vocab 333 --tied --window 75 --rope-scaling linear --rope-base 1000000"},
     {"DeepSeek2",
      "--arch deepseek2 --layers 2 --width 64 --heads 5 --head-dim 32 --ffn 96 --vocab 333 --tied"
-     " --kv-rank 64 --q-rank 32 --rope-dims 16 --dense-layers 1 --experts 8 --experts-used 3"
+     " --kv-rank 64 --q-rank 32 --rope-dims 32 --dense-layers 1 --experts 8 --experts-used 3"
      " --expert-ffn 32 --sigmoid-experts --expert-groups 4 --expert-groups-used 2"
      " --rope-scaling yarn --rope-original-context 128"},
     {"DeepSeek2Old",
@@ -249,6 +249,7 @@ std::vector<ModelCase> BlockCases() {
       {.shape = Family("Llama4"), .weights = DType::kF32, .kv = kQ4, .v = kQ8},
       {.shape = Family("Gemma4"), .weights = DType::kBF16, .kv = kQ8, .v = kQ8},
       {.shape = Family("GptOss"), .weights = DType::kMXFP4, .kv = kQ8, .v = kQ4},
+      {.shape = Family("DeepSeek2"), .weights = DType::kF32, .kv = kQ8, .v = kQ8},
       {.shape = Family("DeepSeek2Old"), .weights = DType::kF32, .kv = kF16, .v = kQ8},
       {.shape = Family("Qwen3Next"), .weights = DType::kF32, .kv = kQ4, .v = kQ4},
       {.shape = Family("GraniteHybrid"), .weights = DType::kQ8_0, .kv = kQ8, .v = kQ8},

@@ -123,9 +123,10 @@ TEST_P(Shift, RotatedKeysEqualComputedKeys) {
 // Shifted keys of block types are rounded twice. The second rounding adds little to the first one,
 // which affects values too: the distance to f32 must stay below twice that of unshifted keys.
 TEST_P(Shift, BlockTypeKeysRoundOnceMore) {
-  if (std::string_view(GetParam().name) == "DeepSeek2") return;  // does not support such a cache
+  const bool latents = std::string_view(GetParam().name) == "DeepSeek2";
   const Answers exact = Ask(DType::kF32);
   for (const DType type : {DType::kQ8_0, DType::kQ4_0}) {
+    if (latents && type == DType::kQ4_0) continue;  // which no cache holds
     const Answers answers = Ask(type);
     ASSERT_FALSE(answers.computed.empty());
     EXPECT_NE(answers.shifted, answers.computed);

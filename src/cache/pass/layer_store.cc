@@ -75,15 +75,16 @@ Status LayerStore::CheckShape(const KvShape& shape) const {
   if (shape.kv_heads < 1 || shape.k_dim < 1 || shape.v_dim < 1) {
     return InvalidArgument(Describe(shape) + "; each number must be at least 1");
   }
-  if (shape.v_in_k && InfoOf(prototype_.k_type).block_size > 1) {
-    return Unsupported(StrCat(Describe(shape), "; k_type ", InfoOf(prototype_.k_type).name,
-                              " is a block type, which cannot hold V in K"));
+  const DType k_type = prototype_.k_type;
+  const DType v_type = shape.v_in_k ? k_type : prototype_.v_type;
+  if (shape.v_in_k && InfoOf(k_type).block_size > 1 && k_type != DType::kQ8_0) {
+    return Unsupported(StrCat(Describe(shape), "; k_type ", InfoOf(k_type).name,
+                              " cannot hold V in K; of the block types, q8_0 can"));
   }
-  if (shape.k_dim % InfoOf(prototype_.k_type).block_size != 0 ||
-      (!shape.v_in_k && shape.v_dim % InfoOf(prototype_.v_type).block_size != 0)) {
-    return Unsupported(StrCat(Describe(shape), "; must be whole blocks of ",
-                              InfoOf(prototype_.k_type).name, " (K) and ",
-                              InfoOf(prototype_.v_type).name, " (V)"));
+  if (shape.k_dim % InfoOf(k_type).block_size != 0 ||
+      shape.v_dim % InfoOf(v_type).block_size != 0) {
+    return Unsupported(StrCat(Describe(shape), "; must be whole blocks of ", InfoOf(k_type).name,
+                              " (K) and ", InfoOf(v_type).name, " (V)"));
   }
   if (Values(prototype_.cells, shape.kv_heads, shape.k_dim) < 0 ||
       Values(prototype_.cells, shape.kv_heads, shape.v_dim) < 0) {

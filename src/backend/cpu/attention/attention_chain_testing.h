@@ -7,6 +7,7 @@
 #include <cmath>
 #include <cstdint>
 #include <limits>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/attention/attention_testing.h"
@@ -52,9 +53,8 @@ struct QuantizedQuery {
   std::vector<float> scales;        // [k_dim / 32]
 };
 
-inline void TurnChain(std::vector<float>& x) {
+inline void TurnChain(std::span<float> x, std::int64_t size) {
   const auto dim = static_cast<std::int64_t>(x.size());
-  const std::int64_t size = HadamardSize(dim);
   for (std::int64_t half = 1; half < size; half *= 2) {
     for (std::int64_t i = 0; i < dim; ++i) {
       if ((i & half) != 0) continue;
@@ -75,11 +75,19 @@ inline QuantizedQuery QuantizeChain(const Scene& scene, float scale, const Query
   for (int d = 0; d < scene.options().shape.k_dim; ++d) {
     x.push_back(scene.Query(query, head, d) * scale);
   }
-  TurnChain(x);
+  const std::span<float> all(x);
+  const auto latent = static_cast<std::size_t>(LatentBlocks(scene.layer()) * kKvBlock);
+  if (latent > 0) {
+    TurnChain(all.first(latent), LatentHadamardSize(static_cast<std::int64_t>(latent)));
+  }
+  const std::span<float> rest = all.subspan(latent);
+  if (!rest.empty()) TurnChain(rest, HadamardSize(static_cast<std::int64_t>(rest.size())));
   QuantizedQuery q;
   for (std::size_t from = 0; from < x.size(); from += kKvBlock) {
+    const std::size_t first = from < latent ? 0 : from;
+    const std::size_t last = from < latent ? latent : from + kKvBlock;
     float max = 0.0f;
-    for (std::size_t i = from; i < from + kKvBlock; ++i) max = std::max(max, std::fabs(x[i]));
+    for (std::size_t i = first; i < last; ++i) max = std::max(max, std::fabs(x[i]));
     const float unit = max / 127.0f;
     const float inverse = unit > 0.0f ? 1.0f / unit : 0.0f;
     q.scales.push_back(unit);
@@ -115,6 +123,8 @@ class ScoreChain {
   float OfBlocks(Position p, int kv_head) const {
     const std::int64_t cell = scene_.CellOf(query_.sequence, p);
     float s = 0.0f;
+    std::int64_t of_latent = 0;
+    const auto latent = static_cast<int>(LatentBlocks(scene_.layer()));
     for (int b = 0; b < static_cast<int>(q_.scales.size()); ++b) {
       std::int32_t dot = 0;
       float scale = 0.0f;
@@ -122,6 +132,11 @@ class ScoreChain {
         const StoredInBlock key = StoredKey(scene_.layer(), kv_head, cell, d);
         dot += key.code * q_.codes[static_cast<std::size_t>(d)];
         scale = key.scale;
+      }
+      if (b < latent) {
+        of_latent += dot;
+        s = static_cast<float>(of_latent) * scale * q_.scales.front();
+        continue;
       }
       const float scaled = static_cast<float>(dot) * scale;
       s = math_.MulAdd(scaled, q_.scales[static_cast<std::size_t>(b)], s);
@@ -145,6 +160,10 @@ struct SplitResult {
 
 // The weights of one split for a block of values: weights times scales as integers times one unit.
 // REQUIRES: finite scales.
+inline StoredInBlock StoredTerm(const LayerKv& layer, int kv_head, std::int64_t cell, int d) {
+  return HoldsLatents(layer) ? StoredKey(layer, kv_head, cell, d)
+                             : StoredValue(layer, kv_head, cell, d);
+}
 inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt& query, int kv_head,
                       const std::vector<Position>& seen, const std::vector<float>& weights,
                       int block, std::vector<float>& sums) {
@@ -153,7 +172,8 @@ inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt&
   float max = 0.0f;
   for (std::size_t i = 0; i < seen.size(); ++i) {
     const std::int64_t cell = scene.CellOf(query.sequence, seen[i]);
-    const float scale = StoredValue(scene.layer(), kv_head, cell, first).scale;
+    const int with_scale = HoldsLatents(scene.layer()) ? 0 : first;
+    const float scale = StoredTerm(scene.layer(), kv_head, cell, with_scale).scale;
     scaled.push_back(weights[i] == 0.0f ? 0.0f : weights[i] * scale);
     max = std::max(max, std::fabs(scaled.back()));
   }
@@ -167,7 +187,7 @@ inline void BlockSums(const Arithmetic& math, const Scene& scene, const QueryAt&
     for (int d = 0; d < kKvBlock; ++d) {
       totals[static_cast<std::size_t>(d)] +=
           static_cast<std::int64_t>(rounded) *
-          StoredValue(scene.layer(), kv_head, cell, first + d).code;
+          StoredTerm(scene.layer(), kv_head, cell, first + d).code;
     }
   }
   for (std::size_t d = 0; d < totals.size(); ++d) {
@@ -199,7 +219,7 @@ inline SplitResult SplitChain(const Arithmetic& math, const Scene& scene, const 
     weights.push_back(math.Exp(scores[i] - result.m));
     lanes[seen[i] % 16] += weights.back();
   }
-  const bool blocks = IsKvBlockType(o.v_type);
+  const bool blocks = IsKvBlockType(scene.layer().v_type);
   for (int b = 0; blocks && b < o.shape.v_dim / kKvBlock; ++b) {
     BlockSums(math, scene, query, kv_head, seen, weights, b, result.a);
   }
@@ -251,6 +271,8 @@ inline std::vector<float> ChainRow(const Arithmetic& math, const Scene& scene, c
     total.l = math.MulAdd(total.l, keep, math.Exp(sink - m));
   }
   for (float& a : total.a) a = a * keep / total.l;
+  if (HoldsLatents(scene.layer()))
+    TurnChain(total.a, LatentHadamardSize(scene.options().shape.v_dim));
   return total.a;
 }
 

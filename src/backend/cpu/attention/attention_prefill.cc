@@ -130,15 +130,16 @@ void FindRanges(const QueryTile& tile, std::int32_t split, std::span<const Segme
 
 // Scores against keys of block types, two tiles of sixteen positions at a time. The codes of all
 // types are bytes here; none exceeds kMaxCode.
-template <int kMaxCode>
+template <int kMaxCode, bool kLatent = false>
 void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   constexpr int kKeys = 2 * kCellTile;
   const std::int64_t k_dim = tile.call->layer->shape.k_dim;
+  const std::int64_t latent = LatentBlocks(*tile.call->layer);
   const auto* const keys = reinterpret_cast<const std::uint8_t*>(tile.buffers.keys);
   for (int row = 0; row < rows.count; row += kBlockKeyRows) {
-    const BlockQueries<kBlockKeyRows> q(tile.buffers.q + (rows.first + row) * k_dim, k_dim);
+    const BlockQueries<kBlockKeyRows> q(tile.buffers.q + (rows.first + row) * k_dim, k_dim, latent);
     for (int key = rows.any.begin / kKeys * kKeys; key < rows.any.end; key += kKeys) {
-      ScoreBlockTiles<DType::kQ8_0, kBlockKeyRows, 2, Stream::kWorkspace, kMaxCode>(
+      ScoreBlockTiles<DType::kQ8_0, kBlockKeyRows, 2, Stream::kWorkspace, kMaxCode, kLatent>(
           keys + key / kCellTile * WideTileBytes(k_dim), k_dim, q,
           tile.buffers.scores + row * kScoreStride + key, kScoreStride);
     }
@@ -147,6 +148,8 @@ void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
 
 void ScoreGroup(const QueryTile& tile, const GroupInSplit& rows) {
   const DType k_type = tile.call->layer->k_type;
+  if (HoldsLatents(*tile.call->layer))
+    return ScoreBlockGroup<MaxCode(DType::kQ8_0), true>(tile, rows);
   if (k_type == DType::kQ8_0) return ScoreBlockGroup<MaxCode(DType::kQ8_0)>(tile, rows);
   if (k_type == DType::kQ4_0) return ScoreBlockGroup<MaxCode(DType::kQ4_0)>(tile, rows);
   const std::int64_t k_dim = tile.call->layer->shape.k_dim;
@@ -164,7 +167,8 @@ void WeightRows(const QueryTile& tile, std::span<const Segment> segments, RowRan
                 static_cast<std::size_t>(tile.v_padded));
 }
 
-// Weighted sums of values of block types, which GatherBlocks has indexed by position.
+// Weighted sums of values of block types, which GatherBlocks or GatherLatents has indexed by position.
+template <bool kOneScale>
 void WeightBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   const LayerKv& layer = *tile.call->layer;
   const ValueTiles values{reinterpret_cast<const std::uint8_t*>(tile.buffers.values),
@@ -172,7 +176,7 @@ void WeightBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   const Segment all{rows.any.begin, rows.any.end, rows.any.begin};
   const auto stride = static_cast<std::size_t>(tile.v_padded);
   for (int row = 0; row < rows.count; row += kValueRows) {
-    WeightBlocks<DType::kQ8_0, kValueRows, Stream::kWorkspace>(
+    WeightBlocks<DType::kQ8_0, kValueRows, Stream::kWorkspace, kOneScale>(
         values,
         {{&all, 1},
          {rows.ranges + row, kValueRows},
@@ -185,7 +189,8 @@ void WeightBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
 
 void WeightGroup(const QueryTile& tile, std::span<const Segment> segments,
                  const GroupInSplit& rows) {
-  if (IsKvBlockType(tile.call->layer->v_type)) return WeightBlockGroup(tile, rows);
+  if (HoldsLatents(*tile.call->layer)) return WeightBlockGroup<true>(tile, rows);
+  if (IsKvBlockType(tile.call->layer->v_type)) return WeightBlockGroup<false>(tile, rows);
   std::fill_n(tile.buffers.partial, std::int64_t{kGroupRows} * tile.v_padded, 0.0f);
   ForRanges(
       {rows.ranges, static_cast<std::size_t>(rows.count)},
@@ -245,8 +250,7 @@ void PackGroup(const QueryTile& tile, int first) {
   }
   float* const q = tile.buffers.q + first * k_dim;
   if (IsKvBlockType(call.layer->k_type)) {
-    PackBlockQueries<R>(queries, count, k_dim, call.scale, CodeOffset(call.layer->k_type),
-                        tile.buffers.transformed, q);
+    PackBlockQueries<R>(queries, count, *call.layer, call.scale, tile.buffers.transformed, q);
   } else {
     PackQueries<R>(queries, count, static_cast<int>(k_dim), call.scale, q);
   }
@@ -279,6 +283,10 @@ void FinishTile(const QueryTile& tile) {
     const int head = tile.task->kv_head * group + row % group;
     FinishRow({tile.buffers.row_max[row], tile.buffers.row_sum[row]},
               call.sinks == nullptr ? nullptr : call.sinks + head, tile.v_padded, sums);
+    if (HoldsLatents(*call.layer)) {
+      const std::int64_t v_dim = call.layer->shape.v_dim;
+      HadamardTransform(sums, v_dim, LatentHadamardSize(v_dim));
+    }
     const QueryToken& token = tile.task->tokens[static_cast<std::size_t>(row / group)];
     std::copy_n(sums, call.layer->shape.v_dim, call.Out(token.index, head));
   }

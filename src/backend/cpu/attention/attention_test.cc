@@ -31,6 +31,10 @@ const ShapeCase kShapes[] = {
     {"latent_f32", {1, 160, 128, true}, 3, DType::kF32, DType::kF32},
     {"latent_odd_bf16", {2, 53, 39, true}, 6, DType::kBF16, DType::kBF16},
     {"latent_small", {1, 9, 9, true}, 40, DType::kF32, DType::kF32},
+    {"latent_q8_0", {1, 96, 64, true}, 8, DType::kQ8_0, DType::kQ8_0},
+    {"latent_q8_0_of_deepseek", {1, 576, 512, true}, 16, DType::kQ8_0, DType::kQ8_0},
+    {"latent_q8_0_without_rest", {2, 160, 160, true}, 6, DType::kQ8_0, DType::kQ8_0},
+    {"latent_q8_0_wide", {1, 1056, 1024, true}, 3, DType::kQ8_0, DType::kQ8_0},
 };
 
 class AttentionShapes : public ::testing::TestWithParam<ShapeCase> {};
@@ -42,6 +46,7 @@ TEST_P(AttentionShapes, PerformsTheDocumentedChain) {
   for (const KvLayout layout : {KvLayout::kTiled, KvLayout::kPlain}) {
     for (const bool transposed : {false, true}) {
       if (transposed && (layout == KvLayout::kTiled || c.shape.v_in_k)) continue;
+      if (layout == KvLayout::kPlain && IsKvBlockType(c.k_type)) continue;
       Scene scene({c.shape, c.heads, c.k_type, c.v_type, layout, transposed},
                   Scene::Contiguous({300, 20}));
       scene.Fill(*backend);

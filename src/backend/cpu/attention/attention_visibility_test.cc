@@ -139,8 +139,8 @@ TEST(AttentionTargets, MatchTheChain) {
     for (const DType type : {DType::kF16, DType::kBF16, DType::kF32, DType::kQ8_0, DType::kQ4_0}) {
       const bool blocks = type == DType::kQ8_0 || type == DType::kQ4_0;
       for (const bool v_in_k : {false, true}) {
-        if (blocks && v_in_k) continue;
-        const KvShape shape = blocks   ? KvShape{2, 64, 96}
+        if (type == DType::kQ4_0 && v_in_k) continue;
+        const KvShape shape = blocks   ? KvShape{2, v_in_k ? 160 : 64, 96, v_in_k}
                               : v_in_k ? KvShape{2, 56, 43, true}
                                        : KvShape{2, 40, 72};
         Scene scene({shape, 6, type, type}, WithHoles());

@@ -83,9 +83,9 @@ constexpr float InverseRoot(std::int64_t n) {
   return bits % 2 == 0 ? whole : whole * kInverseRootOfTwo;
 }
 
-// Transforms row[0, dim) in place; `row` may be unaligned. REQUIRES: dim is a multiple of kKvBlock.
-inline void HadamardTransform(float* row, std::int64_t dim) {
-  const std::int64_t size = HadamardSize(dim);
+// Transforms row[0, dim) in place, `size` values at a time; `row` may be unaligned. REQUIRES: size is a power of
+// two and at least kKvBlock, and divides dim.
+inline void HadamardTransform(float* row, std::int64_t dim, std::int64_t size) {
   const VF factor = hn::Set(DF(), InverseRoot(size));
   for (float* part = row; part < row + dim; part += size) {
     for (std::int64_t i = 0; i < size; i += kLanes) {
@@ -96,6 +96,15 @@ inline void HadamardTransform(float* row, std::int64_t dim) {
       hn::StoreU(hn::Mul(hn::LoadU(DF(), part + i), factor), DF(), part + i);
     }
   }
+}
+inline void HadamardTransform(float* row, std::int64_t dim) {
+  HadamardTransform(row, dim, HadamardSize(dim));
+}
+
+// Transforms a latent's or its query's k_dim values: the first v_dim and the others apart.
+inline void TransformLatent(float* row, std::int64_t k_dim, std::int64_t v_dim) {
+  HadamardTransform(row, v_dim, LatentHadamardSize(v_dim));
+  if (k_dim > v_dim) HadamardTransform(row + v_dim, k_dim - v_dim);
 }
 
 }  // namespace HWY_NAMESPACE

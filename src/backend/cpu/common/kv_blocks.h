@@ -23,6 +23,11 @@
 // determine the scale of its block. Attention transforms the query in the same way, which leaves
 // their dot product unchanged.
 //
+// Latents: keys of q8_0 that contain their value (KvShape::v_in_k). A key's first v_dim values and the others
+// are transformed apart, and the first v_dim share one scale, which each of their blocks has. So neither
+// a score nor a weighted sum needs the scale of a block of the value. Weighted sums are those of
+// transformed values; attention transforms its results back.
+//
 // Thread safety: pure functions. Units: bytes, unless a name says otherwise.
 // REQUIRES, for all functions with a type and dims: IsKvBlockType(type), multiples of kKvBlock.
 #pragma once
@@ -95,6 +100,23 @@ constexpr std::int64_t BlockScale(DType type, std::int64_t dim, std::int64_t blo
 // least kKvBlock. The matrix is applied k_dim / size times.
 constexpr std::int64_t HadamardSize(std::int64_t k_dim) {
   return k_dim & -k_dim;
+}
+
+// Whether a layer stores latents.
+constexpr bool HoldsLatents(const LayerKv& layer) {
+  return layer.shape.v_in_k && layer.k_type == DType::kQ8_0;
+}
+
+// The size of the Hadamard matrix for a latent's value. The bound is a block of threads' part of a GPU's merge.
+inline constexpr std::int64_t kMaxLatentHadamard = 512;
+constexpr std::int64_t LatentHadamardSize(std::int64_t v_dim) {
+  const std::int64_t size = HadamardSize(v_dim);
+  return size < kMaxLatentHadamard ? size : kMaxLatentHadamard;
+}
+
+// A latent's blocks that share a scale; 0 for other keys.
+constexpr std::int64_t LatentBlocks(const LayerKv& layer) {
+  return HoldsLatents(layer) ? layer.shape.v_dim / kKvBlock : 0;
 }
 
 }  // namespace kvcache::cpu

@@ -430,8 +430,95 @@ TEST(KvBlockKernelsErrors, NameTypesAndSizesThatBlocksCannotHold) {
       store({.shape = {1, 64, 80}, .k_type = DType::kF16, .v_type = DType::kQ4_0}),
       "K of type f16 and V of type q4_0: head sizes are 64 and 80; must be multiples of 32 for "
       "block types");
-  EXPECT_EQ(store({.shape = {1, 64, 32, true}, .k_type = DType::kQ8_0, .v_type = DType::kQ8_0}),
-            "K of type q8_0 cannot contain V; use f32, f16 or bf16 for models whose V is in K");
+  EXPECT_EQ(
+      store({.shape = {1, 64, 32, true}, .k_type = DType::kQ4_0, .v_type = DType::kQ4_0}),
+      "K of type q4_0 cannot contain V; use f32, f16, bf16 or q8_0 for models whose V is in K");
+  EXPECT_EQ(
+      store({.shape = {1, 64, 48, true}, .k_type = DType::kQ8_0, .v_type = DType::kQ8_0}),
+      "K of type q8_0 and V of type q8_0: head sizes are 64 and 48; must be multiples of 32 for "
+      "block types");
+}
+
+// ---- Latents: keys that contain their value
+
+constexpr KvShape kLatent{2, 160, 128, true};
+
+// Stores `tokens` rows in the cells from `cell` on, and returns the rows.
+std::vector<Row> StoreLatents(KvBackend& backend, const LayerKv& layer, int cell, int tokens) {
+  std::vector<Row> rows;
+  std::vector<float> all;
+  for (int token = 0; token < tokens; ++token) {
+    for (int h = 0; h < layer.shape.kv_heads; ++h) {
+      Row row(static_cast<std::size_t>(layer.shape.k_dim));
+      for (int d = 0; d < layer.shape.k_dim; ++d) {
+        row[static_cast<std::size_t>(d)] = 3.0f * HashValue(5, token, h, d);
+      }
+      row[7] *= 50.0f;
+      all.insert(all.end(), row.begin(), row.end());
+      rows.push_back(std::move(row));
+    }
+  }
+  const TensorView k =
+      TensorView::Dense(all.data(), DType::kF32, layer.shape.k_dim, layer.shape.kv_heads, tokens);
+  const CellRun cells[] = {{cell, tokens}};
+  const Status status = backend.StoreKv(layer, k, ValuesInKeys(k, layer.shape.v_dim), cells);
+  EXPECT_TRUE(status.ok()) << status.message();
+  return rows;
+}
+
+// The blocks of the value share the scale of its largest magnitude; the rest is stored as another key.
+TEST(KvLatents, StoreWritesOneScaleForTheValue) {
+  for (const std::string& target : CpuTargetNames()) {
+    const ForcedTarget forced(target);
+    ASSERT_TRUE(forced.ok()) << target;
+    const auto backend = CpuWithThreads(2);
+    const Tiles tiles(DType::kQ8_0, DType::kQ8_0, kLatent);
+    const std::vector<Row> rows = StoreLatents(*backend, tiles.layer(), 5, 30);
+    for (std::size_t i = 0; i < rows.size(); ++i) {
+      const auto cell = static_cast<std::int64_t>(5 + i / 2);
+      const int head = static_cast<int>(i % 2);
+      const Row value = Transformed({rows[i].begin(), rows[i].begin() + 128}, 128);
+      const Row rest = Transformed({rows[i].begin() + 128, rows[i].end()}, 32);
+      float max = 0.0f;
+      for (const float x : value) max = std::max(max, std::fabs(x));
+      const float scale = max / 127.0f;
+      for (int d = 0; d < 128; ++d) {
+        const StoredInBlock stored = StoredKey(tiles.layer(), head, cell, d);
+        ASSERT_EQ(stored.scale, F16ToF32(F32ToF16(scale))) << target << " " << i << " " << d;
+        ASSERT_EQ(stored.code,
+                  static_cast<int>(std::round(value[static_cast<std::size_t>(d)] * (1.0f / scale))))
+            << target << " " << i << " " << d;
+      }
+      const Bytes encoded = Encoded(DType::kQ8_0, rest);
+      const Bytes key = tiles.Key(cell, head);
+      ASSERT_TRUE(std::equal(encoded.begin(), encoded.end(),
+                             key.end() - static_cast<std::ptrdiff_t>(encoded.size())));
+    }
+  }
+}
+
+TEST(KvLatents, AShiftRotatesTheRestAndLeavesTheValue) {
+  const auto backend = CpuWithThreads(2);
+  const Tiles shifted(DType::kQ8_0, DType::kQ8_0, kLatent);
+  const Tiles stored(DType::kQ8_0, DType::kQ8_0, kLatent);
+  StoreLatents(*backend, shifted.layer(), 3, 40);
+  StoreLatents(*backend, stored.layer(), 3, 40);
+  const std::vector<float> frequencies = {1.0f, 0.1f};
+  const RopeParams rope{.pairing = RopeParams::Pairing::kHalves,
+                        .dims = 4,
+                        .inv_freq = frequencies,
+                        .first = kLatent.v_dim};
+  const CellRun cells[] = {{10, 20}};
+  ASSERT_TRUE(backend->ShiftKeys(shifted.layer(), cells, 5, rope).ok());
+  for (std::int64_t cell = 0; cell < kCells; ++cell) {
+    for (int h = 0; h < kLatent.kv_heads; ++h) {
+      const Bytes before = stored.Key(cell, h);
+      const Bytes after = shifted.Key(cell, h);
+      const auto value = static_cast<std::ptrdiff_t>(BytesOf(DType::kQ8_0, kLatent.v_dim));
+      ASSERT_TRUE(std::equal(before.begin(), before.begin() + value, after.begin())) << cell;
+      EXPECT_EQ(before == after, cell < 10 || cell >= 30) << cell;
+    }
+  }
 }
 
 }  // namespace

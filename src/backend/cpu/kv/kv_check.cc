@@ -14,16 +14,16 @@ std::string TypesText(DType k_type, DType v_type) {
          std::string(InfoOf(v_type).name);
 }
 
-// A head's key and value have to be whole blocks of 32 values. A key of a block type is stored
-// transformed, so it cannot contain the value.
+// A head's key and value have to be whole blocks of 32 values. Only keys of q8_0 can contain the value
+// (kv_blocks.h).
 Status CheckBlocks(const LayerKv& layer) {
   const KvShape& shape = layer.shape;
   const bool k_blocks = IsKvBlockType(layer.k_type);
   const bool v_blocks = IsKvBlockType(layer.v_type);
-  if (k_blocks && shape.v_in_k) {
+  if (k_blocks && shape.v_in_k && !HoldsLatents(layer)) {
     return Status(StatusCode::kUnsupported,
                   "K of type " + std::string(InfoOf(layer.k_type).name) +
-                      " cannot contain V; use f32, f16 or bf16 for models whose V is in K");
+                      " cannot contain V; use f32, f16, bf16 or q8_0 for models whose V is in K");
   }
   if ((k_blocks && shape.k_dim % kKvBlock != 0) || (v_blocks && shape.v_dim % kKvBlock != 0)) {
     return Status(StatusCode::kUnsupported,

@@ -7,6 +7,8 @@
 // finite. Here such a block becomes 32 NaNs, with codes of zero and a scale of NaN, so that the
 // fault shows in every result that reads it.
 //
+// A latent (kv_blocks.h) is rounded alike, with one scale for the blocks of its value.
+//
 // Queries are rounded elsewhere, to even: attention/block/keys-inl.h.
 //
 // Only the cell's own bytes are written, never those of its neighbours in the tile.
@@ -38,10 +40,9 @@ namespace HWY_NAMESPACE {
 using DCode = hn::RebindToSigned<DF>;
 using VCode = hn::Vec<DCode>;
 
-HWY_INLINE float LargestMagnitude(const float* x) {
+HWY_INLINE float LargestMagnitude(const float* x, std::int64_t count = kKvBlock) {
   Largest max;
-  KVCACHE_UNROLL
-  for (int i = 0; i < kKvBlock; i += kLanes) max.Add(hn::LoadU(DF(), x + i));
+  for (std::int64_t i = 0; i < count; i += kLanes) max.Add(hn::LoadU(DF(), x + i));
   return max.Get();
 }
 
@@ -77,11 +78,11 @@ HWY_INLINE VCode CodesOf(const float* x, float inverse) {
 }
 
 // Writes the CodeBytes(kType, kKvBlock) codes of a block in the order of their values; for q4_0 a
-// byte holds the values i and 16 + i. Returns the scale, not yet rounded to f16.
+// byte holds the values i and 16 + i. Returns the scale, not yet rounded to f16. `magnitude` is the largest
+// of the values, for q8_0 of those that share the scale.
 template <DType kType>
-HWY_INLINE float QuantizeBlock(const float* x, std::uint8_t* codes) {
+HWY_INLINE float QuantizeBlock(const float* x, float magnitude, std::uint8_t* codes) {
   constexpr bool kBytes = kType == DType::kQ8_0;
-  const float magnitude = LargestMagnitude(x);
   if (!(magnitude <= std::numeric_limits<float>::max())) {
     std::memset(codes, kBytes ? 0 : 0x88, static_cast<std::size_t>(CodeBytes(kType, kKvBlock)));
     return std::numeric_limits<float>::quiet_NaN();
@@ -149,13 +150,18 @@ HWY_INLINE float LoadBlockScale(const std::byte* at) {
 template <DType kType>
 inline constexpr std::uint32_t kCodeFlip = kType == DType::kQ8_0 ? 0x80808080u : 0u;
 
-// Quantises and stores a key. REQUIRES: `row` is Hadamard-transformed.
+// Quantises and stores a key; its first `shared` blocks share a scale, and those before `first` stay as they are.
+// REQUIRES: `row` is Hadamard-transformed.
 template <DType kType>
-void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::int64_t lane) {
+void StoreBlockKey(const float* row, std::int64_t k_dim, std::byte* tile, std::int64_t lane,
+                   std::int64_t shared = 0, std::int64_t first = 0) {
   constexpr std::int64_t kLines = CodeBytes(kType, kKvBlock) / 4;
-  for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
+  const float of_shared = first < shared ? LargestMagnitude(row, shared * kKvBlock) : 0.0f;
+  for (std::int64_t b = first; b < k_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
+    const float* const block = row + b * kKvBlock;
+    const float scale =
+        QuantizeBlock<kType>(block, b < shared ? of_shared : LargestMagnitude(block), codes);
     KVCACHE_UNROLL
     for (std::int64_t line = 0; line < kLines; ++line) {
       std::uint32_t four;
@@ -190,7 +196,8 @@ void StoreBlockValue(const float* row, std::int64_t v_dim, std::byte* tile, std:
   constexpr auto kFlip = static_cast<std::uint8_t>(kCodeFlip<kType>);
   for (std::int64_t b = 0; b < v_dim / kKvBlock; ++b) {
     alignas(16) std::uint8_t codes[kKvBlock];
-    const float scale = QuantizeBlock<kType>(row + b * kKvBlock, codes);
+    const float* const block = row + b * kKvBlock;
+    const float scale = QuantizeBlock<kType>(block, LargestMagnitude(block), codes);
     KVCACHE_UNROLL
     for (std::int64_t i = 0; i < kCodes; ++i) {
       tile[ValueCode(kType, b, i, lane)] = std::byte{static_cast<std::uint8_t>(codes[i] ^ kFlip)};

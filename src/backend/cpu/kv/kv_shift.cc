@@ -6,8 +6,8 @@
 //
 // Keys of block types are dequantised, transformed back by their Hadamard matrix, rotated,
 // transformed again and quantised again. All values of such a key are rounded once more, even those
-// that RoPE leaves unchanged. Each key is processed by itself, so that its bits do not depend on
-// which other keys move.
+// that RoPE leaves unchanged, but the value in a latent (kv_blocks.h), which stays as it is. Each key is
+// processed by itself, so that its bits do not depend on which other keys move.
 #include <algorithm>
 
 #include "backend/cpu/common/angles.h"
@@ -133,12 +133,14 @@ template <DType kType>
 void ShiftBlocks(const ShiftTask& task) {
   const LayerKv& layer = *task.layer;
   const std::int64_t k_dim = layer.shape.k_dim;
+  const std::int64_t latent = LatentBlocks(layer);
+  const std::int64_t first = latent * kKvBlock;  // the values before it stay
   const hn::CappedTag<float, 1> d1;
   std::byte* const head = layer.k + BlockHeadKeys(layer, task.kv_head);
   for (std::int64_t cell = task.begin; cell < task.end; ++cell) {
     std::byte* const tile = head + BlockTile(kType, k_dim, cell);
     LoadBlockKey<kType>(tile, cell % kCellTile, k_dim, task.row);
-    HadamardTransform(task.row, k_dim);  // back: the matrix is its own inverse
+    HadamardTransform(task.row + first, k_dim - first);  // back: the matrix is its own inverse
     for (int i = 0; i < task.pairs; ++i) {
       auto a = hn::LoadU(d1, task.row + task.First(i));
       auto b = hn::LoadU(d1, task.row + task.Second(i));
@@ -146,8 +148,8 @@ void ShiftBlocks(const ShiftTask& task) {
       hn::StoreU(a, d1, task.row + task.First(i));
       hn::StoreU(b, d1, task.row + task.Second(i));
     }
-    HadamardTransform(task.row, k_dim);
-    StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile);
+    HadamardTransform(task.row + first, k_dim - first);
+    StoreBlockKey<kType>(task.row, k_dim, tile, cell % kCellTile, latent, latent);
   }
 }
 

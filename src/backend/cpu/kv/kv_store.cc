@@ -130,9 +130,14 @@ void StoreBlockKeys(const StoreTask& task) {
     const std::int64_t cell = task.cell + i;
     std::memcpy(task.transformed, task.Row(*task.k, i),
                 static_cast<std::size_t>(k_dim) * sizeof(float));
-    HadamardTransform(task.transformed, k_dim);
+    const std::int64_t latent = LatentBlocks(layer);
+    if (latent > 0) {
+      TransformLatent(task.transformed, k_dim, layer.shape.v_dim);
+    } else {
+      HadamardTransform(task.transformed, k_dim);
+    }
     StoreBlockKey<kType>(task.transformed, k_dim, head + BlockTile(kType, k_dim, cell),
-                         cell % kCellTile);
+                         cell % kCellTile, latent);
   }
 }
 

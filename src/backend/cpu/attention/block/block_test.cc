@@ -48,10 +48,13 @@ TEST(AttentionBlocks, BitsDependNeitherOnBatchesNorCellsNorThreads) {
   const auto one = CpuWithThreads(1);
   const auto two = CpuWithThreads(2);
   const std::vector<QueryAt> batch = Range(0, 600, 700);
-  for (const auto& [k_type, v_type] :
-       {std::pair{DType::kQ8_0, DType::kQ8_0}, std::pair{DType::kQ4_0, DType::kQ4_0},
-        std::pair{DType::kQ8_0, DType::kQ4_0}}) {
-    const SceneOptions options{{2, 64, 96}, 6, k_type, v_type};
+  const auto with_types = [](DType k_type, DType v_type) {
+    return SceneOptions{{2, 64, 96}, 6, k_type, v_type};
+  };
+  const SceneOptions latents{{2, 96, 64, true}, 6, DType::kQ8_0, DType::kQ8_0};
+  for (const SceneOptions& options :
+       {with_types(DType::kQ8_0, DType::kQ8_0), with_types(DType::kQ4_0, DType::kQ4_0),
+        with_types(DType::kQ8_0, DType::kQ4_0), latents}) {
     Scene contiguous(options, Scene::Contiguous({700}));
     contiguous.Fill(*two);
     const std::vector<float> expected = Attend(*two, contiguous, batch, {});
@@ -130,10 +133,14 @@ std::vector<double> TransformedQuery(const Scene& scene, float scale, const Quer
                                      int head) {
   const int dim = scene.options().shape.k_dim;
   const bool turned_keys = IsKvBlockType(scene.options().k_type);
-  const int size = turned_keys ? static_cast<int>(HadamardSize(dim)) : 1;
+  const auto latent = static_cast<int>(LatentBlocks(scene.layer()) * kKvBlock);
   std::vector<double> transformed(static_cast<std::size_t>(dim), 0.0);
   for (int i = 0; i < dim; ++i) {
-    const int part = i / size * size;
+    const int begin = i < latent ? 0 : latent;
+    const auto size = static_cast<int>(!turned_keys ? 1
+                                       : i < latent ? LatentHadamardSize(latent)
+                                                    : HadamardSize(dim - latent));
+    const int part = begin + (i - begin) / size * size;
     for (int j = part; j < part + size; ++j) {
       const double sign = __builtin_parity(static_cast<unsigned>((i - part) & (j - part))) ? -1 : 1;
       transformed[static_cast<std::size_t>(i)] +=
@@ -148,11 +155,13 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
   constexpr double kUnit = 0x1p-24;
   DoubleScore score;
   const bool quantized = IsKvBlockType(scene.options().k_type);
-  for (std::size_t from = 0; from < q.size(); from += kKvBlock) {
+  const auto latent = static_cast<std::size_t>(LatentBlocks(scene.layer()) * kKvBlock);
+  for (std::size_t from = 0; from < q.size();) {
+    const std::size_t end = std::min(q.size(), from < latent ? latent : from + kKvBlock);
     double max = 0.0;
     double size = 0.0;
     double keys = 0.0;
-    for (std::size_t d = from; d < std::min(q.size(), from + kKvBlock); ++d) {
+    for (std::size_t d = from; d < end; ++d) {
       const double key = scene.Key(query.sequence, p, kv_head, static_cast<int>(d));
       score.value += q[d] * key;
       max = std::max(max, std::fabs(q[d]));
@@ -161,6 +170,7 @@ DoubleScore ScoreOf(const Scene& scene, const std::vector<double>& q, const Quer
     }
     if (quantized) score.error += 0.5001 * max / 127.0 * keys;
     score.error += (static_cast<double>(q.size()) + 16.0) * kUnit * size;
+    from = end;
   }
   return score;
 }
@@ -175,13 +185,36 @@ double WeightError(const Scene& scene, const QueryAt& query, int kv_head,
     double codes = 0.0;
     for (Position p = base; p <= std::min(query.position, base + kSplitPositions - 1); ++p) {
       const std::int64_t cell = scene.CellOf(query.sequence, p);
-      const StoredInBlock value = StoredValue(scene.layer(), kv_head, cell, d);
+      const StoredInBlock value = StoredTerm(scene.layer(), kv_head, cell, d);
       max = std::max(max, weights[static_cast<std::size_t>(p)] * std::fabs(value.scale));
       codes += std::abs(value.code);
     }
     error += 0.51 * max / 32512.0 * codes;
   }
   return error;
+}
+
+// Transforms a row of latents' values back. Each value of the result is a sum of the part's, and rounds once in each
+// step.
+void TransformBack(DoubleRow& row) {
+  const std::size_t size =
+      static_cast<std::size_t>(LatentHadamardSize(static_cast<std::int64_t>(row.out.size())));
+  const DoubleRow from = row;
+  for (std::size_t i = 0; i < row.out.size(); ++i) {
+    const std::size_t part = i / size * size;
+    double sum = 0.0;
+    double bound = 0.0;
+    double magnitude = 0.0;
+    for (std::size_t j = part; j < part + size; ++j) {
+      const bool minus = __builtin_parityll((i - part) & (j - part)) != 0;
+      sum += minus ? -from.out[j] : from.out[j];
+      bound += from.bound[j];
+      magnitude += std::fabs(from.out[j]) + from.bound[j];
+    }
+    const double root = std::sqrt(static_cast<double>(size));
+    row.out[i] = sum / root;
+    row.bound[i] = (bound + 16.0 * 0x1p-24 * magnitude) / root;
+  }
 }
 
 DoubleRow ReferenceRow(const Scene& scene, const Rules& rules, const QueryAt& query, int head) {
@@ -217,18 +250,23 @@ DoubleRow ReferenceRow(const Scene& scene, const Rules& rules, const QueryAt& qu
     const double rounded = WeightError(scene, query, kv_head, weights, d) / total;
     row.bound.push_back(relative * (size + rounded) + rounded);
   }
+  if (HoldsLatents(scene.layer())) TransformBack(row);
   return row;
 }
 
 TEST(AttentionBlocks, AreWithinTheBoundOfDoublePrecision) {
   const auto backend = CpuWithThreads(2);
-  for (const auto& [k_type, v_type] :
-       {std::pair{DType::kQ8_0, DType::kQ8_0}, std::pair{DType::kQ4_0, DType::kQ4_0},
-        std::pair{DType::kF32, DType::kQ8_0}, std::pair{DType::kF32, DType::kQ4_0}}) {
-    Scene scene({{2, 128, 64}, 4, k_type, v_type}, Scene::Contiguous({900}));
+  const auto with_types = [](DType k_type, DType v_type) {
+    return SceneOptions{{2, 128, 64}, 4, k_type, v_type};
+  };
+  const SceneOptions latents{{1, 192, 128, true}, 4, DType::kQ8_0, DType::kQ8_0};
+  for (const SceneOptions& options :
+       {with_types(DType::kQ8_0, DType::kQ8_0), with_types(DType::kQ4_0, DType::kQ4_0),
+        with_types(DType::kF32, DType::kQ8_0), with_types(DType::kF32, DType::kQ4_0), latents}) {
+    Scene scene(options, Scene::Contiguous({900}));
     scene.Fill(*backend);
     // The scores of float keys are small, so their error does not hide the rounding of the weights.
-    const Rules rules{.scale = IsKvBlockType(k_type) ? 0.09f : 0.005f};
+    const Rules rules{.scale = IsKvBlockType(options.k_type) ? 0.09f : 0.005f};
     const std::vector<QueryAt> batch = {{0, 899}, {0, 3}, {0, 500}};
     const std::vector<float> out = Attend(*backend, scene, batch, rules);
     std::size_t i = 0;

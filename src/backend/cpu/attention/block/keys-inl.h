@@ -5,6 +5,9 @@
 //   s = fma(dot · k_scale, q_scale, s), the product rounded (block_bytes-inl.h: SumScales)
 // A query is multiplied by the scale, transformed (hadamard-inl.h) and quantised per block as
 // activations are: scale max|q| / 127, values rounded to nearest even.
+//
+// Latents (kv_blocks.h) begin with blocks that share a scale, and so do their queries. The dot products of these
+// blocks are added as integers first, and s begins as (float(dot) · k_scale) · q_scale.
 
 // Included once per target.
 #if defined(KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_KEYS_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -36,11 +39,15 @@ using QueryCode = block::HWY_NAMESPACE::Value;
 // The quantised queries of R rows. They fit into the memory of the f32 queries: k_dim floats each.
 template <int R>
 struct BlockQueries {
-  QueryCode* codes;      // [k_dim / 32][R][32], or twice 32 digits (common/block_dot-inl.h)
-  float* scales;         // [k_dim / 32][R]
-  std::int32_t* starts;  // [k_dim / 32][R], of each dot product: kSumStart - offset × Σ codes
+  QueryCode* codes;  // [k_dim / 32][R][32], or twice 32 digits (common/block_dot-inl.h)
+  float* scales;     // [k_dim / 32][R]
+  std::int32_t*
+      starts;  // [k_dim / 32][R], of each dot product: kSumStart - offset × Σ codes; without
+               // kSumStart for the first `latent` blocks
+  std::int64_t latent;  // blocks that share a scale
 
-  BlockQueries(float* workspace, std::int64_t k_dim) {
+  BlockQueries(float* workspace, std::int64_t k_dim, std::int64_t latent_blocks = 0)
+      : latent(latent_blocks) {
     static_assert(sizeof(QueryCode) * block::HWY_NAMESPACE::DigitsOf({255}) <= 2);
     codes = reinterpret_cast<QueryCode*>(workspace);
     scales = workspace + R * k_dim / 2;
@@ -48,14 +55,18 @@ struct BlockQueries {
   }
 };
 
-// Quantises 32 values. Returns the scale and sets `sum` to the sum of the codes.
+HWY_INLINE Quantizer QueryQuantizer(const float* x, std::int64_t count) {
+  Largest max;
+  for (std::int64_t i = 0; i < count; i += kLanes) max.Add(hn::LoadU(DF(), x + i));
+  return Quantizer::Of(max.Get(), 127.0f);
+}
+
+// Quantises 32 values and returns the sum of the codes.
 template <int kDigits>
-HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32_t& sum) {
+HWY_INLINE std::int32_t QuantizeQueryBlock(const float* x, const Quantizer& quantizer,
+                                           QueryCode* codes) {
   const DF d;
   const hn::RebindToSigned<DF> di;
-  Largest max;
-  for (int i = 0; i < kKvBlock; i += kLanes) max.Add(hn::LoadU(d, x + i));
-  const Quantizer quantizer = Quantizer::Of(max.Get(), 127.0f);
   auto total = hn::Zero(di);
   for (int i = 0; i < kKvBlock; i += kLanes) {
     const VF scaled = quantizer.inverse == 0.0f
@@ -65,34 +76,59 @@ HWY_INLINE float QuantizeQueryBlock(const float* x, QueryCode* codes, std::int32
     total = hn::Add(total, rounded);
     block::HWY_NAMESPACE::StoreInputs<kDigits>(rounded, codes + i);
   }
-  sum = hn::GetLane(hn::SumOfLanes(di, total));
-  return quantizer.unit;
+  return hn::GetLane(hn::SumOfLanes(di, total));
 }
 
-// Quantises the queries of R rows for keys whose codes have `offset`; rows from `rows` on repeat the
-// first. `transformed` is workspace for k_dim floats.
+// Quantises the queries of R rows for the keys of a layer; rows from `rows` on repeat the first. `transformed`
+// is workspace for k_dim floats.
 template <int R>
-void PackBlockQueries(const float* const* queries, int rows, std::int64_t k_dim, float scale,
-                      std::uint32_t offset, float* transformed, float* workspace) {
+void PackBlockQueries(const float* const* queries, int rows, const LayerKv& layer, float scale,
+                      float* transformed, float* workspace) {
   constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf({block::HWY_NAMESPACE::kAnyByte});
-  const bool digits = kDigits > 1 && offset == CodeOffset(DType::kQ8_0);
-  const BlockQueries<R> to(workspace, k_dim);
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const auto offset = static_cast<std::int32_t>(CodeOffset(layer.k_type));
+  const bool digits = kDigits > 1 && layer.k_type == DType::kQ8_0;
+  const bool flips = layer.k_type == DType::kQ8_0 &&
+                     block::HWY_NAMESPACE::FlipsSigns({block::HWY_NAMESPACE::kAnyByte});
+  const BlockQueries<R> to(workspace, k_dim, LatentBlocks(layer));
   for (int r = 0; r < R; ++r) {
     const float* const query = queries[r < rows ? r : 0];
     for (std::int64_t d = 0; d < k_dim; ++d) transformed[d] = query[d] * scale;
-    HadamardTransform(transformed, k_dim);
+    Quantizer of_latent;
+    if (to.latent > 0) {
+      TransformLatent(transformed, k_dim, layer.shape.v_dim);
+      of_latent = QueryQuantizer(transformed, layer.shape.v_dim);
+    } else {
+      HadamardTransform(transformed, k_dim);
+    }
     for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
       const float* const values = transformed + b * kKvBlock;
       QueryCode* const codes = to.codes + (b * R + r) * kKvBlock * (digits ? kDigits : 1);
-      std::int32_t sum = 0;
-      to.scales[b * R + r] = digits ? QuantizeQueryBlock<kDigits>(values, codes, sum)
-                                    : QuantizeQueryBlock<1>(values, codes, sum);
-      const bool flips = offset == CodeOffset(DType::kQ8_0) &&
-                         block::HWY_NAMESPACE::FlipsSigns({block::HWY_NAMESPACE::kAnyByte});
+      const Quantizer quantizer = b < to.latent ? of_latent : QueryQuantizer(values, kKvBlock);
+      const std::int32_t sum = digits ? QuantizeQueryBlock<kDigits>(values, quantizer, codes)
+                                      : QuantizeQueryBlock<1>(values, quantizer, codes);
+      to.scales[b * R + r] = quantizer.unit;
       to.starts[b * R + r] =
-          block::HWY_NAMESPACE::kSumStart - (flips ? 0 : static_cast<std::int32_t>(offset) * sum);
+          (b < to.latent ? 0 : block::HWY_NAMESPACE::kSumStart) - (flips ? 0 : offset * sum);
     }
   }
+}
+
+// Adds the dot products of block b to scores. For latents, `sum` has integers until the last of their blocks.
+template <bool kLatent>
+HWY_INLINE VF AddDots(block::HWY_NAMESPACE::VI dots, VF key_scales,
+                      const block::HWY_NAMESPACE::SumScales& of_keys, float query_scale,
+                      std::int64_t b, std::int64_t latent, VF sum) {
+  const DF d;
+  if constexpr (kLatent) {
+    if (b < latent) {
+      const block::HWY_NAMESPACE::VI total =
+          hn::Add(hn::BitCast(hn::RebindToSigned<DF>(), sum), dots);
+      if (b + 1 < latent) return hn::BitCast(d, total);
+      return hn::Mul(hn::Mul(hn::ConvertTo(d, total), key_scales), hn::Set(d, query_scale));
+    }
+  }
+  return hn::MulAdd(of_keys.Times(dots), hn::Set(d, query_scale), sum);
 }
 
 #if HWY_TARGET == HWY_AVX3_DL
@@ -135,7 +171,8 @@ HWY_INLINE void DotBlock(const std::uint8_t* block, std::int64_t tile_bytes,
 }
 
 // scores[r][0, 16 NT) for NT neighbouring tiles. No code exceeds kMaxCode.
-template <DType kType, int R, int NT, Stream kFrom, int /*kMaxCode*/ = MaxCode(kType)>
+template <DType kType, int R, int NT, Stream kFrom, int /*kMaxCode*/ = MaxCode(kType),
+          bool kLatent = false>
 HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                 const BlockQueries<R>& q, float* HWY_RESTRICT scores,
                                 std::size_t score_stride, SplitPrefetch* prefetch = nullptr) {
@@ -162,12 +199,12 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
     KVCACHE_UNROLL
     for (int t = 0; t < NT; ++t) {
       const std::uint8_t* const from = scales + t * tile_bytes;
-      const block::HWY_NAMESPACE::SumScales of_keys(
-          WidenF16(d, reinterpret_cast<const std::uint16_t*>(from)));
+      const VF key_scales = WidenF16(d, reinterpret_cast<const std::uint16_t*>(from));
+      const block::HWY_NAMESPACE::SumScales of_keys(key_scales);
       KVCACHE_UNROLL
       for (int r = 0; r < R; ++r) {
-        const VF scaled = of_keys.Times(block::HWY_NAMESPACE::VI{dots[r][t]});
-        sum[r][t] = hn::MulAdd(scaled, hn::Set(d, q.scales[b * R + r]), sum[r][t]);
+        sum[r][t] = AddDots<kLatent>(block::HWY_NAMESPACE::VI{dots[r][t]}, key_scales, of_keys,
+                                     q.scales[b * R + r], b, q.latent, sum[r][t]);
       }
     }
   }
@@ -182,7 +219,7 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <block::HWY_NAMESPACE::Bytes kBytes, int kRows, int R, class EachGroup>
+template <block::HWY_NAMESPACE::Bytes kBytes, bool kLatent, int kRows, int R, class EachGroup>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
                            const EachGroup& each_group) {
@@ -195,17 +232,17 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
       dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
-    const block::HWY_NAMESPACE::SumScales of_keys(
-        WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes));
+    const VF key_scales = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
+    const block::HWY_NAMESPACE::SumScales of_keys(key_scales);
     KVCACHE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      const VF scaled = of_keys.Times(dots[0][r][v]);
-      sum[first + r][v] = hn::MulAdd(scaled, hn::Set(d, q.scales[row + r]), sum[first + r][v]);
+      sum[first + r][v] = AddDots<kLatent>(dots[0][r][v], key_scales, of_keys, q.scales[row + r], b,
+                                           q.latent, sum[first + r][v]);
     }
   }
 }
 
-template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, int R, Stream kFrom>
+template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, bool kLatent, int R, Stream kFrom>
 void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                     SplitPrefetch* prefetch) {
@@ -238,18 +275,18 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         PrefetchToL2(next + static_cast<std::uintptr_t>(line * 64));
     };
     const auto nothing = [] {};
-    ScoreBlock<kBytes, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
+    ScoreBlock<kBytes, kLatent, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
     int r = kFirst;
     for (; r + kRows <= R; r += kRows) {
-      ScoreBlock<kBytes, kRows, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, kLatent, kRows, R>(codes, scales, b, q, r, sum, nothing);
     }
     constexpr int kRest = (R - kFirst) % kRows;
     if constexpr (kRest >= 2) {
-      ScoreBlock<kBytes, 2, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, kLatent, 2, R>(codes, scales, b, q, r, sum, nothing);
       r += 2;
     }
     if constexpr (kRest % 2 == 1) {
-      ScoreBlock<kBytes, 1, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kBytes, kLatent, 1, R>(codes, scales, b, q, r, sum, nothing);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -260,14 +297,16 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
 }
 
 // scores[r][0, 16 NT) for NT neighbouring tiles. No code exceeds kMaxCode.
-template <DType kType, int R, int NT, Stream kFrom, int kMaxCode = MaxCode(kType)>
+template <DType kType, int R, int NT, Stream kFrom, int kMaxCode = MaxCode(kType),
+          bool kLatent = false>
 void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                      const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                      SplitPrefetch* prefetch = nullptr) {
   const auto score_with = [&]<block::HWY_NAMESPACE::Bytes kBytes>() HWY_ATTR {
     for (int t = 0; t < NT; ++t) {
-      ScoreBlockTile<kType, kBytes, R, kFrom>(tile + t * BlockTileBytes(kType, k_dim), k_dim, q,
-                                              scores + t * kCellTile, score_stride, prefetch);
+      ScoreBlockTile<kType, kBytes, kLatent, R, kFrom>(tile + t * BlockTileBytes(kType, k_dim),
+                                                       k_dim, q, scores + t * kCellTile,
+                                                       score_stride, prefetch);
     }
   };
   if (HWY_ARCH_ARM_A64 && ByteProductsInUse() != ByteProducts::kOfTarget) {

@@ -15,6 +15,9 @@
 //   QuantizeProducts   q_j, in place of w_j
 //   SumProducts        Σ_j q_j c_ji
 //
+// The values within latents (kv_blocks.h) have one scale in a cell, so w, u and q are those of all blocks and are made
+// once. Their codes are those of the latents' tiles, in the layout of values (block/widen-inl.h).
+//
 // A position that a row does not see has a weight of 0 and adds nothing, whatever its codes are.
 
 // Included once per target.
@@ -340,19 +343,21 @@ inline constexpr int kRowsInRegisters = R % 2 == 0 ? 2 : 1;
 
 #endif
 
-template <class Codes, DType kType, int R, Stream kFrom>
+template <class Codes, DType kType, int R, Stream kFrom, bool kOneScale>
 void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
   constexpr int kRows = kRowsInRegisters<R>;
   static_assert(R % kRows == 0 && R <= kMaxBlockValueRows);
   const DF d;
   WeightedTiles<R> tiles(workspace);
   GatherWeights<kType>(values, rows, tiles);
+  Quantizer units[R];
+  std::uint32_t code_sums[R];
   for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
-    Quantizer units[R];
-    std::uint32_t code_sums[R];
     VWeight sums[R][2 * kRegs];
-    MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
-    QuantizeProducts<Codes, kType, R, kFrom>(values, tiles, units, code_sums);
+    if (!kOneScale || b == 0) {
+      MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
+      QuantizeProducts<Codes, kType, R, kFrom>(values, tiles, units, code_sums);
+    }
     SumProducts<Codes, kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
       SumProducts<Codes, kType, R, kRows, Stream::kWorkspace>(values, tiles, b, first, code_sums,
@@ -368,15 +373,16 @@ void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float*
   }
 }
 
-// Computes rows.sums[r][0, v_dim) for R rows. `workspace` holds BlockValuesFloats.
-template <DType kType, int R, Stream kFrom>
+// Computes rows.sums[r][0, v_dim) for R rows. `workspace` holds BlockValuesFloats. kOneScale: a cell's blocks have the
+// scale of its first.
+template <DType kType, int R, Stream kFrom, bool kOneScale = false>
 void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
 #if HWY_ARCH_ARM_A64
   if (ByteProductsInUse() != ByteProducts::kOfTarget) {
-    return WeightBlocksWith<DigitCodes, kType, R, kFrom>(values, rows, workspace);
+    return WeightBlocksWith<DigitCodes, kType, R, kFrom, kOneScale>(values, rows, workspace);
   }
 #endif
-  WeightBlocksWith<TargetCodes, kType, R, kFrom>(values, rows, workspace);
+  WeightBlocksWith<TargetCodes, kType, R, kFrom, kOneScale>(values, rows, workspace);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -116,6 +116,69 @@ void GatherBlocks(const WideSplit& wide, std::span<const Segment> segments) {
   }
 }
 
+// ---- The values within latents: codes of keys' tiles, in the layout of values' tiles
+
+// Writes the codes of sixteen positions, from a tile of keys. Sixteen bytes are four values of each of four cells
+// there, and four cells of each of four values here.
+inline void TransposeCodes(const std::uint8_t* keys, std::int64_t v_dim, std::uint8_t* values) {
+  const hn::FixedTag<std::uint8_t, 16> d8;
+  alignas(16) static constexpr std::uint8_t kOrder[16] = {0, 4, 8,  12, 1, 5, 9,  13,
+                                                          2, 6, 10, 14, 3, 7, 11, 15};
+  const auto order = hn::Load(d8, kOrder);
+  for (std::int64_t half = 0; half < v_dim / 16; ++half, keys += 256, values += 256) {
+    KVCACHE_UNROLL
+    for (int group = 0; group < 4; ++group) {
+      KVCACHE_UNROLL
+      for (int quad = 0; quad < 4; ++quad) {
+        const auto four = hn::LoadU(d8, keys + group * 64 + quad * 16);
+        hn::StoreU(hn::TableLookupBytes(four, order), d8, values + quad * 64 + group * 16);
+      }
+    }
+  }
+}
+
+// Gathers the codes of a split's values, and the scales of their first blocks, in tiles of sixteen positions.
+// Behind the tiles, wide.values has memory for the keys of a tile whose positions are in several cells' tiles.
+inline void GatherLatents(const WideSplit& wide, std::span<const Segment> segments) {
+  const LayerKv& layer = *wide.layer;
+  const std::int64_t v_dim = layer.shape.v_dim;
+  const std::int64_t k_dim = layer.shape.k_dim;
+  const auto* const head =
+      reinterpret_cast<const std::uint8_t*>(layer.k) + BlockHeadKeys(layer, wide.kv_head);
+  auto* const tiles = reinterpret_cast<std::uint8_t*>(wide.values);
+  std::uint8_t* const staged = tiles + kSplitPositions / kCellTile * WideTileBytes(v_dim);
+  int waiting = -1;  // the tile whose codes are in `staged`
+  const auto finish = [&] {
+    if (waiting >= 0) TransposeCodes(staged, v_dim, tiles + waiting * WideTileBytes(v_dim));
+    waiting = -1;
+  };
+  for (const Segment& segment : segments) {
+    for (int position = segment.begin; position < segment.end;) {
+      const std::int64_t cell = std::int64_t{segment.cell} + (position - segment.begin);
+      const auto from = static_cast<int>(cell % kCellTile);
+      const int to = position % kCellTile;
+      const int count = std::min({segment.end - position, kCellTile - from, kCellTile - to});
+      const int tile = position / kCellTile;
+      const std::uint8_t* const keys = head + BlockTile(DType::kQ8_0, k_dim, cell);
+      std::memcpy(tiles + tile * WideTileBytes(v_dim) + BlockScale(DType::kQ8_0, v_dim, 0, to),
+                  keys + BlockScale(DType::kQ8_0, k_dim, 0, from),
+                  static_cast<std::size_t>(count) * 2);
+      if (tile != waiting) finish();
+      if (count == kCellTile) {
+        TransposeCodes(keys, v_dim, tiles + tile * WideTileBytes(v_dim));
+      } else {
+        for (std::int64_t line = 0; line < v_dim / kKeyGroup; ++line) {
+          std::memcpy(staged + KeyCodes(line, to), keys + KeyCodes(line, from),
+                      static_cast<std::size_t>(count) * 4);
+        }
+        waiting = tile;
+      }
+      position += count;
+    }
+  }
+  finish();
+}
+
 inline void WidenSplitKeys(const WideSplit& wide, std::span<const Segment> segments) {
   if (!IsKvBlockType(wide.layer->k_type)) return WidenAllKeys(wide, segments);
   GatherBlocks<BlockPart::kKeys>(wide, segments);
@@ -123,6 +186,7 @@ inline void WidenSplitKeys(const WideSplit& wide, std::span<const Segment> segme
 
 inline void WidenSplitValues(const WideSplit& wide, std::span<const Segment> segments) {
   if (!IsKvBlockType(wide.layer->v_type)) return WidenAllValues(wide, segments);
+  if (HoldsLatents(*wide.layer)) return GatherLatents(wide, segments);
   GatherBlocks<BlockPart::kValues>(wide, segments);
 }
 

@@ -19,6 +19,7 @@
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
 #include "backend/cpu/attention/block/keys-inl.h"
+#include "backend/cpu/attention/block/widen-inl.h"
 #include "backend/cpu/attention/decode/types-inl.h"
 #include "backend/cpu/simd/highway-inl.h"
 
@@ -42,7 +43,7 @@ struct Buffers {
   float* scores;        // [kRowsAtOnce][kScoreStride]
   float* sums;          // [kRowsAtOnce][PartialStride]
   float* block_values;  // BlockValuesFloats
-  WideSplit values;     // where V is in K: the split's values as rows
+  WideSplit values;     // where V is in K: the split's values as rows, or as tiles of latents
 };
 
 // WeightSegments for V in K. In a tile of keys lanes are cells, but weighted sums need lanes of
@@ -90,7 +91,7 @@ SplitPrefetch SplitAt(const LayerKv& layer, const CellOfHead& place) {
   const KvShape& shape = layer.shape;
   const SplitPrefetch::Range keys{KeysAt(layer, place),
                                   BytesOf(layer.k_type, kSplitPositions * shape.k_dim)};
-  if (!IsKvBlockType(layer.v_type)) return {keys, {}};
+  if (!IsKvBlockType(layer.v_type) || shape.v_in_k) return {keys, {}};
   const SplitPrefetch::Range values{ValuesAt(layer, place),
                                     BytesOf(layer.v_type, kSplitPositions * shape.v_dim)};
   return IsKvBlockType(layer.k_type) ? SplitPrefetch(keys, values) : SplitPrefetch(values, {});
@@ -117,8 +118,9 @@ Prefetcher StreamsOf(const DecodeTask& task) {
 
 using ScoreFunction = void (*)(const LayerKv&, int, const ScoredRows&, int);
 
-ScoreFunction ScoreFunctionOf(DType k_type) {
-  switch (k_type) {
+ScoreFunction ScoreFunctionOf(const LayerKv& layer) {
+  if (HoldsLatents(layer)) return &LatentKernels::Score;
+  switch (layer.k_type) {
     case DType::kF16: return &DecodeKernels<DType::kF16>::Score;
     case DType::kBF16: return &DecodeKernels<DType::kBF16>::Score;
     case DType::kQ8_0: return &DecodeKernels<DType::kQ8_0>::Score;
@@ -145,8 +147,7 @@ void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefe
   const AttentionCall& call = *task.call;
   const LayerKv& layer = *call.layer;
   const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  ScoreFunctionOf(layer.k_type)(layer, task.kv_head,
-                                {segments, rows.q, buffers.scores, &prefetcher}, R);
+  ScoreFunctionOf(layer)(layer, task.kv_head, {segments, rows.q, buffers.scores, &prefetcher}, R);
   SplitSums sums[R];
   for (int r = 0; r < R; ++r) {
     if (rows.ranges[r].empty()) continue;
@@ -156,7 +157,9 @@ void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefe
   }
   const WeightedRows weighted{
       segments, {rows.ranges, R}, buffers.scores, buffers.sums, static_cast<std::size_t>(stride)};
-  if (layer.shape.v_in_k) {
+  if (HoldsLatents(layer)) {
+    LatentKernels::Weight(layer, buffers.values.values, weighted, R, buffers.block_values);
+  } else if (layer.shape.v_in_k) {
     WeightInKeys<R>(buffers.values, weighted);
   } else {
     WeightFunctionOf(layer.v_type)(layer, task.kv_head, weighted, R, buffers.block_values,
@@ -208,8 +211,7 @@ void PackQueriesFor(const LayerKv& layer, const float* const* queries, int rows,
                     float* transformed, float* q) {
   const int k_dim = layer.shape.k_dim;
   if (IsKvBlockType(layer.k_type)) {
-    const std::uint32_t offset = CodeOffset(layer.k_type);
-    return PackBlockQueries<R>(queries, rows, k_dim, scale, offset, transformed, q);
+    return PackBlockQueries<R>(queries, rows, layer, scale, transformed, q);
   }
   PackQueries<R>(queries, rows, k_dim, scale, q);
 }
@@ -286,7 +288,7 @@ void AttendDecode(const DecodeTask& task) {
   for (int i = 0; i < task.splits && walker.Next(); ++i) {
     const std::optional<CellOfHead> after = PlaceAfter(task, i, walker.segments());
     if (after) prefetcher.split = SplitAt(layer, *after);
-    if (layer.shape.v_in_k) WidenAllValues(buffers.values, walker.segments());
+    if (layer.shape.v_in_k) WidenSplitValues(buffers.values, walker.segments());
     for (int first = 0; first < row_count;) {
       Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
       rows.merge = task.merge && i > 0;
@@ -333,6 +335,7 @@ void FinishRows(const MergeTask& task, float* merged) {
     for (int head = task.kv_head * group; head < (task.kv_head + 1) * group; ++head) {
       const float* const sink = call.sinks == nullptr ? nullptr : call.sinks + head;
       FinishRow(SumsOf(merged, stride), sink, count, merged);
+      if (HoldsLatents(*call.layer)) HadamardTransform(merged, v_dim, LatentHadamardSize(v_dim));
       CopyRow(merged, call.layer->shape, call.Out(token.index, head));
       merged += stride;
     }

@@ -22,13 +22,14 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// One head's keys.
-template <DType kType>
+// One head's keys. kLatent: they are latents.
+template <DType kType, bool kLatent = false>
 class KeyTiles {
  public:
   KeyTiles(const LayerKv& layer, int kv_head, const StreamLink& stream)
       : stream_(stream),
         k_dim_(layer.shape.k_dim),
+        latent_(LatentBlocks(layer)),
         tile_bytes_(BytesOf(kType, kCellTile * layer.shape.k_dim)),
         head_(layer.k + BytesOf(kType, kv_head * layer.cells * layer.shape.k_dim)) {}
 
@@ -47,9 +48,9 @@ class KeyTiles {
   void Score(const std::byte* tile, float* q, float* scores, std::size_t score_stride,
              SplitPrefetch* prefetch) const {
     if constexpr (IsKvBlockType(kType)) {
-      ScoreBlockTiles<kType, R, NT, Stream::kMemory>(reinterpret_cast<const std::uint8_t*>(tile),
-                                                     k_dim_, BlockQueries<R>(q, k_dim_), scores,
-                                                     score_stride, prefetch);
+      ScoreBlockTiles<kType, R, NT, Stream::kMemory, MaxCode(kType), kLatent>(
+          reinterpret_cast<const std::uint8_t*>(tile), k_dim_, BlockQueries<R>(q, k_dim_, latent_),
+          scores, score_stride, prefetch);
     } else {
       constexpr auto kStep = static_cast<std::ptrdiff_t>(NT * kCellTile * sizeof(Storage<kType>));
       ScoreTiles<kType, R, NT>(reinterpret_cast<const Storage<kType>*>(tile), k_dim_, q, scores,
@@ -61,16 +62,17 @@ class KeyTiles {
  private:
   StreamLink stream_;
   int k_dim_;
+  std::int64_t latent_;
   std::int64_t tile_bytes_;
   const std::byte* head_;
 };
 
 // Computes scores[r][position] for the positions of one segment. Its first tile may hold cells
 // before the segment; their scores are discarded.
-template <int R, DType kType>
-void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, float* scores,
-                SplitPrefetch* prefetch) {
-  constexpr int kTiles = KeyTiles<kType>::template AtOnce<R>();
+template <int R, DType kType, bool kLatent>
+void ScoreCells(const KeyTiles<kType, kLatent>& keys, const Segment& segment, float* q,
+                float* scores, SplitPrefetch* prefetch) {
+  constexpr int kTiles = KeyTiles<kType, kLatent>::template AtOnce<R>();
   const int lane = segment.cell % kCellTile;
   const std::byte* tile = keys.Tile(segment.cell);
   int position = segment.begin;
@@ -95,9 +97,9 @@ void ScoreCells(const KeyTiles<kType>& keys, const Segment& segment, float* q, f
   }
 }
 
-template <DType kType, int R>
+template <DType kType, int R, bool kLatent = false>
 void ScoreSegments(const LayerKv& layer, int kv_head, const ScoredRows& rows) {
-  const KeyTiles<kType> keys(layer, kv_head, rows.prefetcher->keys);
+  const KeyTiles<kType, kLatent> keys(layer, kv_head, rows.prefetcher->keys);
   for (const Segment& segment : rows.segments) {
     ScoreCells<R>(keys, segment, rows.q, rows.scores, &rows.prefetcher->split);
   }

@@ -59,6 +59,14 @@ struct DecodeKernels {
                      float* workspace, Prefetcher* prefetcher);
 };
 
+// The same for latents (kv_blocks.h).
+struct LatentKernels {
+  static void Score(const LayerKv& layer, int kv_head, const ScoredRows& rows, int count);
+  // Weighted sums of the values that GatherLatents has written to `values`.
+  static void Weight(const LayerKv& layer, const float* values, const WeightedRows& rows, int count,
+                     float* workspace);
+};
+
 }  // namespace HWY_NAMESPACE
 }  // namespace kvcache::cpu
 HWY_AFTER_NAMESPACE();
