@@ -87,6 +87,17 @@ INSTANTIATE_TEST_SUITE_P(
       return std::string(InfoOf(test.param.k).name) + "_" + std::string(InfoOf(test.param.v).name);
     });
 
+TEST(CudaLatents, AreContinuedByTheOtherBackend) {
+  const RandomModel model("deepseek2");
+  for (const KvTypes& types :
+       {KvTypes{DType::kF16, DType::kF16}, KvTypes{DType::kQ8_0, DType::kQ8_0}}) {
+    const auto expected = AnswersOf(model.file(), *Cpu(), types);
+    EXPECT_EQ(AnswersOf(model.file(), *Cuda(), types), expected) << InfoOf(types.k).name;
+    EXPECT_EQ(AnswersOver(model.file(), *Cpu(), *Cuda(), types), expected) << InfoOf(types.k).name;
+    EXPECT_EQ(AnswersOver(model.file(), *Cuda(), *Cpu(), types), expected) << InfoOf(types.k).name;
+  }
+}
+
 TEST(CudaLayers, MayBeTheLastOnes) {
   for (const char* const architecture : {"llama", "gemma3n", "t5", "qwen35"}) {
     const RandomModel model(architecture);

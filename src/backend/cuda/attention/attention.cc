@@ -46,6 +46,10 @@ constexpr Kernel kDecodeKernels[kTaskRows.size() - kFirstDecode][6] = {
 };
 constexpr Kernel kMergeKernels[] = {{"attention_merge_128", kMergeThreads},
                                     {"attention_merge", kMergeThreads}};
+// For latents: those of 16 and 64 rows.
+constexpr Kernel kLatentKernels[kFirstDecode] = {
+    {}, {}, {"attend_16_latent", kAttendThreads}, {"attend_64_latent", kAttendThreads}};
+constexpr Kernel kMergeLatentKernel = {"attention_merge_latent", kMergeThreads};
 
 KvType TypeOf(DType type) {
   switch (type) {
@@ -92,9 +96,8 @@ void PlanPasses(const LayerKv& layer, int most, RowPlan& plan) {
       std::min(5, static_cast<int>(std::bit_width(static_cast<unsigned>(plan.row_bytes / 16 - 1))));
 }
 
-template <int kRows>
+template <int kRows, class Shape = AttendShape<kRows>>
 RowPlan PlanRows(const LayerKv& layer, std::int32_t stage_bytes) {
-  using Shape = AttendShape<kRows>;
   const std::int32_t k_dim = layer.shape.k_dim;
   const std::int32_t blocks = k_dim / 32;
   RowPlan plan;
@@ -123,6 +126,15 @@ RowPlan PlanRows(const LayerKv& layer, std::int32_t stage_bytes) {
   plan.shared_bytes = sizeof(AttendShared<kRows>) + static_cast<std::size_t>(at);
   static_assert(sizeof(AttendShared<kRows>) % 16 == 0);
   PlanPasses(layer, Shape::kPassDims, plan);
+  return plan;
+}
+
+std::optional<RowPlan> PlanForLatents(const LayerKv& layer, std::size_t i,
+                                      std::size_t shared_bytes) {
+  if (i >= kFirstDecode || kTaskRows[i] < 16) return std::nullopt;
+  const RowPlan plan = kTaskRows[i] == 16 ? PlanRows<16, LatentShape<16>>(layer, kSmallStageBytes)
+                                          : PlanRows<64, LatentShape<64>>(layer, kSmallStageBytes);
+  if (plan.shared_bytes > shared_bytes) return std::nullopt;
   return plan;
 }
 
@@ -183,6 +195,7 @@ std::optional<RowPlan> PlanDecode(const LayerKv& layer, int rows, std::size_t sh
 
 // The plan for place i of kTaskRows if it fits into a block's shared memory.
 std::optional<RowPlan> PlanFor(const LayerKv& layer, std::size_t i, std::size_t shared_bytes) {
+  if (cpu::HoldsLatents(layer)) return PlanForLatents(layer, i, shared_bytes);
   if (i >= kFirstDecode) return PlanDecode(layer, kTaskRows[i], shared_bytes);
   const bool blocks = cpu::IsKvBlockType(layer.k_type) || cpu::IsKvBlockType(layer.v_type);
   for (const std::int32_t stage : {kStageBytes, kSmallStageBytes}) {
@@ -253,6 +266,7 @@ void SetRows(const LayerKv& layer, const RowPlan& plan, AttendArgs& args) {
 
 // The kernel for place i of kTaskRows.
 const Kernel& KernelOf(const LayerKv& layer, std::size_t i) {
+  if (cpu::HoldsLatents(layer)) return kLatentKernels[i];
   const bool k_blocks = cpu::IsKvBlockType(layer.k_type);
   const bool v_blocks = cpu::IsKvBlockType(layer.v_type);
   if (i < kFirstDecode) return kAttendKernels[i][k_blocks ? 1 : 0][v_blocks ? 1 : 0];
@@ -278,8 +292,8 @@ Result<const float*> UploadIfAny(CallMemory& memory, std::span<const float> valu
   return memory.Upload(values);
 }
 
-Status LaunchMerge(Device& device, const PlacedPlan& plan, const AttendArgs& of, const float* sinks,
-                   const TensorView& out) {
+Status LaunchMerge(Device& device, const PlacedRound& plan, const AttendArgs& of, bool latents,
+                   const float* sinks, const TensorView& out) {
   const MergeArgs args{.tokens = plan.merge_tokens,
                        .steps = plan.merge_steps,
                        .partials = of.partials,
@@ -289,11 +303,26 @@ Status LaunchMerge(Device& device, const PlacedPlan& plan, const AttendArgs& of,
                        .heads = of.heads,
                        .group = of.group,
                        .v_dim = of.v_dim};
-  const bool many = of.v_dim > kMergeThreads;
+  const bool many = of.v_dim > kMergeThreads || latents;
   const std::int64_t dims = kMergeThreads * (many ? kMergeDims : 1);
-  return Launch(device, kMergeKernels[many ? 1 : 0],
+  return Launch(device, latents ? kMergeLatentKernel : kMergeKernels[many ? 1 : 0],
                 Grid{.x = plan.merge_token_count, .y = of.heads, .z = (of.v_dim + dims - 1) / dims},
-                args, sizeof(MergeShared));
+                args, latents ? sizeof(MergeLatentShared) : sizeof(MergeShared));
+}
+
+Status LaunchRound(Device& device, const LayerKv& layer, const PlacedRound& round,
+                   const PlansByRows& plans, AttendArgs args) {
+  args.tokens = round.tokens;
+  args.runs = round.runs;
+  args.splits = round.splits;
+  for (std::size_t i = 0; i < plans.size(); ++i) {
+    if (round.tasks[i].count == 0) continue;
+    args.tasks = round.tasks[i].first;
+    SetRows(layer, *plans[i], args);
+    KVCACHE_RETURN_IF_ERROR(Launch(device, KernelOf(layer, i), Grid{.x = round.tasks[i].count},
+                                   args, plans[i]->shared_bytes));
+  }
+  return Status::Ok();
 }
 
 }  // namespace
@@ -317,27 +346,22 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
                                           std::to_string(device.info().shared_bytes) +
                                           " bytes of shared memory of " + device.info().name};
   }
+  const bool latents = cpu::HoldsLatents(layer);
   AttendArgs args = CommonArgs(layer, q, options);
   KVCACHE_ASSIGN_OR_RETURN(
-      const PlacedPlan plan,
+      const PlacedPlan* const plan,
       plans.Find(device, {layer, args.group, usable, visibility, BlocksAtOnce(device, by_rows)}));
   KVCACHE_ASSIGN_OR_RETURN(
       std::byte* const partials,
-      memory.Take(static_cast<std::size_t>(plan.partial_floats) * sizeof(float)));
+      memory.Take(static_cast<std::size_t>(plan->partial_floats) * sizeof(float)));
   KVCACHE_ASSIGN_OR_RETURN(args.bias, UploadIfAny(memory, options.bias.values));
   KVCACHE_ASSIGN_OR_RETURN(const float* const sinks, UploadIfAny(memory, options.sinks));
-  args.tokens = plan.tokens;
-  args.runs = plan.runs;
-  args.splits = plan.splits;
   args.partials = reinterpret_cast<float*>(partials);
-  for (std::size_t i = 0; i < by_rows.size(); ++i) {
-    if (plan.tasks[i].count == 0) continue;
-    args.tasks = plan.tasks[i].first;
-    SetRows(layer, *by_rows[i], args);
-    KVCACHE_RETURN_IF_ERROR(Launch(device, KernelOf(layer, i), Grid{.x = plan.tasks[i].count}, args,
-                                   by_rows[i]->shared_bytes));
+  for (const PlacedRound& round : plan->rounds) {
+    KVCACHE_RETURN_IF_ERROR(LaunchRound(device, layer, round, by_rows, args));
+    KVCACHE_RETURN_IF_ERROR(LaunchMerge(device, round, args, latents, sinks, out));
   }
-  return LaunchMerge(device, plan, args, sinks, out);
+  return Status::Ok();
 }
 
 }  // namespace kvcache::cuda

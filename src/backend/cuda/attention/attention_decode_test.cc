@@ -157,7 +157,8 @@ AttentionTasks TasksOf(const Runs& runs, int group, int wanted) {
   plan.Build(layer, group, 2, visibility);
   UsableRows usable;
   usable.fill(true);
-  return MakeAttentionTasks(plan, layer, group, visibility, usable, {wanted, wanted});
+  return MakeAttentionTasks(plan, layer, group, visibility, usable, {wanted, wanted},
+                            kMaxPartialFloats);
 }
 
 TEST(DecodeTasks, GoToTheKernelsThatTheirTilesAllow) {

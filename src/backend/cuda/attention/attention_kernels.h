@@ -231,6 +231,15 @@ struct AttendShape {
   static constexpr int kDigitPitch = kMaxSlots * kAttendTile + 16;
 };
 
+// The same for latents, whose values have one scale. A split has at most sixteen slots.
+template <int R>
+struct LatentShape : AttendShape<R> {
+  static constexpr int kMaxSlots = 16;
+  static constexpr int kWarpSlots = kMaxSlots / AttendShape<R>::kSlotStep;
+  static constexpr int kBlocksAtOnce = 1;
+  static constexpr int kDigitPitch = kMaxSlots * kAttendTile + 16;
+};
+
 // The weights of some blocks of 32 dims as integers, for values of block types: low and high digits.
 template <class Shape>
 struct WeightDigits {
@@ -264,6 +273,11 @@ struct MergeShared {
   // Of each warp's results:
   float max[kMergeThreads / 32];
   std::int32_t visible[kMergeThreads / 32];
+};
+
+struct MergeLatentShared {
+  MergeShared merge;
+  float row[kMergeThreads * kMergeDims];
 };
 
 struct MergeArgs {

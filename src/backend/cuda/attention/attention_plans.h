@@ -8,6 +8,7 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "backend/cpu/attention/attention_plan.h"
@@ -28,8 +29,8 @@ struct PlanCall {
   int decode_blocks = 2;  // that a processor runs at once; depends on what is above
 };
 
-// A plan's arrays at their addresses on the device.
-struct PlacedPlan {
+// The arrays of some of a call's tokens, at their addresses on the device.
+struct PlacedRound {
   struct Tasks {
     const AttendTask* first = nullptr;
     std::int64_t count = 0;
@@ -44,11 +45,22 @@ struct PlacedPlan {
   std::int64_t partial_floats = 0;
 };
 
+// Rounds are launched one after another and use the same memory for partial results. Most calls have one.
+struct PlacedPlan {
+  std::vector<PlacedRound> rounds;
+  std::int64_t partial_floats = 0;  // of the round with the most
+};
+
 class AttentionPlans {
  public:
+  // A round of several tokens has at most max_partial_floats of partial results, unless one result for each of its rows
+  // takes more.
+  explicit AttentionPlans(std::int64_t max_partial_floats = kMaxPartialFloats)
+      : max_partial_floats_(max_partial_floats) {}
+
   // Returns the plan for a call, made if necessary in place of the least recently used one. Valid for kernels that
   // are launched before the next call.
-  Result<PlacedPlan> Find(Device& device, const PlanCall& call);
+  Result<const PlacedPlan*> Find(Device& device, const PlanCall& call);
 
  private:
   // A copy of what a Visibility says.
@@ -81,9 +93,13 @@ class AttentionPlans {
 
   static bool Holds(const Entry& entry, const PlanCall& call);
   Status Make(Device& device, const PlanCall& call, Entry& entry);
-  Status Place(Device& device, const AttentionTasks& tasks, Entry& entry);
+  AttentionTasks MakeTasks(const PlanCall& call, const WantedTasks& wanted);
+  // Cuts a call whose partial results take too much.
+  std::vector<AttentionTasks> CutTasks(const PlanCall& call, const WantedTasks& wanted);
+  Status Place(Device& device, std::span<const AttentionTasks> rounds, Entry& entry);
 
   // Models have up to two kinds of layers with two windows; a divided pass may use two batches in turn.
+  std::int64_t max_partial_floats_;
   std::array<Entry, 4> entries_;
   std::int64_t uses_ = 0;
   cpu::AttentionPlan plan_;

@@ -54,6 +54,11 @@ SceneOptions RandomOptions(Dice& dice) {
   o.shape = {kv_heads, DimOf(o.k_type, dice), DimOf(o.v_type, dice)};
   o.heads = kv_heads * dice.OneOf({1, 2, 3, 4, 4, 5, 8, 8, 12, 16, 20});
   const bool blocks = cpu::IsKvBlockType(o.k_type) || cpu::IsKvBlockType(o.v_type);
+  if (o.k_type == DType::kQ8_0 && dice.OneIn(3)) {
+    o.shape.v_in_k = true;
+    o.v_type = o.k_type;
+    o.shape.v_dim = 32 * dice.Draw(1, o.shape.k_dim / 32);
+  }
   if (!blocks && dice.OneIn(4)) {
     o.shape.v_in_k = true;
     o.v_type = o.k_type;

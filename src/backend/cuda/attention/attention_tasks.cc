@@ -27,14 +27,16 @@ struct NodeParts {
 class Builder {
  public:
   Builder(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
-          const Visibility& visibility, const UsableRows& usable, const WantedTasks& wanted)
+          const Visibility& visibility, const UsableRows& usable, const WantedTasks& wanted,
+          std::int64_t max_floats)
       : plan_(plan),
         kv_heads_(layer.shape.kv_heads),
         row_floats_(cpu::PartialStride(layer.shape.v_dim)),
         group_(group),
         visibility_(visibility),
         usable_(usable),
-        wanted_(wanted) {}
+        wanted_(wanted),
+        max_floats_(max_floats) {}
 
   AttentionTasks Build() {
     AddTokens();
@@ -161,10 +163,14 @@ class Builder {
           std::max<std::int64_t>(splits, 1));
       of.splits = static_cast<std::int32_t>((splits + parts - 1) / parts);
       // Only the first splits of a row can be merged where they are computed.
-      of.merged = node.parent < 0 ? std::max(of.splits, 1) : 1;
+      const std::int64_t result = kv_heads_ * ResultFloats(node.tokens);
+      const std::int64_t most = std::max<std::int64_t>(max_floats_ / result, 1);
+      const std::int64_t merged = std::max<std::int64_t>(of.splits, splits + 1 - most);
+      of.merged =
+          node.parent < 0 ? static_cast<std::int32_t>(std::max<std::int64_t>(merged, 1)) : 1;
       of.partials = to_.partial_floats;
       of.results = node.splits - of.merged + 1;
-      to_.partial_floats += std::int64_t{of.results} * kv_heads_ * ResultFloats(node.tokens);
+      to_.partial_floats += of.results * result;
       nodes_.push_back(of);
     }
   }
@@ -178,15 +184,18 @@ class Builder {
     const std::int32_t rows = node.tokens * group_;
     const std::size_t kernel = KernelFor(rows);
     for (std::int32_t head = 0; head < kv_heads_; ++head) {
-      for (std::int32_t part = 0; part < node.splits; part += parts.splits) {
+      std::int32_t count = 0;
+      for (std::int32_t part = 0; part < node.splits; part += count) {
+        const bool merges = node.parent < 0 && part == 0;
+        count = std::min(merges ? parts.merged : parts.splits, node.splits - part);
         const std::int64_t before = part == 0 ? 0 : part - parts.merged + 1;
         for (std::int32_t first = 0; first < rows; first += kTaskRows[kernel]) {
           AttendTask task = TaskOf(of, head, first, std::min(rows - first, kTaskRows[kernel]));
           task.partials = parts.partials + (std::int64_t{head} * parts.results + before) * result +
                           first * row_floats_;
-          task.distance = node.parent < 0 && part == 0 ? 0 : result;
+          task.distance = merges ? 0 : result;
           task.first_split = node.first_split + part;
-          task.splits = std::min(parts.splits, node.splits - part);
+          task.splits = count;
           const std::size_t decode = kernel + kFirstDecode;
           const bool aligned = decode < usable_.size() && usable_[decode] && Align(task);
           to_.tasks[aligned ? decode : kernel].push_back(task);
@@ -248,10 +257,9 @@ class Builder {
   // Splits of a task in prefill: all, or fewer where there would be too few tasks. All splits but those of
   // the first task then leave partial results.
   std::int32_t SplitsAtOnce(std::int32_t splits, std::int64_t result_floats) const {
-    constexpr std::int64_t kMaxFloats = std::int64_t{64} << 20;
     const std::int64_t parts = std::max<std::int64_t>(wanted_.prefill / prefill_tiles_, 1);
     const auto at_once = static_cast<std::int32_t>((splits + parts - 1) / parts);
-    if (at_once >= splits || (splits - at_once + 1) * result_floats > kMaxFloats) return splits;
+    if (at_once >= splits || (splits - at_once + 1) * result_floats > max_floats_) return splits;
     return at_once;
   }
 
@@ -321,6 +329,7 @@ class Builder {
   const Visibility& visibility_;
   UsableRows usable_;
   WantedTasks wanted_;
+  std::int64_t max_floats_;
   std::int64_t prefill_tiles_ = 0;  // tasks of all sequences in prefill, before they are cut
   std::vector<NodeParts> nodes_;
   std::vector<std::int32_t> first_runs_;  // [histories]
@@ -331,8 +340,8 @@ class Builder {
 
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
                                   const Visibility& visibility, const UsableRows& usable,
-                                  const WantedTasks& wanted) {
-  return Builder(plan, layer, group, visibility, usable, wanted).Build();
+                                  const WantedTasks& wanted, std::int64_t max_floats) {
+  return Builder(plan, layer, group, visibility, usable, wanted, max_floats).Build();
 }
 
 }  // namespace kvcache::cuda

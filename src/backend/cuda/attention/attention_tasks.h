@@ -40,11 +40,15 @@ struct AttentionTasks {
   std::int64_t partial_floats = 0;  // of all partial results
 };
 
-// Sequences in prefill are cut into at least about wanted.prefill tasks, as far as their partial results allow.
+// Floats of the partial results of one launch, 256 MiB; those of a call with more take several launches.
+inline constexpr std::int64_t kMaxPartialFloats = std::int64_t{64} << 20;
+
+// Sequences in prefill are cut into at least about wanted.prefill tasks, as far as their partial results allow. Those of a
+// sequence that shares no prefix take at most `max_floats`, or one result for each row.
 // REQUIRES: a plan that was built for these arguments; at least one usable number of rows
 // of the kernels for any task.
 AttentionTasks MakeAttentionTasks(const cpu::AttentionPlan& plan, const LayerKv& layer, int group,
                                   const Visibility& visibility, const UsableRows& usable,
-                                  const WantedTasks& wanted);
+                                  const WantedTasks& wanted, std::int64_t max_floats);
 
 }  // namespace kvcache::cuda

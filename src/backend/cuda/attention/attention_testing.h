@@ -22,8 +22,12 @@ namespace kvcache::cuda {
 
 class DeviceAttention final : public KvBackend {
  public:
-  explicit DeviceAttention(const ShimOptions& options = {})
-      : device_(MakeShimDevice(options)), memory_(*device_), host_(cpu::CpuWithThreads(1)) {}
+  explicit DeviceAttention(const ShimOptions& options = {},
+                           std::int64_t max_partial_floats = kMaxPartialFloats)
+      : device_(MakeShimDevice(options)),
+        memory_(*device_),
+        plans_(max_partial_floats),
+        host_(cpu::CpuWithThreads(1)) {}
 
   std::string_view name() const override { return "shim"; }
   CacheConfig preferred_cache_config() const override { return {}; }

@@ -146,12 +146,16 @@ struct QueryBlocks {
         units(queries.units + block * Shape::kQueries + first_group * 8 + Lane() % 4 * 2),
         pitch(queries.pitch) {}
 
-  // Loads one block of group j and leaves the place.
-  KVCACHE_DEVICE void Load(int j, std::uint32_t (&b)[2], std::int32_t (&start)[4],
-                           float (&unit)[2]) const {
+  KVCACHE_DEVICE void LoadCodes(int j, std::uint32_t (&b)[2]) const {
     const std::int8_t* const at = codes + j * 8 * pitch;
     b[0] = LoadWord(at);
     b[1] = LoadWord(at + 16);
+  }
+
+  // Loads one block of group j and leaves the place.
+  KVCACHE_DEVICE void Load(int j, std::uint32_t (&b)[2], std::int32_t (&start)[4],
+                           float (&unit)[2]) const {
+    LoadCodes(j, b);
     std::uint32_t words[2];
     LoadWords(starts + j * 8, words);
     KVCACHE_UNROLL

@@ -114,12 +114,14 @@ KVCACHE_DEVICE void MergeResults(const MergeArgs& args, const float* from, std::
   }
 }
 
+// The values of this thread's dims, d + i × kMergeThreads, of the row's result.
 template <int kDims>
-KVCACHE_DEVICE void Merge(const MergeArgs& args) {
-  MergeShared& shared = SharedMemory<MergeShared>();
-  const MergeToken token = args.tokens[BlockX()];
-  const int head = BlockY();
-  const int d = BlockZ() * kMergeThreads * kDims + Thread();
+struct FinishedValues {
+  float values[kDims];
+};
+template <int kDims>
+KVCACHE_DEVICE FinishedValues<kDims> MergeRow(const MergeArgs& args, const MergeToken& token,
+                                              int head, int d, MergeShared& shared) {
   MergedRow<kDims> row{MinusInfinity(), 0.0f, {}};
   for (int i = 0; i < token.steps; ++i) {
     const MergeStep step = args.steps[token.first_step + i];
@@ -137,11 +139,29 @@ KVCACHE_DEVICE void Merge(const MergeArgs& args) {
     keep = arithmetic::Exp(Sub(row.max, max));
     row.sum = Fma(row.sum, keep, arithmetic::Exp(Sub(sink, max)));
   }
-  float* const out = args.out + (std::int64_t{token.index} * args.heads + head) * args.v_dim;
+  FinishedValues<kDims> finished;
   KVCACHE_UNROLL
   for (int k = 0; k < kDims; ++k) {
-    if (d + k * kMergeThreads >= args.v_dim) continue;
-    out[d + k * kMergeThreads] = hidden ? 0.0f : Div(Mul(row.values[k], keep), row.sum);
+    finished.values[k] = hidden ? 0.0f : Div(Mul(row.values[k], keep), row.sum);
+  }
+  return finished;
+}
+
+KVCACHE_DEVICE float* OutOf(const MergeArgs& args, const MergeToken& token, int head) {
+  return args.out + (std::int64_t{token.index} * args.heads + head) * args.v_dim;
+}
+
+template <int kDims>
+KVCACHE_DEVICE void Merge(const MergeArgs& args) {
+  const MergeToken token = args.tokens[BlockX()];
+  const int head = BlockY();
+  const int d = BlockZ() * kMergeThreads * kDims + Thread();
+  const FinishedValues<kDims> row =
+      MergeRow<kDims>(args, token, head, d, SharedMemory<MergeShared>());
+  float* const out = OutOf(args, token, head);
+  KVCACHE_UNROLL
+  for (int k = 0; k < kDims; ++k) {
+    if (d + k * kMergeThreads < args.v_dim) out[d + k * kMergeThreads] = row.values[k];
   }
 }
 

@@ -46,9 +46,8 @@ KVCACHE_DEVICE float InverseRoot(int n) {
   return n == 2 ? Mul(root, 0x1.6a09e6p-1f) : root;
 }
 
-// The Hadamard transform of cpu/common/hadamard-inl.h, by a warp.
-KVCACHE_DEVICE void Transform(float* x, int dim) {
-  const int size = dim & -dim;
+// The Hadamard transform of cpu/common/hadamard-inl.h, by a warp, `size` values at a time.
+KVCACHE_DEVICE void Transform(float* x, int dim, int size) {
   for (int half = 1; half < size; half *= 2) {
     for (int i = Lane(); i < dim / 2; i += 32) {
       const int at = (i & ~(half - 1)) * 2 + (i & (half - 1));
@@ -83,7 +82,7 @@ KVCACHE_DEVICE void CodeQueries(const AttendArgs& args, const RowInfo (&rows)[R]
     const float* const from = args.q + std::int64_t{row < 0 ? 0 : row} * args.k_dim;
     for (int d = Lane(); d < args.k_dim; d += 32) x[d] = row < 0 ? 0.0f : Mul(from[d], args.scale);
     WarpBarrier();
-    if (row >= 0) Transform(x, args.k_dim);
+    if (row >= 0) Transform(x, args.k_dim, args.k_dim & -args.k_dim);
     for (int b = 0; b < args.k_dim / 32; ++b) {
       const float value = x[b * 32 + Lane()];
       const Unit unit = UnitOf(LargestOfWarp(MagnitudeBits(value)), 127.0f);

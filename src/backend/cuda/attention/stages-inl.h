@@ -223,8 +223,9 @@ KVCACHE_DEVICE void CopyValueTiles(const AttendArgs& args, const SplitInfo& info
   }
 }
 
-// The stages of a task, one after another. All threads of the block make the same calls.
-template <class Shape, bool kBlockKeys, bool kBlockValues>
+// The stages of a task, one after another. All threads of the block make the same calls. kLatents: values are the
+// first blocks of the keys, in the layout of keys.
+template <class Shape, bool kBlockKeys, bool kBlockValues, bool kLatents = false>
 class Stages {
  public:
   KVCACHE_DEVICE Stages(const AttendArgs& args, const AttendTask& task, SplitInfo* infos,
@@ -284,7 +285,10 @@ class Stages {
   }
 
   KVCACHE_DEVICE void CopyValues(const SplitInfo& info, int stage, std::uint8_t* to) {
-    if constexpr (kBlockValues) {
+    if constexpr (kLatents) {
+      CopyBlocks<true>(TilesOf(args_.k, args_.k_type, args_.k_dim, args_.cells, task_.kv_head),
+                       info, stage * info.value_step, info.value_step, args_.v_dim / 32, to);
+    } else if constexpr (kBlockValues) {
       CopyBlocks<false>(TilesOf(args_.v, args_.v_type, args_.v_dim, args_.cells, task_.kv_head),
                         info, stage * info.value_step, info.value_step, args_.v_dim / 32, to);
     } else {

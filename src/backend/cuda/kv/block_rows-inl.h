@@ -42,14 +42,22 @@ struct BlockLane {
   std::uint16_t scale;
 };
 
-template <bool kBytes>
-KVCACHE_DEVICE BlockLane RoundBlock(float x) {
-  const std::uint32_t bits = BitsOf(x) & 0x7fffffffu;
-  std::uint32_t largest = bits;
+// The bits of the largest magnitude of a warp's values.
+KVCACHE_DEVICE std::uint32_t LargestBits(std::uint32_t largest) {
   for (int mask = 16; mask > 0; mask /= 2) {
     const std::uint32_t other = ShuffleXor(largest, mask);
     largest = other > largest ? other : largest;
   }
+  return largest;
+}
+KVCACHE_DEVICE std::uint32_t LargestOf(float x) {
+  return LargestBits(BitsOf(x) & 0x7fffffffu);
+}
+
+// `largest` are the bits of the largest magnitude of the values that share the scale.
+template <bool kBytes>
+KVCACHE_DEVICE BlockLane RoundBlock(float x, std::uint32_t largest) {
+  const std::uint32_t bits = BitsOf(x) & 0x7fffffffu;
   // The sign of the first of the largest magnitudes.
   const std::uint32_t equal = Ballot(bits == largest);
   const std::uint32_t negative = Ballot((BitsOf(x) >> 31) != 0);
@@ -81,8 +89,9 @@ KVCACHE_DEVICE BlockLane RoundBlock(float x) {
 // Writes block `block` of a cell's head. Only the cell's own bytes are written.
 template <bool kBytes>
 KVCACHE_DEVICE void WriteKeyBlock(const CellArray& codes, const CellArray& scales,
-                                  std::int64_t head, int cell, int block, float x) {
-  const BlockLane part = RoundBlock<kBytes>(x);
+                                  std::int64_t head, int cell, int block, float x,
+                                  std::uint32_t largest) {
+  const BlockLane part = RoundBlock<kBytes>(x, largest);
   const int lane = Lane();
   std::uint32_t four = part.code << (lane % 4 * 8);
   four |= ShuffleXor(four, 1);
@@ -98,7 +107,7 @@ KVCACHE_DEVICE void WriteKeyBlock(const CellArray& codes, const CellArray& scale
 template <bool kBytes>
 KVCACHE_DEVICE void WriteValueBlock(const CellArray& codes, const CellArray& scales,
                                     std::int64_t head, int cell, int block, float x) {
-  const BlockLane part = RoundBlock<kBytes>(x);
+  const BlockLane part = RoundBlock<kBytes>(x, LargestOf(x));
   const int lane = Lane();
   constexpr int kCodes = kBytes ? 32 : 16;
   if (lane < kCodes) {

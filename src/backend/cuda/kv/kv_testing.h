@@ -220,6 +220,7 @@ inline const LayerKind kLayerKinds[] = {
     {"q8_0_q4_0", DType::kQ8_0, DType::kQ4_0},
     {"q4_0_f16", DType::kQ4_0, DType::kF16},
     {"f32_q8_0", DType::kF32, DType::kQ8_0},
+    {"latents_q8_0", DType::kQ8_0, DType::kQ8_0, KvLayout::kTiled, false, true},
 };
 
 }  // namespace kvcache::cuda::twins

@@ -56,6 +56,7 @@ Status ShiftKeys(Device& device, CallMemory& memory, const LayerKv& layer,
                  .near = halves ? 1 : 2,
                  .second = halves ? static_cast<std::int32_t>(pairs) : 1,
                  .hadamard = 0,
+                 .latent = cpu::HoldsLatents(layer) ? layer.shape.v_dim : 0,
                  .hadamard_factor = 0.0f,
                  .type = layer.k_type,
                  .runs = {}};
@@ -64,7 +65,7 @@ Status ShiftKeys(Device& device, CallMemory& memory, const LayerKv& layer,
                            (MakeList<decltype(args.runs)>(memory, std::span<const CellRun>(runs))));
   const Grid grid{.x = static_cast<std::int64_t>(runs.size()), .y = layer.shape.kv_heads};
   if (!blocks) return Launch(device, kShiftFloatsKernel, grid, args);
-  const std::int64_t size = cpu::HadamardSize(layer.shape.k_dim);
+  const std::int64_t size = cpu::HadamardSize(layer.shape.k_dim - args.latent);
   args.hadamard = static_cast<std::int32_t>(size);
   args.hadamard_factor = HadamardFactor(size);
   KVCACHE_ASSIGN_OR_RETURN(const std::size_t shared,

@@ -35,19 +35,22 @@ KVCACHE_KERNEL(kv_shift_floats, ShiftArgs, ShiftArgs::kThreads) {
 template <bool kBytes>
 KVCACHE_DEVICE void ShiftBlocks(const ShiftArgs& args, int cell, int head, float* row) {
   const int lane = Lane();
-  for (int block = 0; block < args.dim / 32; ++block) {
+  const int first = args.latent / 32;
+  for (int block = first; block < args.dim / 32; ++block) {
     row[block * 32 + lane] = ReadKeyBlock<kBytes>(args.units, args.scales, head, cell, block);
   }
-  HadamardRow(row, args.dim, args.hadamard, args.hadamard_factor);
+  float* const moved = row + args.latent;
+  HadamardRow(moved, args.dim - args.latent, args.hadamard, args.hadamard_factor);
   WarpBarrier();
   for (int pair = lane; pair < args.pairs; pair += 32) {
     float* const a = row + args.first + pair * args.near;
     RotatePair(args.cosines[pair], args.sines[pair], a[0], a[args.second]);
   }
   WarpBarrier();
-  HadamardRow(row, args.dim, args.hadamard, args.hadamard_factor);
-  for (int block = 0; block < args.dim / 32; ++block) {
-    WriteKeyBlock<kBytes>(args.units, args.scales, head, cell, block, row[block * 32 + lane]);
+  HadamardRow(moved, args.dim - args.latent, args.hadamard, args.hadamard_factor);
+  for (int block = first; block < args.dim / 32; ++block) {
+    const float x = row[block * 32 + lane];
+    WriteKeyBlock<kBytes>(args.units, args.scales, head, cell, block, x, LargestOf(x));
   }
 }
 

@@ -22,6 +22,7 @@ struct ShiftArgs {
   std::int32_t near;      // from a pair to the next: 2 (interleaved) or 1 (halves)
   std::int32_t second;    // from a pair's first value to its second: 1 or `pairs`
   std::int32_t hadamard;  // size of the matrix, of a block type
+  std::int32_t latent;    // values that stay as they are, a multiple of 32
   float hadamard_factor;
   DType type;
   ArgumentList<CellRun, 96> runs;  // within a tile each

@@ -35,10 +35,18 @@ KVCACHE_DEVICE void StoreKeyBlocks(const StoreSide& side, const StorePiece& piec
   for (int i = Warp(); i < piece.count; i += StoreArgs::kThreads / 32) {
     const float* const from = RowOf(side, head, piece.token + i);
     for (int d = lane; d < side.dim; d += 32) row[d] = from[d];
-    HadamardRow(row, side.dim, side.hadamard, side.hadamard_factor);
+    if (side.latent > 0) HadamardRow(row, side.latent, side.latent_hadamard, side.latent_factor);
+    HadamardRow(row + side.latent, side.dim - side.latent, side.hadamard, side.hadamard_factor);
+    std::uint32_t shared = 0;
+    for (int d = lane; d < side.latent; d += 32) {
+      const std::uint32_t bits = BitsOf(row[d]) & 0x7fffffffu;
+      shared = bits > shared ? bits : shared;
+    }
+    shared = LargestBits(shared);
     for (int block = 0; block < side.dim / 32; ++block) {
-      WriteKeyBlock<kBytes>(side.units, side.scales, head, piece.cell + i, block,
-                            row[block * 32 + lane]);
+      const float x = row[block * 32 + lane];
+      WriteKeyBlock<kBytes>(side.units, side.scales, head, piece.cell + i, block, x,
+                            block < side.latent / 32 ? shared : LargestOf(x));
     }
   }
 }

@@ -40,6 +40,9 @@ StoreSide MakeSide(const TensorView& rows, const CellParts& parts, DType type) {
           .dim = static_cast<std::int32_t>(rows.dims[0]),
           .hadamard = 0,
           .hadamard_factor = 0.0f,
+          .latent = 0,
+          .latent_hadamard = 0,
+          .latent_factor = 0.0f,
           .type = type};
 }
 
@@ -55,9 +58,18 @@ Status StoreKv(Device& device, CallMemory& memory, const LayerKv& layer, const T
   args.sides[0] = MakeSide(k, KeyParts(layer), layer.k_type);
   std::size_t shared = 0;
   if (cpu::IsKvBlockType(layer.k_type)) {
-    const std::int64_t size = cpu::HadamardSize(layer.shape.k_dim);
-    args.sides[0].hadamard = static_cast<std::int32_t>(size);
-    args.sides[0].hadamard_factor = HadamardFactor(size);
+    StoreSide& side = args.sides[0];
+    if (cpu::HoldsLatents(layer)) {
+      const std::int64_t of_latent = cpu::LatentHadamardSize(layer.shape.v_dim);
+      side.latent = layer.shape.v_dim;
+      side.latent_hadamard = static_cast<std::int32_t>(of_latent);
+      side.latent_factor = HadamardFactor(of_latent);
+    }
+    // A latent without other values has no second part, but is a key all the same.
+    const std::int64_t size =
+        std::max(cpu::HadamardSize(layer.shape.k_dim - side.latent), cpu::kKvBlock);
+    side.hadamard = static_cast<std::int32_t>(size);
+    side.hadamard_factor = HadamardFactor(size);
     KVCACHE_ASSIGN_OR_RETURN(
         shared, HadamardRowsBytes(device, layer.shape.k_dim, StoreArgs::kThreads / 32));
   }

@@ -27,6 +27,10 @@ struct StoreSide {
   // Size of the Hadamard matrix, and 1/√size; 0: the rows are stored as they are.
   std::int32_t hadamard;
   float hadamard_factor;
+  // Latents: the first `latent` values are transformed by a matrix of their own and share a scale. 0: other keys.
+  std::int32_t latent;
+  std::int32_t latent_hadamard;
+  float latent_factor;
   DType type;
 };
 
