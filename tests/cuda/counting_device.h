@@ -34,6 +34,7 @@ class CountingDevice final : public Device {
 
   Counts counts;
   bool keeps_names = true;
+  bool fails = false;  // every copy to the device
 
   const DeviceInfo& info() const override { return info_; }
   std::size_t FreeBytes() const override { return info_.memory_bytes; }
@@ -41,6 +42,7 @@ class CountingDevice final : public Device {
     return std::unique_ptr<Buffer>(std::make_unique<HostBuffer>(size_bytes));
   }
   Status CopyIn(std::span<const std::byte> from, std::byte* to) override {
+    if (fails) return {StatusCode::kIo, "the copy fails, as the test asks"};
     ++counts.copies_in;
     if (!from.empty()) std::memcpy(to, from.data(), from.size());
     return Status::Ok();
