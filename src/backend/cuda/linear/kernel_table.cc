@@ -37,13 +37,12 @@ ProductKernel BlockKernelOf(const BlockKernels& kernels, const ProductSize& size
     return {&kernels.eight, EightMemory<kType>::kPanels * kRows, kTileColumns,
             static_cast<std::size_t>(EightMemory<kType>::kBytes)};
   }
-  // The widest tiles that are not half empty, if there are enough of them.
+  // The widest tiles that are not half empty, if there are enough of them for most processors.
   const ProductKernel widest[] = {ManyKernelOf<kType, WideShapeOf(kType)>(kernels.wide),
                                   ManyKernelOf<kType, kMiddleShape>(kernels.middle)};
   for (const ProductKernel& kernel : widest) {
-    if (2 * size.columns > kernel.columns && BlocksOf(kernel, size) >= size.processors) {
-      return kernel;
-    }
+    const bool is_filled = 2 * size.columns > kernel.columns;
+    if (is_filled && 4 * BlocksOf(kernel, size) >= 3 * size.processors) return kernel;
   }
   return ManyKernelOf<kType, kNarrowShape>(kernels.narrow);
 }
