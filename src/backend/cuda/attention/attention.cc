@@ -278,9 +278,10 @@ const Kernel& KernelOf(const LayerKv& layer, std::size_t i) {
 
 // Blocks of the kernels that decode that a processor runs at once. A processor has
 // 1 KB of shared memory more than a block may have, and each block takes 1 KB more than it asks for.
-int BlocksAtOnce(const Device& device, const PlansByRows& plans) {
+int BlocksAtOnce(const Device& device, const PlansByRows& plans, int group) {
   constexpr std::size_t kOfBlock = std::size_t{1} << 10;
-  const std::optional<RowPlan>& decode = plans[kFirstDecode];
+  const std::optional<RowPlan>& decode =
+      plans[kFirstDecode + (group > kTaskRows[kFirstDecode] ? 1 : 0)];
   if (!decode.has_value()) return 2;
   const std::size_t room = device.info().shared_bytes + kOfBlock;
   return std::clamp(static_cast<int>(room / (decode->shared_bytes + kOfBlock)), 1, kDecodeBlocks);
@@ -348,9 +349,9 @@ Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, cons
   }
   const bool latents = cpu::HoldsLatents(layer);
   AttendArgs args = CommonArgs(layer, q, options);
-  KVCACHE_ASSIGN_OR_RETURN(
-      const PlacedPlan* const plan,
-      plans.Find(device, {layer, args.group, usable, visibility, BlocksAtOnce(device, by_rows)}));
+  KVCACHE_ASSIGN_OR_RETURN(const PlacedPlan* const plan,
+                           plans.Find(device, {layer, args.group, usable, visibility,
+                                               BlocksAtOnce(device, by_rows, args.group)}));
   KVCACHE_ASSIGN_OR_RETURN(
       std::byte* const partials,
       memory.Take(static_cast<std::size_t>(plan->partial_floats) * sizeof(float)));
