@@ -126,16 +126,8 @@ struct Meaning {
 
 constexpr Meaning MeaningOf(DType type) {
   constexpr codec::CodeTable kFloats = {0, 1, 2, 3, 4, 6, 8, 12, 0, -1, -2, -3, -4, -6, -8, -12};
-  switch (type) {
-    case DType::kQ4_0: return {8};
-    case DType::kQ5_0: return {16};
-    case DType::kQ6_K: return {32};
-    case DType::kQ3_K: return {4};
-    case DType::kTQ1_0:
-    case DType::kTQ2_0: return {1};
-    case DType::kMXFP4: return {0, true, kFloats};
-    default: break;
-  }
+  if (ZeroOf(type) > 0) return {ZeroOf(type)};
+  if (type == DType::kMXFP4) return {0, true, kFloats};
   const codec::CodeType code = codec::CodeTypeOf(type);
   const bool is_code = code.bits == 0 || type == DType::kQ2_K;
   return is_code ? Meaning{} : Meaning{0, true, code.table};

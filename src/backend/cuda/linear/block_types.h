@@ -61,6 +61,19 @@ constexpr DType KernelTypeOf(DType type) {
   return type == DType::kTQ1_0 ? DType::kTQ2_0 : type;
 }
 
+// What is subtracted from a code, in types without a table.
+constexpr int ZeroOf(DType type) {
+  switch (type) {
+    case DType::kQ4_0: return 8;
+    case DType::kQ5_0: return 16;
+    case DType::kQ6_K: return 32;
+    case DType::kQ3_K: return 4;
+    case DType::kTQ1_0:
+    case DType::kTQ2_0: return 1;
+    default: return 0;
+  }
+}
+
 // Calls with(name, type) for each type that has kernels of its own.
 #define KVCACHE_LINEAR_BLOCK_TYPES(with)                                                           \
   with(q8_0, DType::kQ8_0) with(q4_0, DType::kQ4_0) with(q5_0, DType::kQ5_0)                       \

@@ -209,6 +209,17 @@ class OneKernel {
       KVCACHE_UNROLL
       for (std::int32_t& dot : of_block) dot = kSumStart;
     }
+    const auto* const sums =
+        reinterpret_cast<const float*>(x + (Memory::kValueUnits + Memory::kScaleUnits) * 16);
+    if constexpr (Memory::kCorrects) {
+      // Bits of 12582912 - zero · sum, which is exact, are the start minus that product.
+      KVCACHE_UNROLL
+      for (int i = 0; i < kCount * kParts; ++i) {
+        constexpr float kZero = ZeroOf(kType);
+        dots[i / kParts][i % kParts] =
+            static_cast<std::int32_t>(BitsOf(Fma(-kZero, sums[FactorAt(pair, i)], kSumStartValue)));
+      }
+    }
     const auto* const values = reinterpret_cast<const Words4*>(x) + pair * Memory::kPairValues;
     KVCACHE_UNROLL
     for (int t = 0; t < 4; ++t) {
@@ -217,7 +228,13 @@ class OneKernel {
       KVCACHE_UNROLL
       for (int i = 0; i < kCount; ++i) {
         const std::byte* const lines = body + (2 * pair + i) * kBodyBytes;
-        MakeFragment<kType>(LoadLines<kType, OneRowOfShared>(lines, spot), spot, fragments[i]);
+        const Lines<kType> words = LoadLines<kType, OneRowOfShared>(lines, spot);
+        if constexpr (Memory::kCorrects) {
+          fragments[i][0] = CodesOf<kType, 0, 0>(words, spot);
+          fragments[i][2] = CodesOf<kType, 1, 0>(words, spot);
+        } else {
+          MakeFragment<kType>(words, spot, fragments[i]);
+        }
       }
       const Words4 four = values[t];
       KVCACHE_UNROLL
@@ -241,11 +258,7 @@ class OneKernel {
         dot.at[part][0][0] = FloatOf(static_cast<std::uint32_t>(dots[i][part]));
         if constexpr (kPer256) {
           float sum = 0.0f;
-          if constexpr (HasMinima(kChain)) {
-            const auto* const sums = reinterpret_cast<const float*>(
-                x + (Memory::kValueUnits + Memory::kScaleUnits) * 16);
-            sum = sums[FactorAt(pair, i * kParts + part)];
-          }
+          if constexpr (HasMinima(kChain)) sum = sums[FactorAt(pair, i * kParts + part)];
           a = AddTo<kType>(a, dot, w, part, 0, 0, sum);
         } else {
           left[(b * kParts + part) * kRows + row()] = ScaledOf<kType>(dot, w, part, 0, 0);

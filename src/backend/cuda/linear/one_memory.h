@@ -13,6 +13,8 @@ struct OneMemory {
   static constexpr int kParts = PartsOf(kChain);
   static constexpr int kRows = 16;
   static constexpr int kWarps = kOneThreads / 32;
+  // Per 256 inputs, sums of inputs correct products of codes that stand for themselves minus a number.
+  static constexpr bool kCorrects = IsPer256(kChain) && ZeroOf(kType) > 0;
 
   // A stage: two chunks, then their inputs. Half a warp reads 64 bytes of one chunk and the other half those of the
   // other at the same time, so the second chunk begins in the other half of the banks.
@@ -26,7 +28,7 @@ struct OneMemory {
   static constexpr int kPairFactors = kParts;
   static constexpr int kValueUnits = kPairs * kPairValues;
   static constexpr int kScaleUnits = IsPer256(kChain) ? 1 : kPairs * kPairFactors;
-  static constexpr int kSumUnits = HasMinima(kChain) ? kPairs * kPairFactors : 0;
+  static constexpr int kSumUnits = HasMinima(kChain) || kCorrects ? kPairs * kPairFactors : 0;
   static constexpr int kUnits = kValueUnits + kScaleUnits + kSumUnits;
   static constexpr int kInputsAt = 2 * kChunkPitch;
   static constexpr int kStageBytes = kInputsAt + 2 * kUnits * 16;
