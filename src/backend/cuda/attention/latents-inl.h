@@ -113,65 +113,113 @@ KVCACHE_DEVICE void AddRest(const std::uint32_t (&a)[4], const std::uint32_t (&c
   }
 }
 
+// A warp's slots in the memory of a stage.
+template <class Shape>
+struct LatentStage {
+  const std::uint8_t* codes;   // the lane's, of the first slot and block
+  const std::uint8_t* scales;  // the same
+  int stride;                  // from a slot of the warp to its next
+  int slots;                   // of the warp
+
+  KVCACHE_DEVICE LatentStage(const std::uint8_t* memory, int step, int of_split) {
+    const int first = Warp() / Shape::kGroupSets;
+    const int slot_bytes = step * (512 + kScaleBytes);
+    const std::uint8_t* const slot = memory + first * slot_bytes;
+    codes = slot + Lane() % 4 * 64 + Lane() / 4 * 8;
+    scales = slot + step * 512 + Lane() / 4 * 4;
+    stride = Shape::kSlotStep * slot_bytes;
+    slots = (of_split - first + Shape::kSlotStep - 1) / Shape::kSlotStep;
+  }
+};
+
+// Adds blocks [begin, end) of a stage, all of the value. kAll: no slot is missing.
+template <class Shape, bool kAll>
+KVCACHE_DEVICE void ScoreValueBlocks(const LatentStage<Shape>& stage, QueryBlocks<Shape>& query,
+                                     int begin, int end, LatentScores<Shape>& scores) {
+  KVCACHE_UNROLL_BY(1)
+  for (int b = begin; b < end; ++b) {
+    std::uint32_t columns[Shape::kGroups][2];
+    KVCACHE_UNROLL
+    for (int j = 0; j < Shape::kGroups; ++j) query.LoadCodes(j, columns[j]);
+    query.Advance();
+    const std::uint8_t* const codes = stage.codes + b * 512;
+    KVCACHE_UNROLL
+    for (int i = 0; i < Shape::kWarpSlots; ++i) {
+      if (!kAll && i >= stage.slots) continue;
+      std::uint32_t a[4];
+      LoadKeyCodes<true>(codes + i * stage.stride, a);
+      KVCACHE_UNROLL
+      for (int j = 0; j < Shape::kGroups; ++j) MmaU8S8(scores.sums[i][j], a, columns[j]);
+    }
+  }
+}
+
+// Makes scores of the value's sums; its last block is number b of the stage.
+template <class Shape>
+KVCACHE_DEVICE void ScaleValues(const LatentStage<Shape>& stage, const CodedQueries& queries,
+                                int first_group, int b, LatentScores<Shape>& scores) {
+  const QueryBlocks<Shape> query(queries, first_group, 0);
+  KVCACHE_UNROLL
+  for (int j = 0; j < Shape::kGroups; ++j) {
+    std::uint32_t column[2];
+    std::int32_t start[4];
+    float units[2];
+    query.Load(j, column, start, units);
+    KVCACHE_UNROLL
+    for (int i = 0; i < Shape::kWarpSlots; ++i) {
+      if (i >= stage.slots) continue;
+      float scales[2];
+      LoadScales(stage.scales + b * kScaleBytes + i * stage.stride, scales);
+      ScaleSums(scales, units, scores.sums[i][j]);
+    }
+  }
+}
+
+// Adds blocks [begin, end) of a stage, none of the value.
+template <class Shape>
+KVCACHE_DEVICE void ScoreRestBlocks(const LatentStage<Shape>& stage, QueryBlocks<Shape>& query,
+                                    int begin, int end, LatentScores<Shape>& scores) {
+  KVCACHE_UNROLL_BY(1)
+  for (int b = begin; b < end; ++b) {
+    std::uint32_t columns[Shape::kGroups][2];
+    std::int32_t starts[Shape::kGroups][4];
+    float units[Shape::kGroups][2];
+    KVCACHE_UNROLL
+    for (int j = 0; j < Shape::kGroups; ++j) query.Load(j, columns[j], starts[j], units[j]);
+    query.Advance();
+    KVCACHE_UNROLL
+    for (int i = 0; i < Shape::kWarpSlots; ++i) {
+      if (i >= stage.slots) continue;
+      std::uint32_t a[4];
+      LoadKeyCodes<true>(stage.codes + b * 512 + i * stage.stride, a);
+      float scales[2];
+      LoadScales(stage.scales + b * kScaleBytes + i * stage.stride, scales);
+      KVCACHE_UNROLL
+      for (int j = 0; j < Shape::kGroups; ++j) {
+        AddRest(a, columns[j], starts[j], scales, units[j], scores.sums[i][j]);
+      }
+    }
+  }
+}
+
 // Adds `count` blocks of a stage, which are the blocks from `first` on; the first `latent` blocks are the value's.
 template <class Shape>
 KVCACHE_DEVICE void ScoreLatentBlocks(const std::uint8_t* memory, const CodedQueries& queries,
                                       int slots, int step, int first, int count, int latent,
                                       LatentScores<Shape>& scores) {
-  constexpr int kCodes = 512;
-  const int first_slot = Warp() / Shape::kGroupSets;
   const int first_group = Warp() % Shape::kGroupSets * Shape::kGroups;
-  const int slot_bytes = step * (kCodes + kScaleBytes);
-  const int stride = Shape::kSlotStep * slot_bytes;
-  const std::uint8_t* const slot = memory + first_slot * slot_bytes;
-  const std::uint8_t* codes = slot + Lane() % 4 * 64 + Lane() / 4 * 8;
-  const std::uint8_t* scale = slot + step * kCodes + Lane() / 4 * 4;
+  const LatentStage<Shape> stage(memory, step, slots);
   QueryBlocks<Shape> query(queries, first_group, first);
-  const QueryBlocks<Shape> of_value(queries, first_group, 0);
-  KVCACHE_UNROLL_BY(1)
-  for (int b = 0; b < count; ++b, codes += kCodes, scale += kScaleBytes) {
-    const bool value = first + b < latent;
-    std::uint32_t columns[Shape::kGroups][2];
-    std::int32_t starts[Shape::kGroups][4];
-    float units[Shape::kGroups][2];
-    KVCACHE_UNROLL
-    for (int j = 0; j < Shape::kGroups; ++j) {
-      if (value) {
-        query.LoadCodes(j, columns[j]);
-      } else {
-        query.Load(j, columns[j], starts[j], units[j]);
-      }
-    }
-    query.Advance();
-    KVCACHE_UNROLL
-    for (int i = 0; i < Shape::kWarpSlots; ++i) {
-      if (first_slot + i * Shape::kSlotStep >= slots) continue;
-      std::uint32_t a[4];
-      LoadKeyCodes<true>(codes + i * stride, a);
-      if (value) {
-        KVCACHE_UNROLL
-        for (int j = 0; j < Shape::kGroups; ++j) MmaU8S8(scores.sums[i][j], a, columns[j]);
-      } else {
-        float scales[2];
-        LoadScales(scale + i * stride, scales);
-        KVCACHE_UNROLL
-        for (int j = 0; j < Shape::kGroups; ++j) {
-          AddRest(a, columns[j], starts[j], scales, units[j], scores.sums[i][j]);
-        }
-      }
-    }
-    if (first + b + 1 != latent) continue;
-    KVCACHE_UNROLL
-    for (int j = 0; j < Shape::kGroups; ++j) of_value.Load(j, columns[j], starts[j], units[j]);
-    KVCACHE_UNROLL
-    for (int i = 0; i < Shape::kWarpSlots; ++i) {
-      if (first_slot + i * Shape::kSlotStep >= slots) continue;
-      float scales[2];
-      LoadScales(scale + i * stride, scales);
-      KVCACHE_UNROLL
-      for (int j = 0; j < Shape::kGroups; ++j) ScaleSums(scales, units[j], scores.sums[i][j]);
-    }
+  const int values = Smaller(Larger(latent - first, 0), count);
+  if (slots == Shape::kMaxSlots) {
+    ScoreValueBlocks<Shape, true>(stage, query, 0, values, scores);
+  } else {
+    ScoreValueBlocks<Shape, false>(stage, query, 0, values, scores);
   }
+  if (values > 0 && first + values == latent) {
+    ScaleValues<Shape>(stage, queries, first_group, values - 1, scores);
+  }
+  ScoreRestBlocks<Shape>(stage, query, values, count, scores);
 }
 
 template <class Shape, class AllStages>
