@@ -219,8 +219,13 @@ void Layer(Rates& rates, DType type) {
 void AllProducts(Rates& rates, DType type) {
   constexpr std::int64_t kBatches[] = {1, 2, 4, 8, 16, 32, 64, 512};
   constexpr std::int64_t kSome[] = {1, 512};
+  if (type == DType::kF16) {
+    constexpr std::int64_t kFew[] = {1, 8, 512};
+    Products(rates, type, 14336, 4096, 4, kFew);
+    return;
+  }
   Products(rates, type, 14336, 4096, 4, kBatches);
-  Products(rates, type, 4096, 14336, 4, kSome);
+  Products(rates, type, 4096, 14336, 2, kSome);
   Products(rates, type, 4096, 4096, 8, kSome);
   Products(rates, type, 1024, 4096, 32, kSome);
   Layer(rates, type);
