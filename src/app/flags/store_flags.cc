@@ -4,6 +4,7 @@
 #include <charconv>
 #include <cstdlib>
 #include <filesystem>
+#include <mutex>
 #include <sstream>
 #include <system_error>
 #include <utility>
@@ -47,6 +48,29 @@ Status CheckStores(const std::string& text) {
 std::string Variable(const char* name) {
   const char* const value = std::getenv(name);
   return value == nullptr ? "" : value;
+}
+
+// Notes of other threads, which wait until nobody types any more.
+class LateNotes {
+ public:
+  void Add(const std::string& text) {
+    const std::lock_guard lock(mutex_);
+    texts_.push_back(text);
+  }
+  void Show() {
+    const std::lock_guard lock(mutex_);
+    for (const std::string& text : texts_) AddNote(text);
+    texts_.clear();
+  }
+
+ private:
+  std::mutex mutex_;
+  std::vector<std::string> texts_;
+};
+
+LateNotes& NotesForTheEnd() {
+  static LateNotes notes;
+  return notes;
 }
 
 void Tell(const std::string& message) {
@@ -152,7 +176,7 @@ void StoreFlags::UsePackedWeights(packed::ModelPanels::Tell tell) const {
 }
 
 void StoreFlags::TellNotes(packed::ModelPanels::Report /*report*/, const std::string& text) {
-  AddNote(text);
+  NotesForTheEnd().Add(text);
 }
 
 Result<std::int64_t> StoreFlags::TokensBesideContext(Engine& engine) const {
@@ -262,6 +286,7 @@ void StoreFlags::Finish(Engine& engine) {
   if (const std::string problem = engine.FlushStore(); !problem.empty()) Tell(problem);
   FlushPackedWeights([] { AddNote("packed weights are being written; Ctrl-C gives them up"); },
                      Interrupted);
+  NotesForTheEnd().Show();
 }
 
 }  // namespace kvcache::app

@@ -49,7 +49,8 @@ class StoreFlags {
   // Returns the directory of packed weights: 'packed' in the first directory of stores unless --packed-weights says
   // otherwise; empty: none are kept.
   std::string PackedDirectory() const;
-  // Models that are loaded from now on use packed weights. `tell`: hears what was kept, and what went wrong.
+  // Models that are loaded from now on use packed weights. `tell`: hears what was kept, and what went wrong; by default
+  // Finish shows it.
   void UsePackedWeights(packed::ModelPanels::Tell tell = TellNotes) const;
   // Opens one of them. Errors: the store's.
   Result<std::unique_ptr<Store>> Open(const std::string& name) const;

@@ -5,6 +5,7 @@
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <new>
 #include <system_error>
 #include <utility>
 
@@ -116,23 +117,30 @@ Status ModelPanels::CheckKept() {
   return Status::Ok();
 }
 
+Status ModelPanels::WriteNow(const std::function<Status()>& make_room) {
+  KVCACHE_RETURN_IF_ERROR(CheckKept());
+  KVCACHE_RETURN_IF_ERROR(make_room());
+  return WriteFile(path_, model_, stop_);
+}
+
+void ModelPanels::TellOf(const Status& status) const {
+  if (status.ok()) {
+    tell_(Report::kDone,
+          StrCat("packed weights are kept in ", path_, " (",
+                 HumanBytes(static_cast<std::int64_t>(FileBytes())),
+                 "), so that the next start is faster; --packed-weights off keeps none"));
+  } else if (status.code() != StatusCode::kCancelled) {
+    tell_(Report::kProblem, StrCat("packed weights are not kept: ", status.message()));
+  }
+}
+
 Status ModelPanels::Write(std::function<Status()> make_room, std::function<void()> done) {
   model_.digest = ModelDigest(file_);
   const auto write = [this, make_room = std::move(make_room), done = std::move(done)] {
     YieldToOthers();
-    Status status = CheckKept();
-    if (status.ok()) status = make_room();
-    if (status.ok()) {
-      status = Guarded("no memory to write packed weights",
-                       [&] { return WriteFile(path_, model_, stop_); });
-    }
-    if (status.ok()) {
-      tell_(Report::kDone,
-            StrCat("packed weights are kept in ", path_, " (",
-                   HumanBytes(static_cast<std::int64_t>(FileBytes())),
-                   "), so that the next start is faster; --packed-weights off keeps none"));
-    } else if (status.code() != StatusCode::kCancelled) {
-      tell_(Report::kProblem, StrCat("packed weights are not kept: ", status.message()));
+    try {
+      TellOf(WriteNow(make_room));
+    } catch (const std::bad_alloc&) {  // then there is none for a message either
     }
     model_.weights.clear();
     done();

@@ -49,6 +49,8 @@ class ModelPanels final : public PanelStore {
  private:
   // Returns null for rows that are not in the model's file.
   const GgufPart* PartOf(const TensorView& w) const;
+  Status WriteNow(const std::function<Status()>& make_room);
+  void TellOf(const Status& status) const;
   // Checks the panels that come from the file: a hash of damaged ones would make them good.
   Status CheckKept();
   WeightKey KeyOf(const GgufPart& part, const TensorView& w) const;
