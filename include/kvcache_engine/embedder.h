@@ -131,6 +131,8 @@ class Embedder {
                                                 const EmbedderOptions& options = {},
                                                 std::unique_ptr<Backend> backend = nullptr);
   virtual ~Embedder() = default;
+  // Returns what Engine::machine returns of an engine.
+  const std::string& machine() const { return machine_; }
   Embedder(const Embedder&) = delete;
   Embedder& operator=(const Embedder&) = delete;
 
@@ -182,6 +184,9 @@ class Embedder {
 
  protected:
   Embedder() = default;
+
+ private:
+  std::string machine_;  // that Open has found
 };
 
 enum class FilePurpose : std::uint8_t {

@@ -50,8 +50,9 @@ struct EngineOptions {
   int pool_tokens = 0;
   // Memory of the cache goes back to the system when a Scheduler releases it.
   bool releases_memory = false;
-  // With `releases_memory`: the bytes that the pool is made for; 0: what the machine has free. If that is
-  // unknown, or the model has no layer that keeps every token, the pool is max_sequences × context.
+  // With `releases_memory`: the bytes that the pool is made for; 0: half of what the machine has free (memory_plan.h),
+  // and of a GPU's memory. If that is unknown, or the model has no layer that keeps every token, the pool is
+  // max_sequences × context.
   std::int64_t pool_bytes = 0;
   int prefill_chunk = 512;  // tokens of the largest forward pass
   // When states of recurrent layers are saved: a sequence of such a model can return to those
@@ -102,8 +103,8 @@ class Engine {
   Engine(const Engine&) = delete;
   Engine& operator=(const Engine&) = delete;
 
-  // Returns the GPU and how many layers it computes: "NVIDIA H100: 24 of 32 layers"; why a GPU is not used; or
-  // nothing, if there is none.
+  // Returns one line on where the model is computed: the GPU, its layers and memory, or why there is no GPU; and the
+  // processor's kernels and threads. Empty, if Open was given a backend.
   const std::string& machine() const;
   // Returns the options with defaults filled in.
   const EngineOptions& options() const;

@@ -57,8 +57,13 @@ Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
                                                  std::unique_ptr<Backend> backend) {
   KVCACHE_RETURN_IF_ERROR(CheckOptions(options));
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<GgufFile> file, GgufFile::Open(path));
+  std::string machine;
   if (backend == nullptr) {
-    BackendWants wants{.threads = options.threads, .gpu_layers = options.gpu_layers};
+    BackendWants wants{.threads = options.threads,
+                       .gpu_layers = options.gpu_layers,
+                       .cache = {},
+                       .draft_head = {},
+                       .adapters = options.adapters};
     // A decoder has the longest input and two passes in its cache, and many short sequences.
     constexpr int kSequences = 64;
     const bool has_cache = !IsTextEncoder(*file);
@@ -68,11 +73,15 @@ Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
                    .prefill_chunk = options.pass_tokens};
     KVCACHE_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(*file, wants));
     backend = std::move(choice.backend);
+    machine = MachineLine(choice, 0);
   }
   auto embedder = IsTextEncoder(*file)
                       ? EncoderEmbedder::Open(std::move(file), options, std::move(backend))
                       : DecoderEmbedder::Open(path, options, std::move(backend));
-  if (embedder.ok()) return embedder;
+  if (embedder.ok()) {
+    (*embedder)->machine_ = std::move(machine);
+    return embedder;
+  }
   Status status = std::move(embedder).TakeStatus();
   // Most of the errors name the file already.
   const bool has_path = status.message().find(path) != std::string_view::npos;

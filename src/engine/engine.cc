@@ -1,8 +1,8 @@
 #include "kvcache_engine/engine.h"
 
 #include <algorithm>
-#include <optional>
 #include <utility>
+#include <vector>
 
 #include "base/errors.h"
 #include "base/strings.h"
@@ -11,13 +11,13 @@
 #include "engine/drafts/head_batch.h"
 #include "engine/engine_impl.h"
 #include "engine/gpu/gpu_backend.h"
+#include "engine/memory_plan.h"
 #include "engine/packed/packed_weights.h"
 #include "engine/persist/prefix_store.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/drafter.h"
 #include "model/layer_memory.h"
-#include "platform/system_memory.h"
 
 namespace kvcache {
 
@@ -101,13 +101,24 @@ std::int64_t FixedBytes(const EngineOptions& options, std::span<const LayerMemor
 // The tokens of a pool that gives its memory back: it is made for bytes, whoever uses them.
 int TokensOfPool(const EngineOptions& options, std::span<const LayerMemory> layers) {
   const std::int64_t token = BytesPerToken(layers, options.k_type, options.v_type);
-  const std::optional<std::int64_t> bytes =
-      options.pool_bytes > 0 ? options.pool_bytes : AvailableMemory();
-  if (token == 0 || !bytes) return 0;
+  const std::int64_t bytes = options.pool_bytes > 0 ? options.pool_bytes : MemoryPlan().PoolBytes();
+  if (token == 0 || bytes == 0) return 0;
   const std::int64_t tokens =
-      std::max<std::int64_t>(*bytes - FixedBytes(options, layers), 0) / token;
+      std::max<std::int64_t>(bytes - FixedBytes(options, layers), 0) / token;
   return static_cast<int>(
       std::max<std::int64_t>(std::min(tokens, kMaxPoolTokens), options.context));
+}
+
+// The same where a GPU has the last layers. Without a number of bytes, each machine's memory has its own bound.
+int TokensOfPool(const EngineOptions& options, const ModelInfo& info, const GpuPlan& gpu) {
+  if (gpu.layers == 0 || options.pool_bytes > 0) return TokensOfPool(options, info.memory);
+  std::vector<LayerMemory> of_host;
+  for (const LayerMemory& memory : info.memory) {
+    if (memory.layer < info.layers - gpu.layers) of_host.push_back(memory);
+  }
+  const std::int64_t wanted = std::int64_t{options.context} * std::max(options.max_sequences, 1);
+  const std::int64_t tokens = PoolTokens(gpu, wanted, TokensOfPool(options, of_host));
+  return static_cast<int>(std::min(tokens, kMaxPoolTokens));
 }
 
 // What a GPU's memory must have room for.
@@ -118,7 +129,9 @@ BackendWants WantsOf(const EngineOptions& options) {
                     .v_type = options.v_type,
                     .context = options.context,
                     .sequences = std::max(options.max_sequences, 1),
-                    .prefill_chunk = options.prefill_chunk}};
+                    .prefill_chunk = options.prefill_chunk},
+          .draft_head = options.draft_head,
+          .adapters = options.adapters};
 }
 
 Status CheckImages(const EngineBatch& batch) {
@@ -143,7 +156,7 @@ Status CheckImages(const EngineBatch& batch) {
 
 }  // namespace
 
-// A plan of a GPU's memory is an estimate. If it was too high, fewer layers are tried.
+// A plan of a GPU's memory is an estimate. If it was too high, fewer layers are tried, and the machine's line says so.
 Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const EngineOptions& options,
                                              std::unique_ptr<Backend> backend) {
   const bool is_free = backend == nullptr && options.gpu_layers == EngineOptions::kAutoGpuLayers;
@@ -155,6 +168,10 @@ Result<std::unique_ptr<Engine>> Engine::Open(const std::string& path, const Engi
     fewer.gpu_layers = gpu_layers * 3 / 4;
     auto next = OpenOver(path, fewer, nullptr, &gpu_layers);
     gpu_layers = fewer.gpu_layers;
+    if (next.ok()) {
+      (*next)->impl_->machine +=
+          StrCat("; with more layers on the GPU: ", engine.status().message());
+    }
     engine = std::move(next);
   }
   return engine;
@@ -176,15 +193,15 @@ Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
                "' is an encoder, which generates no text; 'kvcache embed' makes embeddings "
                "and scores with it"));
   }
-  GpuPlan gpu;
+  BackendChoice choice;
+  const bool is_chosen = backend == nullptr;
   impl->backend = std::move(backend);
-  if (impl->backend == nullptr) {
-    KVCACHE_ASSIGN_OR_RETURN(BackendChoice choice, ChooseBackend(*impl->file, WantsOf(options)));
+  if (is_chosen) {
+    KVCACHE_ASSIGN_OR_RETURN(choice, ChooseBackend(*impl->file, WantsOf(options)));
     impl->backend = std::move(choice.backend);
-    impl->machine = std::move(choice.machine);
-    gpu = choice.plan;
-    *gpu_layers = gpu.layers;
+    *gpu_layers = choice.plan.layers;
   }
+  const GpuPlan& gpu = choice.plan;
   KVCACHE_RETURN_IF_ERROR(impl->LoadWeights(path));
   KVCACHE_RETURN_IF_ERROR(impl->adapters.Open(options.adapters, *impl->model));
   KVCACHE_RETURN_IF_ERROR(
@@ -201,7 +218,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
     chosen.context = std::min(impl->model->info().context_length, kDefaultContext);
   }
   if (chosen.releases_memory && chosen.pool_tokens == 0) {
-    chosen.pool_tokens = TokensOfPool(chosen, impl->model->info().memory);
+    chosen.pool_tokens = TokensOfPool(chosen, impl->model->info(), gpu);
   }
   std::int64_t cells = std::int64_t{chosen.context} * std::max(chosen.max_sequences, 1);
   if (chosen.pool_tokens > 0) cells = chosen.pool_tokens;
@@ -211,6 +228,7 @@ Result<std::unique_ptr<Engine>> Engine::OpenOver(const std::string& path,
     cells = gpu.pool_tokens;  // sequences share what there is
     chosen.pool_tokens = static_cast<int>(cells);
   }
+  if (is_chosen) impl->machine = MachineLine(choice, gpu.layers > 0 ? cells : 0);
   chosen.prefill_chunk = static_cast<int>(std::min<std::int64_t>(chosen.prefill_chunk, cells));
   impl->cache = impl->model->MakeCache();
   if (RecurrentCache* const states = impl->cache->Recurrent(); states != nullptr) {

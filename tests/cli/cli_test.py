@@ -376,6 +376,20 @@ class Others(CliTest):
         for command in (["inspect", "--machine"], ["run", self.model, "-p", "x"]):
             self.fails(command, "'none'", *offered, env={"KVCACHE_CPU_TARGET": "none"})
 
+    def test_verbose_says_what_runs_where(self):
+        env = {"KVCACHE_GPU": "0"}
+        line = r"kvcache: processor: \w+ with 1 thread; no GPU: KVCACHE_GPU is 0: GPUs are switched off\n"
+        for command in (["run", self.model, "-p", "x", "-n", "1"],
+                        ["eval", self.model, "--tokens", "1,2,3"],
+                        ["embed", self.model, "-p", "x"]):
+            code, _, quiet = run(*command, "--threads", "1", env=env)
+            self.assertEqual((code, quiet), (0, ""), command)
+            code, _, said = run(*command, "--threads", "1", "--verbose", env=env)
+            self.assertEqual(code, 0, command)
+            self.assertRegex(said, f"^{line}$", command)
+            code, _, said = run(*command, "--threads", "1", "--verbose", "--gpu-layers", "0", env=env)
+            self.assertRegex(said, r"^kvcache: processor: \w+ with 1 thread\n$", command)
+
     def test_list_shows_the_store(self):
         rows = json.loads(self.succeeds("list", "--json", env={"KVCACHE_MODELS": str(self.dir)}))
         self.assertIn("random", [row["name"] for row in rows])

@@ -19,6 +19,7 @@
 #include "app/flags/fetch_flags.h"
 #include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
+#include "app/terminal/notes.h"
 #include "app/terminal/shown_text.h"
 #include "app/terminal/terminal.h"
 #include "base/errors.h"
@@ -57,6 +58,7 @@ struct EmbeddingFlags {
         .Range(1, 1024)
         .ValueName("N");
     AddGpuLayers(command, &gpu_layers);
+    AddVerbose(command);
     command.AddSwitch("--no-truncate", &refuses_long,
                       "refuse an input that is too long, instead of leaving its end out");
     adapters.Add(command);
@@ -85,7 +87,9 @@ Result<std::unique_ptr<Embedder>> OpenEmbedder(EmbeddingFlags& flags) {
   EmbedderOptions options{
       .threads = flags.threads, .gpu_layers = flags.gpu_layers, .context = flags.context};
   KVCACHE_ASSIGN_OR_RETURN(options.adapters, LoadAdapters(flags.adapters.given(), found.path));
-  return Embedder::Open(found.path, options);
+  KVCACHE_ASSIGN_OR_RETURN(auto embedder, Embedder::Open(found.path, options));
+  AddDetail(embedder->machine());
+  return embedder;
 }
 
 // Shows how far a command is.

@@ -4,6 +4,7 @@
 
 #include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
+#include "app/terminal/notes.h"
 #include "base/errors.h"
 #include "base/parse_number.h"
 #include "base/strings.h"
@@ -93,6 +94,7 @@ Status DraftFlags::Open(Engine& engine) {
     KVCACHE_ASSIGN_OR_RETURN(engine_, Engine::Open(path, {.threads = engine.options().threads,
                                                           .gpu_layers = GpuLayersOfDraft(engine),
                                                           .context = engine.context()}));
+    AddDetail(StrCat("draft model: ", engine_->machine()));
     KVCACHE_ASSIGN_OR_RETURN(drafter_, MakeModelDrafter(*engine_, engine));
     return Status::Ok();
   };

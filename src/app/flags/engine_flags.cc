@@ -1,8 +1,8 @@
 #include "app/flags/engine_flags.h"
-#include "app/flags/gpu_flags.h"
 
 #include <string>
 
+#include "app/flags/gpu_flags.h"
 #include "app/flags/model_store.h"
 #include "app/terminal/notes.h"
 #include "base/errors.h"
@@ -45,6 +45,7 @@ void EngineFlags::Add(FlagSet command, const std::string& default_context) {
                "that ships with kvcache)")
       .ValueName("");
   AddWithoutModel(command, default_context);
+  AddVerbose(command).Group(kGroup);
 }
 
 void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_context) {
@@ -92,7 +93,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
   if (context_ == 0) options.context = wanted.context;
   options.max_sequences = wanted.sequences;
   options.releases_memory = true;
-  options.pool_bytes = wanted.plan.PoolBytes();
+  options.pool_bytes = wanted.plan.CacheBudget();
   options.draft_head = wanted.draft_head;
   options.adapters = wanted.adapters;
   return OpenWith(wanted.path, options);
@@ -101,7 +102,7 @@ Result<std::unique_ptr<Engine>> EngineFlags::OpenForRequests(const ForRequests& 
 Result<std::unique_ptr<Engine>> EngineFlags::OpenWith(const std::string& path,
                                                       const EngineOptions& options) {
   KVCACHE_ASSIGN_OR_RETURN(auto engine, Engine::Open(path, options));
-  if (!engine->machine().empty()) AddNote(engine->machine());
+  AddDetail(engine->machine());
   AddNotes(path, engine->tokenizer());
   if (const int own = engine->info().context_length; engine->context() > own) {
     AddNote(StrCat("the model was made for ", WithThousands(own), " tokens of context; with ",

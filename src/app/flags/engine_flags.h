@@ -35,10 +35,10 @@ class CacheTypeFlags {
 
 class EngineFlags {
  public:
-  // Declares MODEL and the flags of the cache. `default_context` is the help's text for the default
+  // Declares MODEL, the flags of the cache and --verbose. `default_context` is the help's text for the default
   // of --ctx. REQUIRES: `command` is parsed while this lives.
   void Add(FlagSet command, const std::string& default_context = "the model's, at most 8,192");
-  // The same without MODEL.
+  // The same without MODEL and --verbose: a server has a log.
   void AddWithoutModel(FlagSet command,
                        const std::string& default_context = "the model's, at most 8,192");
 

@@ -2,6 +2,7 @@
 
 #include <string>
 
+#include "app/terminal/notes.h"
 #include "base/errors.h"
 #include "base/parse_number.h"
 #include "base/strings.h"
@@ -33,6 +34,12 @@ Flag AddGpuLayers(FlagSet command, int* layers) {
           "layers that a GPU computes, the last ones; 0: none (default: auto, as many as its "
           "memory has room for); changes speed and memory only")
       .ValueName("N");
+}
+
+Flag AddVerbose(FlagSet command) {
+  return command.AddSwitch("--verbose", &ShowsDetails(),
+                           "says on standard error which machine computes which layers, with what "
+                           "memory, and why no GPU is used");
 }
 
 }  // namespace kvcache::app

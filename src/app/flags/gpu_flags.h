@@ -1,4 +1,4 @@
-// --gpu-layers, for all commands that run a model.
+// --gpu-layers and --verbose, for all commands that run a model.
 #pragma once
 
 #include "app/flags/command_line.h"
@@ -8,6 +8,9 @@ namespace kvcache::app {
 
 // Adds the flag. *layers is EngineOptions::kAutoGpuLayers for `auto`, which is the default.
 Flag AddGpuLayers(FlagSet command, int* layers);
+
+// Adds --verbose: one line on where each model is computed, on standard error.
+Flag AddVerbose(FlagSet command);
 
 // A draft model has what the model left, or nothing if that has nothing.
 inline int GpuLayersOfDraft(const Engine& engine) {

@@ -76,6 +76,8 @@ Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) cons
                                                .gpu_layers = GpuLayersOfDraft(engine),
                                                .context = engine.context(),
                                                .max_sequences = engine.options().max_sequences}));
+  server::LogEvent(server::LogLevel::kInfo, "draft model loaded",
+                   {{"model", draft}, {"machine", small->machine()}});
   auto models = static_cast<std::size_t>(flags_.max_models);
   if (!flags_.models.empty()) models = std::min(models, flags_.models.size());
   const std::int64_t bytes = flags_.store.plan().DraftBytes(static_cast<std::int64_t>(models),

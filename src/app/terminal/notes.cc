@@ -25,6 +25,15 @@ void AddNote(const std::string& text) {
   holds ? waiting.push_back(text) : Print(text);
 }
 
+void AddDetail(const std::string& text) {
+  if (ShowsDetails() && !text.empty()) AddNote(text);
+}
+
+bool& ShowsDetails() {
+  static bool shows = false;
+  return shows;
+}
+
 void HoldNotes() {
   const std::lock_guard lock(mutex);
   holds = true;

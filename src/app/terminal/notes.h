@@ -12,6 +12,10 @@ namespace kvcache::app {
 // Prints "kvcache: TEXT", or keeps it for ShowNotes. Control characters in the text are escaped.
 void AddNote(const std::string& text);
 
+// Adds a note that only those read who ask for it. Flags set `ShowsDetails` (AddVerbose) before a command runs.
+void AddDetail(const std::string& text);
+bool& ShowsDetails();
+
 // From now on notes wait for ShowNotes.
 void HoldNotes();
 

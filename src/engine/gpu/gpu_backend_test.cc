@@ -9,6 +9,7 @@
 #include <memory>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "kvcache/cpu_backend.h"
 #include "make_model/make_model.h"
@@ -22,7 +23,8 @@ constexpr std::int64_t kPlenty = 4096 * kMiB;
 
 // Four layers of 10 MiB, 1 KiB for a token in each.
 GpuNeeds FourLayers() {
-  GpuNeeds needs{.before = 5 * kMiB, .layers = {}, .behind = 20 * kMiB, .scratch = kMiB};
+  GpuNeeds needs{
+      .before = 5 * kMiB, .layers = {}, .behind = 20 * kMiB, .scratch = kMiB, .calls = 3 * kMiB};
   needs.layers.assign(4, {.weights = 10 * kMiB, .per_token = 1024, .per_sequence = 0});
   return needs;
 }
@@ -32,11 +34,11 @@ GpuNeeds FourLayers() {
 std::int64_t MemoryOf(const GpuNeeds& needs, int layers, std::int64_t tokens) {
   const std::int64_t before = layers == 4 ? needs.before : 0;
   const std::int64_t taken =
-      before + needs.behind + needs.scratch +
+      before + needs.behind + needs.scratch + needs.calls +
       layers * (needs.layers[0].weights + tokens * needs.layers[0].per_token);
   std::int64_t bytes = taken;
-  while (bytes - (512 * kMiB + bytes / 32) < taken) {
-    bytes += std::max<std::int64_t>(1, taken - (bytes - (512 * kMiB + bytes / 32)));
+  while (bytes - (256 * kMiB + bytes / 32) < taken) {
+    bytes += std::max<std::int64_t>(1, taken - (bytes - (256 * kMiB + bytes / 32)));
   }
   return bytes;
 }
@@ -66,6 +68,15 @@ TEST(GpuPlan, SaysHowManyLayersFit) {
   EXPECT_NE(three.status().message().find("2 layers fit"), std::string::npos)
       << three.status().message();
   EXPECT_EQ(PlanOfLayers(99, needs, wants, kPlenty)->layers, 4);
+}
+
+TEST(GpuPlan, GivesAPoolHalfOfTheGpuOrWhatIsWanted) {
+  const GpuPlan plan{.layers = 4, .pool_tokens = 1000};
+  EXPECT_EQ(PoolTokens(plan, 100, 0), 500);
+  EXPECT_EQ(PoolTokens(plan, 700, 0), 700);
+  EXPECT_EQ(PoolTokens(plan, 7000, 0), 1000);
+  EXPECT_EQ(PoolTokens(plan, 700, 300), 300) << "the host has the other layers";
+  EXPECT_EQ(PoolTokens(plan, 700, 3000), 700);
 }
 
 class ChooseBackendTest : public ::testing::Test {
@@ -101,13 +112,15 @@ TEST_F(ChooseBackendTest, UsesTheProcessorWithoutAGpu) {
   const auto chosen = ChooseBackend(*file_, Wants(-1), Missing);
   ASSERT_TRUE(chosen.ok());
   EXPECT_EQ(chosen->backend->name(), "cpu");
-  EXPECT_EQ(chosen->machine, "");
+  const std::string processor = "processor: " + CpuTargetName() + " with 1 thread";
+  EXPECT_EQ(MachineLine(*chosen, 0), processor + "; no GPU: no driver");
   const auto asked = ChooseBackend(*file_, Wants(1), Missing);
   EXPECT_EQ(asked.status().code(), StatusCode::kNotFound);
   EXPECT_EQ(asked.status().message(), "1 layers are asked for on a GPU: no driver");
   const auto none = ChooseBackend(*file_, Wants(0), Found(kPlenty));
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none->backend->name(), "cpu");
+  EXPECT_EQ(MachineLine(*none, 0), processor) << "a reason for what was asked for";
 }
 
 TEST_F(ChooseBackendTest, DividesTheLayers) {
@@ -115,14 +128,24 @@ TEST_F(ChooseBackendTest, DividesTheLayers) {
   ASSERT_TRUE(all.ok()) << all.status().message();
   EXPECT_EQ(all->backend->name(), "remote");
   EXPECT_GT(all->plan.layers, 1);
-  EXPECT_TRUE(all->machine.starts_with("a GPU: ")) << all->machine;
-  const auto one = ChooseBackend(*file_, Wants(1), Found(kPlenty));
+  EXPECT_TRUE(MachineLine(*all, 0).starts_with("a GPU: ")) << MachineLine(*all, 0);
+  auto one = ChooseBackend(*file_, Wants(1), Found(kPlenty));
   ASSERT_TRUE(one.ok()) << one.status().message();
   EXPECT_EQ(one->backend->name(), "split");
   EXPECT_EQ(one->plan.layers, 1);
+  EXPECT_GT(one->plan.token_bytes, 0);
+  EXPECT_LT(one->plan.token_bytes, all->plan.token_bytes);
+  one->plan.fixed_bytes = 5000 * kMiB;
+  one->plan.token_bytes = kMiB / 2;
+  one->layers = 30;
+  one->processor = "AVX3 with 8 threads";
+  EXPECT_EQ(MachineLine(*one, 2000),
+            "a GPU: 1 of 30 layers, 6,000 MiB with 2,000 tokens of keys and values; processor: "
+            "AVX3 with 8 threads");
   const auto none = ChooseBackend(*file_, Wants(-1), Found(kMiB));
   ASSERT_TRUE(none.ok());
   EXPECT_EQ(none->backend->name(), "cpu");
+  EXPECT_EQ(none->reason, "a GPU has 1 MiB free, too little for a layer and the context");
 }
 
 TEST_F(ChooseBackendTest, ComputesWithTheProcessorWhatAGpuCannot) {
@@ -136,8 +159,70 @@ TEST_F(ChooseBackendTest, ComputesWithTheProcessorWhatAGpuCannot) {
   const auto chosen = ChooseBackend(*file_, Wants(-1), broken);
   ASSERT_TRUE(chosen.ok());
   EXPECT_EQ(chosen->backend->name(), "cpu");
-  EXPECT_EQ(chosen->machine, "a GPU is not used: the device is lost");
+  EXPECT_EQ(chosen->reason, "a GPU: the device is lost");
   EXPECT_EQ(ChooseBackend(*file_, Wants(2), broken).status().code(), StatusCode::kIo);
+}
+
+// What comes beside a model takes a GPU's memory too.
+TEST_F(ChooseBackendTest, CountsAdaptersAndADraftHead) {
+  const auto fixed_of = [&](const std::vector<EngineAdapter>& adapters, std::string head) {
+    BackendWants wants = Wants(-1);
+    wants.adapters = adapters;
+    wants.draft_head = std::move(head);
+    auto choice = ChooseBackend(*file_, wants, Found(kPlenty));
+    EXPECT_TRUE(choice.ok()) << choice.status().message();
+    return choice.ok() ? choice->plan.fixed_bytes : 0;
+  };
+  const std::int64_t alone = fixed_of({}, "");
+  // A file with tensors of the layers' names; the plan does not look at its keys.
+  const std::int64_t beside = fixed_of({{.path = path_}}, "");
+  std::int64_t bytes = 0;
+  for (const GgufTensor& tensor : file_->tensors()) {
+    bytes += static_cast<std::int64_t>(tensor.bytes.size());
+  }
+  EXPECT_EQ(beside - alone, bytes);
+  BackendWants wants = Wants(-1);
+  wants.draft_head = path_;
+  const auto choice = ChooseBackend(*file_, wants, Found(kPlenty));
+  ASSERT_TRUE(choice.ok());
+  EXPECT_EQ(choice->backend->name(), "cpu");
+  EXPECT_NE(choice->reason.find("the file has no draft head"), std::string::npos) << choice->reason;
+}
+
+// A draft head in the model's own file counts if it is used, with its keys and values.
+TEST(GpuPlan, CountsADraftHeadThatIsUsed) {
+  const std::string path =
+      ::testing::TempDir() + "gpu_plan_head." + std::to_string(getpid()) + ".gguf";
+  make_model::Request request{.architecture = "qwen35"};
+  request.shape.family.nextn_layers = 1;
+  const Status made = make_model::MakeModel(request, path);
+  ASSERT_TRUE(made.ok()) << made.message();
+  const auto file = std::move(GgufFile::Open(path)).value();
+  std::filesystem::remove(path);
+  const auto shapes = MakeShapeBackend();
+  const auto model = std::move(LoadModel(*file, *shapes)).value();
+  const GpuWants wants{.context = 512, .sequences = 2};
+  const GpuNeeds without = NeedsOf({.model = *file}, model->info(), wants);
+  ASSERT_TRUE(model->LoadHead(*file).ok());
+  const GpuNeeds with = NeedsOf({.model = *file, .head = file.get()}, model->info(), wants);
+  EXPECT_GT(with.behind, without.behind);
+  EXPECT_GT(with.layers.back().per_token, without.layers.back().per_token);
+  EXPECT_EQ(with.layers.front().per_token, without.layers.front().per_token);
+}
+
+// Attention leaves a partial result for each head, split and token of a pass, up to a bound.
+TEST_F(ChooseBackendTest, CountsTheMemoryOfCalls) {
+  const auto shapes = MakeShapeBackend();
+  const auto model = std::move(LoadModel(*file_, *shapes)).value();
+  const auto calls = [&](int context, int sequences, int chunk) {
+    return NeedsOf({.model = *file_}, model->info(),
+                   {.context = context, .sequences = sequences, .prefill_chunk = chunk})
+        .calls;
+  };
+  EXPECT_EQ(calls(256, 1, 1), 128 * kMiB);
+  EXPECT_GT(calls(1 << 20, 32, 1), 128 * kMiB);
+  EXPECT_EQ(calls(1 << 20, 40, 1), calls(1 << 20, 1, 40));
+  EXPECT_EQ(calls(1 << 20, 1, 512), 512 * kMiB);
 }
 
 }  // namespace

@@ -242,6 +242,41 @@ TEST_P(SchedulerTest, NoStepLeavesTheCacheAboveItsBudget) {
   EXPECT_GT(drafted, 0);
 }
 
+// The last layers are on a machine of its own memory, as with a GPU: the pool is fixed, and a budget counts the cells in
+// use on both sides. Requests wait or are parked, prefixes go, and answers stay exact.
+TEST_P(SchedulerTest, ABudgetCountsTheCellsOfAnotherMachine) {
+  const EngineOptions options{.threads = 1,
+                              .context = kContext,
+                              .max_sequences = 4,
+                              .pool_tokens = 4096,
+                              .prefill_chunk = 32};
+  const auto held = [&](std::int64_t budget) {
+    auto cpu = [] { return std::move(MakeCpuBackend({.threads = 1})).value(); };
+    StartWith(options, {.budget_bytes = budget, .free_memory_share = 0.0},
+              std::make_unique<SplitBackend>(cpu(),
+                                             std::make_unique<testing::RemoteBackend>(
+                                                 cpu(), testing::RemoteRouting::kByBackend),
+                                             1));
+    asked_.clear();
+    for (int i = 0; i < 4; ++i) Ask(SomeTokens(150, 3 + 7 * i), 20);
+    RunAll();
+    for (const auto& asked : asked_) {
+      EXPECT_TRUE(asked->result.status.ok()) << asked->result.status.message();
+      ExpectExact(*asked);
+    }
+    const std::int64_t most = scheduler_->Stats().max_held_bytes;
+    ExpectNothingLeaks();
+    return most;
+  };
+  const std::int64_t all = held(0);
+  const std::int64_t budget = all * 3 / 5;
+  const std::int64_t most = held(budget);
+  EXPECT_LT(most, all);
+  if (std::string(GetParam()) == "llama") {
+    EXPECT_LE(most, budget);
+  }
+}
+
 // A budget that goes down and up between steps: requests are parked and continue, and nothing is above it.
 TEST_P(SchedulerTest, ABudgetMayChangeAtAnyTime) {
   engine_ = Open({.threads = 2,

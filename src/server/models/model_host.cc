@@ -436,6 +436,7 @@ class Host final : public ModelHost {
   // Makes the service of an open model, with its part of the budget. `seconds`: that opening it took.
   Status Load(Entry& entry, std::shared_ptr<Embedder> embedder, std::int64_t part, double seconds) {
     const auto start = Clock::now();
+    const std::string machine = embedder != nullptr ? embedder->machine() : entry.engine->machine();
     const Status status = Guard(entry.model, [&]() -> Status {
       if (embedder != nullptr) {
         entry.service =
@@ -461,7 +462,9 @@ class Host final : public ModelHost {
     }
     has_loaded_ = true;
     LogEvent(LogLevel::kInfo, "model loaded",
-             {{"model", entry.model.name}, {"seconds", seconds + SecondsSince(start)}});
+             {{"model", entry.model.name},
+              {"seconds", seconds + SecondsSince(start)},
+              {"machine", machine}});
     return status;
   }
 
