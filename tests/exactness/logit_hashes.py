@@ -42,10 +42,12 @@ CACHES = (("f32", "f32"), ("bf16", "bf16"), ("q8_0", "q8_0"), ("q4_0", "q4_0"), 
 
 def settings():
     """Returns [(variant, type of weights, types of keys and values)]."""
+    latents = next(each for each in VARIANTS if each.name == "deepseek2-v2")
     families = [each for each in VARIANTS if not each.apart and each.name != LLAMA.name]
     return ([(LLAMA, weights, ("f16", "f16")) for weights in ("f32", "q4_k_m", *ALL_TYPES)]
             + [(LLAMA, "q4_k_m", cache) for cache in CACHES]
-            + [(variant, "q4_k_m", ("f16", "f16")) for variant in families])
+            + [(variant, "q4_k_m", ("f16", "f16")) for variant in families]
+            + [(latents, "q4_k_m", ("q8_0", "q8_0"))])
 
 
 def targets(kvcache):
