@@ -8,7 +8,7 @@
 #include <utility>
 
 #include "backend/cuda/cuda_backend.h"
-#include "cuda/counting_device.h"
+#include "backend/cuda/shim/counting_device.h"
 #include "cuda/decoding_model.h"
 
 namespace kvcache::cuda_launches_test {

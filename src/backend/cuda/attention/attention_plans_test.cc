@@ -4,7 +4,7 @@
 #include <functional>
 #include <vector>
 
-#include "cuda/counting_device.h"
+#include "backend/cuda/shim/counting_device.h"
 #include "gtest/gtest.h"
 
 namespace kvcache::cuda::attention_plans_test {

@@ -13,7 +13,6 @@
 
 #include "backend/cuda/cuda_backend.h"
 #include "backend/cuda/shim/fake_driver.h"
-#include "backend/cuda/shim/language_kernels.h"
 #include "gtest/gtest.h"
 #include "kvcache/cpu_backend.h"
 
@@ -377,43 +376,6 @@ TEST_F(DriverDevice, NamesAKernelThatNoImageHas) {
   ExpectError(Launch(**device, kUnknown, {.x = 1, .y = 65536}, argument), StatusCode::kInternal,
               "kernel 'no_such_kernel': a grid of 1 x 65536 x 1 blocks is too large");
   EXPECT_TRUE(Launch(**device, kUnknown, {.x = 0}, argument).ok()) << "an empty grid is no work";
-}
-
-constexpr Kernel kAddKernel{"language_add", 256};
-
-// Code for targets from 9.0 on waits for the kernel before it; other code must not start before its end.
-TEST_F(DriverDevice, OnlyKernelsThatWaitMayStartEarly) {
-  for (const auto& [target, overlaps] : {std::pair{80, 0}, {89, 0}, {90, 3}, {120, 3}}) {
-    fake_.target = target;
-    const auto device = Make();
-    ASSERT_TRUE(device.ok());
-    const int launches = fake_.launches();
-    const int before = fake_.overlaps();
-    const int shared = fake_.wholly_shared();
-    const auto buffer = (*device)->Allocate(2048);
-    ASSERT_TRUE(buffer.ok());
-    auto* const values = reinterpret_cast<float*>((*buffer)->data());
-    const std::vector<float> ones(512, 1.0f);
-    ASSERT_TRUE((*device)->CopyIn(std::as_bytes(std::span(ones)), (*buffer)->data()).ok());
-    const LanguageAddArgs add{values, values + 256, 256};
-    for (int i = 0; i < 3; ++i) ASSERT_TRUE(Launch(**device, kAddKernel, {}, add).ok());
-    std::vector<float> sums(512);
-    ASSERT_TRUE(
-        (*device)->CopyOut((*buffer)->data(), std::as_writable_bytes(std::span(sums))).ok());
-    EXPECT_EQ(sums[0], 1.0f);
-    EXPECT_EQ(sums[511], 4.0f);
-    EXPECT_EQ(fake_.launches() - launches, 3);
-    EXPECT_EQ(fake_.overlaps() - before, overlaps) << target;
-    EXPECT_EQ(fake_.wholly_shared() - shared, overlaps > 0 ? 1 : 0) << target;
-  }
-}
-
-TEST_F(DriverDevice, NamesAKernelThatTheDriverDoesNotDescribe) {
-  const auto device = Make();
-  ASSERT_TRUE(device.ok());
-  fake_.Fail("cuFuncGetAttribute", kDriverInvalidValue);
-  ExpectError(Launch(**device, kAddKernel, {}, LanguageAddArgs{}), StatusCode::kInternal,
-              "device 'Fake': language_add: an error (1)");
 }
 
 // After an error of the device itself, every call says so, and closing still works.
