@@ -21,7 +21,11 @@ Result<std::unique_ptr<Embedder>> EncoderEmbedder::Open(std::unique_ptr<GgufFile
   std::unique_ptr<EncoderEmbedder> embedder(new EncoderEmbedder);
   embedder->file_ = std::move(file);
   embedder->backend_ = std::move(backend);
-  KVCACHE_ASSIGN_OR_RETURN(embedder->encoder_, LoadModel(*embedder->file_, *embedder->backend_));
+  {
+    PackedLoad load(*embedder->file_, *embedder->backend_);
+    KVCACHE_ASSIGN_OR_RETURN(embedder->encoder_, LoadModel(*embedder->file_, *embedder->backend_));
+    embedder->panels_ = load.Finish();
+  }
   KVCACHE_ASSIGN_OR_RETURN(embedder->tokenizer_, MakeTokenizer(*embedder->file_));
   KVCACHE_RETURN_IF_ERROR(embedder->adapters_.Open(options.adapters, *embedder->encoder_));
   const int trained = embedder->encoder_->info().context_length;

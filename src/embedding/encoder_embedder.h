@@ -10,6 +10,7 @@
 
 #include "embedding/pooled_embedder.h"
 #include "engine/adapters.h"
+#include "engine/packed/packed_weights.h"
 #include "kvcache/backend.h"
 #include "tokenizer/tokenizer.h"
 
@@ -46,6 +47,7 @@ class EncoderEmbedder final : public PooledEmbedder {
   int pass_tokens_ = 0;
   int reserved_tokens_ = 0;  // of a pass; more than pass_tokens_ for a longer input
   std::unique_ptr<GgufFile> file_;
+  std::shared_ptr<packed::ModelPanels> panels_;  // null: none are kept
   std::unique_ptr<Backend> backend_;
   std::unique_ptr<Tokenizer> tokenizer_;
   EngineAdapters adapters_;  // their files outlive the encoder
