@@ -134,7 +134,7 @@ TEST_P(KeptPanelsTest, DamagedOnesArePackedAgain) {
 }
 
 INSTANTIATE_TEST_SUITE_P(Types, KeptPanelsTest, ::testing::ValuesIn(BlockTypes()),
-                         [](const auto& info) { return std::string(InfoOf(info.param).name); });
+                         [](const auto& test) { return std::string(InfoOf(test.param).name); });
 
 TEST(KeptPanels, ALayoutHasItsVersion) {
   std::uint64_t sum = 0;
