@@ -11,6 +11,10 @@ the kernels. No function of the C library is among what logits depend on, so the
 
   logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER            compares
   logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER --update   writes the file
+
+For emulated processors, which are slow, there are two more flags: --only compares some settings, and --best compares
+architectures other than llama with the best instruction set only. Arm's instruction sets differ only in products of
+bytes, which all architectures share.
 """
 
 import argparse
@@ -48,6 +52,11 @@ def settings():
             + [(LLAMA, "q4_k_m", cache) for cache in CACHES]
             + [(variant, "q4_k_m", ("f16", "f16")) for variant in families]
             + [(latents, "q4_k_m", ("q8_0", "q8_0"))])
+
+
+def name_of(setting):
+    variant, weights, cache = setting
+    return ", ".join((variant.name, weights, *cache))
 
 
 def targets(kvcache):
@@ -109,10 +118,11 @@ def check(args):
     committed = json.loads(HASHES.read_text()) if HASHES.exists() else {}
     offered = targets(args.kvcache)
     found, problems = {}, []
-    for setting in settings():
-        name = ", ".join((setting[0].name, setting[1], *setting[2]))
+    for setting in (each for each in settings() if args.only in name_of(each)):
+        name = name_of(setting)
         expected = None if args.update else committed["hashes"].get(name, {"model": ""})
-        found[name], wrong = check_setting(args, offered, setting, expected)
+        tried = offered[:1] if args.best and setting[0] is not LLAMA else offered
+        found[name], wrong = check_setting(args, tried, setting, expected)
         problems += wrong
     if problems:
         raise Failure("\n  ".join([f"{len(problems)} hashes differ", *problems]))
@@ -127,8 +137,14 @@ def main():
     parser.add_argument("--kvcache", type=pathlib.Path, required=True)
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
     parser.add_argument("--update", action="store_true", help="write the hashes of this machine")
+    parser.add_argument("--only", default="", help="compare the settings whose name has this text")
+    parser.add_argument("--best", action="store_true",
+                        help="compare other architectures than llama with the best instruction set only")
+    args = parser.parse_args()
+    if args.update and (args.only or args.best):
+        parser.error("--update writes all hashes; it takes neither --only nor --best")
     try:
-        check(parser.parse_args())
+        check(args)
     except Failure as failure:
         sys.exit(f"logit_hashes: {failure}")
 

@@ -19,6 +19,7 @@ lint          900  base     clang-tidy on all sources
 release      2400  release  build, install and use what people run
 targets      1500  release  all benchmarks; the kernels of every instruction set; a quick benchmark
 container    2400  image    the instructions of deploy/Containerfile
+aarch64      1800  arm      the build for Arm; tests and hashes of logits on emulated processors
 asan-libraries 2400 address  tests of the libraries with the address and undefined-behaviour sanitizers
 asan-programs  2400 programs the same for the server, the command line and the import
 tsan         1200  threads  tests with the thread sanitizer
