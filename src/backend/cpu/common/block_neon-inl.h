@@ -23,9 +23,28 @@
 
 #include "backend/cpu/common/block_bytes-inl.h"
 
-#if HWY_TARGET == HWY_NEON
+#if HWY_ARCH_ARM_A64
+
+#if HWY_TARGET != HWY_NEON
+#error "on Arm, kernels are written for Highway's NEON target; see targets.h"
+#endif
 
 #include <arm_neon.h>
+
+// Tells the assembler of an instruction that a compiler's option has not named. The directive holds for the rest of
+// the file, so it must not take away what an option has named.
+#if defined(__ARM_FEATURE_DOTPROD)
+#define KVCACHE_WITH_SDOT ""
+#else
+#define KVCACHE_WITH_SDOT ".arch armv8.2-a+dotprod\n\t"
+#endif
+#if defined(__ARM_FEATURE_MATMUL_INT8)
+#define KVCACHE_WITH_I8MM ""
+#elif defined(__ARM_FEATURE_DOTPROD)
+#define KVCACHE_WITH_I8MM ".arch_extension i8mm\n\t"
+#else
+#define KVCACHE_WITH_I8MM ".arch armv8.2-a+dotprod+i8mm\n\t"
+#endif
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
@@ -38,23 +57,21 @@ inline constexpr int kTilePanels = 1;
 // Kernels are compiled for processors without SDOT and USMMLA, so there are no intrinsics for them here.
 template <int kIndex>
 HWY_INLINE int32x4_t AddSignedFours(int32x4_t sum, uint8x16_t bytes, int8x16_t x) {
-  asm(".arch armv8.2-a+dotprod\n\tsdot %0.4s, %1.16b, %2.4b[%3]"
+  asm(KVCACHE_WITH_SDOT "sdot %0.4s, %1.16b, %2.4b[%3]"
       : "+w"(sum)
       : "w"(bytes), "w"(x), "i"(kIndex));
   return sum;
 }
 template <int kIndex>
 HWY_INLINE int32x4_t AddUnsignedFours(int32x4_t sum, uint8x16_t bytes, int8x16_t x) {
-  asm(".arch armv8.2-a+dotprod+i8mm\n\tusdot %0.4s, %1.16b, %2.4b[%3]"
+  asm(KVCACHE_WITH_I8MM "usdot %0.4s, %1.16b, %2.4b[%3]"
       : "+w"(sum)
       : "w"(bytes), "w"(x), "i"(kIndex));
   return sum;
 }
 // Adds the products of rows 0 and 1 with tokens 0 and 1: (0, 0), (0, 1), (1, 0), (1, 1).
 HWY_INLINE int32x4_t AddTwoByTwo(int32x4_t sum, uint8x16_t rows, int8x16_t tokens) {
-  asm(".arch armv8.2-a+dotprod+i8mm\n\tusmmla %0.4s, %1.16b, %2.16b"
-      : "+w"(sum)
-      : "w"(rows), "w"(tokens));
+  asm(KVCACHE_WITH_I8MM "usmmla %0.4s, %1.16b, %2.16b" : "+w"(sum) : "w"(rows), "w"(tokens));
   return sum;
 }
 
