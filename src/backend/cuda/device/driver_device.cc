@@ -12,6 +12,9 @@ namespace {
 constexpr std::size_t kBufferAlignment = 256;
 constexpr int kWaitingTarget = 90;
 constexpr std::size_t kSharedBytesWithoutAsking = std::size_t{48} << 10;
+// Shared memory is declared at this alignment (language/on_device-inl.h). So a compiler may read up to the next multiple
+// of it: it joins neighbouring loads into one of 16 bytes, and drops the values behind the end.
+constexpr std::size_t kSharedAlignment = 128;
 
 DriverAddress AddressOf(const std::byte* at) {
   return static_cast<DriverAddress>(reinterpret_cast<std::uintptr_t>(at));
@@ -166,18 +169,20 @@ class DriverDevice final : public Device {
     if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Status::Ok();
     KVCACHE_RETURN_IF_ERROR(CheckGrid(kernel, grid));
     KVCACHE_ASSIGN_OR_RETURN(Functions::Function* const function, functions_.Find(kernel));
-    if (shared_bytes > function->shared_bytes) {
+    const std::size_t whole_bytes =
+        (shared_bytes + kSharedAlignment - 1) / kSharedAlignment * kSharedAlignment;
+    if (whole_bytes > function->shared_bytes) {
       KVCACHE_RETURN_IF_ERROR(queue_.Check(
           driver_.set_function_attribute(function->handle, kFunctionAttributeSharedBytes,
-                                         static_cast<int>(shared_bytes)),
+                                         static_cast<int>(whole_bytes)),
           kernel.name));
-      function->shared_bytes = shared_bytes;
+      function->shared_bytes = whole_bytes;
     }
     DriverLaunchAttribute overlap{.id = kLaunchAttributeOverlap, .value = {1}};
     const DriverLaunch launch{.grid = {static_cast<unsigned>(grid.x), static_cast<unsigned>(grid.y),
                                        static_cast<unsigned>(grid.z)},
                               .block = {static_cast<unsigned>(kernel.threads), 1, 1},
-                              .shared_bytes = static_cast<unsigned>(shared_bytes),
+                              .shared_bytes = static_cast<unsigned>(whole_bytes),
                               .stream = queue_.stream(),
                               .attributes = &overlap,
                               .attribute_count = function->waits ? 1U : 0U};

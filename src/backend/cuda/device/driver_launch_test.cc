@@ -48,6 +48,28 @@ TEST_F(DriverLaunch, OnlyKernelsThatWaitMayStartEarly) {
   }
 }
 
+// A compiler may join loads up to the next multiple of the alignment of shared memory.
+TEST_F(DriverLaunch, AsksForWholeUnitsOfSharedMemory) {
+  const auto device = Make();
+  ASSERT_TRUE(device.ok());
+  const auto buffer = (*device)->Allocate(2048);
+  ASSERT_TRUE(buffer.ok());
+  auto* const values = reinterpret_cast<float*>((*buffer)->data());
+  const LanguageAddArgs add{values, values + 256, 256};
+  constexpr std::size_t kWithoutAsking = std::size_t{48} << 10;
+  for (const auto& [bytes, whole] : {std::pair<std::size_t, std::size_t>{0, 0},
+                                     {4, 128},
+                                     {128, 128},
+                                     {129, 256},
+                                     {kWithoutAsking - 4, kWithoutAsking},
+                                     {kWithoutAsking + 4, kWithoutAsking + 128}}) {
+    ASSERT_TRUE(Launch(**device, kAddKernel, {}, add, bytes).ok());
+    EXPECT_EQ(fake_.shared_bytes(), whole);
+    EXPECT_EQ(fake_.allowed_shared_bytes(), whole > kWithoutAsking ? whole : 0);
+  }
+  EXPECT_TRUE((*device)->Synchronize().ok());
+}
+
 TEST_F(DriverLaunch, NamesAKernelThatTheDriverDoesNotDescribe) {
   const auto device = Make();
   ASSERT_TRUE(device.ok());

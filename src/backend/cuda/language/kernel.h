@@ -1,7 +1,8 @@
 // The language of kernels: everything that a kernel uses of a GPU. A kernel is compiled twice from the
 // same source: by nvcc for devices (language/on_device-inl.h), and by the C++ compiler for the shim
 // (language/on_shim-inl.h), which runs the threads of a block as fibers and checks every access to
-// memory. A kernel uses nothing else of CUDA; so what the shim has checked is what the device runs.
+// memory. A kernel uses nothing else of CUDA; so the device runs the source that the shim has checked, from another
+// compiler (docs/design/cuda.md names what the shim cannot find).
 //
 //   struct AddArgs { const float* x; float* y; std::int64_t values; };
 //   KVCACHE_KERNEL(add, AddArgs, 256) {

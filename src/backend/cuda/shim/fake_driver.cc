@@ -254,6 +254,9 @@ struct FakeFunctions {
   static int cuFuncSetAttribute(void*, int attribute, int value) {
     KVCACHE_FAKE_(cuFuncSetAttribute);
     if (attribute == kFunctionAttributeSharedPart && value == 100) ++fake->wholly_shared_;
+    if (attribute == kFunctionAttributeSharedBytes) {
+      fake->allowed_shared_bytes_ = static_cast<std::size_t>(value);
+    }
     return 0;
   }
   static int cuFuncGetAttribute(int* value, int attribute, void*) {
@@ -277,6 +280,7 @@ struct FakeFunctions {
     const auto& entry = *static_cast<const shim::KernelEntry*>(function);
     const auto* const first = static_cast<const std::byte*>(parameters[0]);
     ++fake->launches_;
+    fake->shared_bytes_ = launch->shared_bytes;
     return Push([&entry, grid, threads = launch->block[0], shared_bytes = launch->shared_bytes,
                  args = std::vector<std::byte>(first, first + entry.args_bytes)] {
       const Kernel kernel{entry.name, static_cast<int>(threads)};

@@ -39,6 +39,9 @@ class FakeDriver {
   int launches() const { return launches_; }
   // Of the launches, those that may start before the one before them has ended.
   int overlaps() const { return overlaps_; }
+  // The shared memory of the last launch, and the most that a function was allowed.
+  std::size_t shared_bytes() const { return shared_bytes_; }
+  std::size_t allowed_shared_bytes() const { return allowed_shared_bytes_; }
   // How often the host has waited for an event or the stream.
   int waits() const { return waits_; }
   // Functions that may run with as much shared memory as there is.
@@ -59,6 +62,8 @@ class FakeDriver {
   int overlaps_ = 0;
   int waits_ = 0;
   int wholly_shared_ = 0;
+  std::size_t shared_bytes_ = 0;
+  std::size_t allowed_shared_bytes_ = 0;
 };
 
 }  // namespace kvcache::cuda
