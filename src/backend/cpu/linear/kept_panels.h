@@ -1,5 +1,5 @@
 // Panels of a weight that a store kept. A matrix's panels are checked when it is first multiplied. If they are
-// damaged, the weight is packed again from its rows.
+// damaged, the matrix is packed again from its rows, in memory of its own.
 //
 // Thread safety: as linear.h says: one call at a time.
 #pragma once
@@ -7,7 +7,6 @@
 #include <cstddef>
 #include <cstdint>
 #include <memory>
-#include <optional>
 #include <vector>
 
 #include "backend/cpu/linear/weight_memory.h"
@@ -23,19 +22,23 @@ class KeptPanels {
   // `panels` are those that `store` found for `w`, whose rows must outlive this.
   KeptPanels(const TensorView& w, std::shared_ptr<PanelStore> store, const std::byte* panels);
 
-  const std::byte* data() const { return data_; }
+  const std::byte* data(std::int64_t matrix) const {
+    return data_[static_cast<std::size_t>(matrix)];
+  }
   bool IsChecked(std::int64_t matrix) const {
     return is_checked_[static_cast<std::size_t>(matrix)];
   }
-  // Checks a matrix. data() may change. Errors, which change nothing: those of PackWeight.
+  // Checks a matrix. Its data() may change. Errors, which change nothing: those of PackWeight.
   Status Check(ThreadPool& pool, std::int64_t matrix);
 
  private:
   TensorView w_;
   std::shared_ptr<PanelStore> store_;
-  const std::byte* data_;
-  std::optional<WeightPiece> packed_;  // again
-  std::vector<bool> is_checked_;       // each matrix
+  // Of each matrix:
+  std::vector<const std::byte*> data_;
+  std::vector<bool> is_checked_;
+  std::vector<WeightPiece> packed_;  // again
+  WeightMemory memory_;
 };
 
 }  // namespace kvcache::cpu

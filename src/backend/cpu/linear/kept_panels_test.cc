@@ -153,6 +153,27 @@ TEST(KeptPanels, ALayoutHasItsVersion) {
       << "panels have other bytes: raise kPanelLayout, and set this sum";
 }
 
+TEST(KeptPanels, OnlyTheDamagedMatrixIsPackedAgain) {
+  const auto store = std::make_shared<OneWeightStore>();
+  const auto weights = testing::RandomWeights(DType::kQ8_0, kInputs * kOutputs * kMatrices, 7);
+  const TensorView w =
+      TensorView::Dense(weights.data(), DType::kQ8_0, kInputs, kOutputs, kMatrices);
+  ThreadPool pool(2);
+  WeightMemory memory;
+  const WeightPiece piece = std::move(PackWeight(pool, memory, w)).value();
+  store->Keep(w, piece.Share(), piece.size_bytes());
+  const std::size_t bytes = piece.size_bytes() / kMatrices;
+  const std::byte* const kept_bytes = store->bytes().data();
+  KeptPanels kept(w, store, kept_bytes);
+  store->bytes()[bytes + bytes / 2] ^= std::byte{1};
+  for (std::int64_t matrix = 0; matrix < kMatrices; ++matrix) {
+    ASSERT_TRUE(kept.Check(pool, matrix).ok());
+    const std::size_t at = static_cast<std::size_t>(matrix) * bytes;
+    EXPECT_EQ(kept.data(matrix) == kept_bytes + at, matrix != 1);
+    EXPECT_EQ(std::memcmp(kept.data(matrix), piece.data() + at, bytes), 0) << matrix;
+  }
+}
+
 TEST(KeptPanels, ADamagedOneWithoutMemoryOrWithRefusedScalesIsAnError) {
   const auto store = std::make_shared<OneWeightStore>();
   auto weights = testing::RandomWeights(DType::kQ8_0, kInputs * kOutputs, 7);

@@ -57,7 +57,8 @@ class BlockWeight final : public CpuWeight {
   // Kept panels count too: they are in memory for as long as the weight is used.
   std::size_t owned_bytes() const override { return size_bytes_; }
   const std::byte* panels(std::int64_t matrix) const {
-    return (kept_ != nullptr ? kept_->data() : packed_->data()) +
+    if (kept_ != nullptr) return kept_->data(matrix);
+    return packed_->data() +
            matrix * block::Panels(outputs()) * block::PanelBytes(dtype(), inputs());
   }
   // Returns the panels if they have to be checked before the matrix is multiplied; else null.
