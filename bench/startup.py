@@ -15,6 +15,7 @@ import resource
 import statistics
 import subprocess
 import tempfile
+import time
 
 
 def drop(path):
@@ -36,6 +37,14 @@ def start(program, model, packed):
     return ready, ready + timing["ttft_ms"] / 1000, cpu
 
 
+def keep(program, model, folder):
+    """Packs the model into the folder. A chat waits meanwhile: a command that answers once would give a long write up."""
+    with subprocess.Popen([program, "run", model, "--store", "none", "--ctx", "512", "--gpu-layers", "0", "--packed-weights",
+                           folder], stdin=subprocess.PIPE, stdout=subprocess.DEVNULL) as chat:
+        while chat.poll() is None and not any(pathlib.Path(folder).glob("*.kvpanels")):
+            time.sleep(0.1)
+
+
 def main():
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("program")
@@ -47,7 +56,7 @@ def main():
     for model in flags.models:
         gigabytes = os.path.getsize(model) / 1e9
         with tempfile.TemporaryDirectory(dir=os.path.dirname(os.path.abspath(model))) as folder:
-            start(flags.program, model, folder)  # writes the file
+            keep(flags.program, model, folder)
             files = [model, *map(str, pathlib.Path(folder).iterdir())]
             assert len(files) == 2, "nothing was kept"
             for cache in ("warm", "cold"):

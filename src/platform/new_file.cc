@@ -79,22 +79,22 @@ int Reserve(int fd, std::uint64_t size_bytes) {
 
 }  // namespace
 
-Result<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path,
-                                                 std::uint64_t size_bytes) {
+Result<std::unique_ptr<NewFile>> NewFile::Create(const std::string& path, std::uint64_t size_bytes,
+                                                 std::optional<mode_t> mode) {
   KVCACHE_ASSIGN_OR_RETURN(const OutputTarget target, ResolveOutput(path));
   if (target.exists && !target.regular) {
     return InvalidArgument(StrCat("cannot replace ", path, ": it is not a regular file"));
   }
   KVCACHE_RETURN_IF_ERROR(CheckSticky(target, path));
   std::unique_ptr<NewFile> file(new NewFile(path, target.path, size_bytes));
-  KVCACHE_RETURN_IF_ERROR(file->Open(target));
+  KVCACHE_RETURN_IF_ERROR(file->Open(target, mode));
   const int error = Reserve(file->fd_.get(), size_bytes);
   if (error != 0) return OsError(StrCat("make room for ", size_bytes, " bytes in"), path, error);
   return file;
 }
 
-Status NewFile::Open(const OutputTarget& target) {
-  const mode_t mode = target.exists ? target.mode & 0777 : 0666;
+Status NewFile::Open(const OutputTarget& target, std::optional<mode_t> given) {
+  const mode_t mode = given.value_or(target.exists ? target.mode & 0777 : 0666);
   fd_ = OpenNameless(target_, mode);
   for (int tries = 0; !fd_.is_open(); ++tries) {
     std::string name = TemporaryName(target_);
@@ -106,9 +106,13 @@ Status NewFile::Open(const OutputTarget& target) {
       return OsError("create", path_, errno);
     }
   }
-  if (!target.exists) return Status::Ok();
-  const int error = TakeOver(fd_.get(), target);
-  return error == 0 ? Status::Ok() : OsError("keep the permissions of", path_, error);
+  int error = 0;
+  if (given) {
+    error = fchmod(fd_.get(), mode) == 0 ? 0 : errno;
+  } else if (target.exists) {
+    error = TakeOver(fd_.get(), target);
+  }
+  return error == 0 ? Status::Ok() : OsError("set the permissions of", path_, error);
 }
 
 NewFile::~NewFile() {

@@ -10,14 +10,18 @@
 //
 // A symbolic link stays and its target is replaced. Other hard links of a replaced file keep the
 // old contents. The new file takes over the permission bits, the owner and the group; where the
-// system refuses the group, the new file's group gets no access.
+// system refuses the group, the new file's group gets no access. A file whose mode is given has that mode in any case,
+// and takes nothing over.
 //
 // Thread safety: WriteAt from any number of threads at once; the rest from one.
 #pragma once
 
+#include <sys/types.h>
+
 #include <cstddef>
 #include <cstdint>
 #include <memory>
+#include <optional>
 #include <span>
 #include <string>
 
@@ -33,8 +37,10 @@ class NewFile {
   // Makes room for `size_bytes` zero bytes at once where the file system can, so that a full
   // disk is known before the work. Errors: kIo with the operating system's words, kNotFound
   // for a directory that is not there, kInvalidArgument for a device or pipe, which cannot be
-  // replaced; all name the path.
-  static Result<std::unique_ptr<NewFile>> Create(const std::string& path, std::uint64_t size_bytes);
+  // replaced; all name the path. `mode`: the permission bits, whatever umask says; without it, those of
+  // the file that is replaced, or 0666 less umask.
+  static Result<std::unique_ptr<NewFile>> Create(const std::string& path, std::uint64_t size_bytes,
+                                                 std::optional<mode_t> mode = std::nullopt);
 
   NewFile(const NewFile&) = delete;
   NewFile& operator=(const NewFile&) = delete;
@@ -57,7 +63,7 @@ class NewFile {
   NewFile(std::string path, std::string target, std::uint64_t size_bytes)
       : path_(std::move(path)), target_(std::move(target)), size_bytes_(size_bytes) {}
 
-  Status Open(const OutputTarget& target);
+  Status Open(const OutputTarget& target, std::optional<mode_t> given);
   Status Name();
 
   const std::string path_;    // as given

@@ -84,6 +84,24 @@ TEST_F(NewFileTest, KeepsPermissionsAndLinks) {
   EXPECT_EQ(info.st_mode & 07777, 0640u);
 }
 
+TEST_F(NewFileTest, HasTheModeThatIsGiven) {
+  const auto mode = [&] {
+    struct stat info {};
+    EXPECT_EQ(stat(path_.c_str(), &info), 0);
+    return info.st_mode & 07777;
+  };
+  const mode_t before = umask(002);
+  auto file = NewFile::Create(path_, 1, 0640);
+  umask(before);
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_TRUE((*file)->Commit().ok());
+  EXPECT_EQ(mode(), 0640u);
+  file = NewFile::Create(path_, 1, 0600);  // not that of the file before
+  ASSERT_TRUE(file.ok()) << file.status().message();
+  ASSERT_TRUE((*file)->Commit().ok());
+  EXPECT_EQ(mode(), 0600u);
+}
+
 TEST_F(NewFileTest, RefusesWhatCannotBeReplaced) {
   const auto device = NewFile::Create("/dev/null", 1);
   ASSERT_FALSE(device.ok());

@@ -21,6 +21,8 @@ namespace {
 
 constexpr std::int64_t kMinBudgetBytes = 1 << 20;
 static_assert(kMinBudgetBytes == kMinDiskStoreBytes);
+// Nobody waits long at the end of a command: a disk takes a second or two for what is left.
+constexpr std::uint64_t kMaxLeftBytes = std::uint64_t{128} << 20;
 constexpr const char* kNone = "none";
 constexpr const char* kMemory = "memory";
 constexpr const char* kOff = "off";
@@ -159,13 +161,13 @@ std::string StoreFlags::PackedDirectory() const {
 
 std::string PackedWeightsOf(const std::string& model) {
   const std::string directory = StoreFlags().PackedDirectory();
-  return directory.empty() ? "" : PackedWeightsFile(directory, model);
+  return directory.empty() ? "" : PackedWeightsName(model);
 }
 
 void RemovePackedWeights(const std::string& packed, const std::string& model) {
   std::error_code error;
   if (!packed.empty() && !std::filesystem::exists(model, error)) {
-    std::filesystem::remove(packed, error);
+    (void)ClearPackedWeights(StoreFlags().PackedDirectory(), packed);
   }
 }
 
@@ -175,7 +177,8 @@ void StoreFlags::UsePackedWeights(packed::ModelPanels::Tell tell) const {
                              .tell = std::move(tell)});
 }
 
-void StoreFlags::TellNotes(packed::ModelPanels::Report /*report*/, const std::string& text) {
+void StoreFlags::TellNotes(packed::ModelPanels::Report report, const std::string& text) {
+  if (report == packed::ModelPanels::Report::kNoRoom && !ShowsDetails()) return;
   NotesForTheEnd().Add(text);
 }
 
@@ -284,8 +287,12 @@ void StoreFlags::Use(Engine& engine, std::shared_ptr<Store> store) {
 
 void StoreFlags::Finish(Engine& engine) {
   if (const std::string problem = engine.FlushStore(); !problem.empty()) Tell(problem);
-  FlushPackedWeights([] { AddNote("packed weights are being written; Ctrl-C gives them up"); },
-                     Interrupted);
+  const bool is_written = FlushPackedWeights(
+      {.max_left_bytes = kMaxLeftBytes,
+       .waits = [] { AddDetail("packed weights are being written; Ctrl-C gives them up"); },
+       .cancelled = Interrupted});
+  if (!is_written)
+    AddDetail("packed weights are not kept: the command ended before they were written");
   NotesForTheEnd().Show();
 }
 

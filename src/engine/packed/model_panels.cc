@@ -1,10 +1,10 @@
 #include "engine/packed/model_panels.h"
 
 #include <sys/resource.h>
-#include <sys/stat.h>
 #include <sys/syscall.h>
 #include <unistd.h>
 
+#include <filesystem>
 #include <new>
 #include <system_error>
 #include <utility>
@@ -13,6 +13,7 @@
 #include "base/strings.h"
 #include "engine/packed/packed_folder.h"
 #include "model/load/model_digest.h"
+#include "store/disk/store_directory.h"
 
 namespace kvcache::packed {
 namespace {
@@ -25,33 +26,28 @@ void YieldToOthers() {
   (void)setpriority(PRIO_PROCESS, static_cast<id_t>(syscall(SYS_gettid)), kNice);
 }
 
-// Removes the file, unless somebody has replaced it.
-void RemoveIfSame(const std::string& path, const FileIdentity& identity) {
-  struct stat info {};
-  if (stat(path.c_str(), &info) == 0 && info.st_ino == identity.inode) (void)unlink(path.c_str());
-}
-
 }  // namespace
 
 ModelPanels::ModelPanels(const GgufFile& file, std::string path, std::uint64_t layout, Tell tell)
     : file_(file), path_(std::move(path)), tell_(std::move(tell)) {
   model_.model = file.identity();
+  model_.path = RealPath(file.path());
   model_.layout = layout;
+  // In a folder that is missing or not one's own there is nothing to read; a writer says what is wrong with it.
+  const std::string folder = std::filesystem::path(path_).parent_path().string();
+  if (!store::PrepareStoreDirectory(folder, store::MissingDirectory::kRefuse).ok()) return;
   auto opened = PackedFile::Open(path_, model_.model, layout);
   if (opened.ok()) {
     packed_ = std::move(*opened);
-    RememberModelDigest(model_.model, packed_->model_digest());
-    Touch(path_);
-  } else if (access(path_.c_str(), F_OK) == 0) {
-    // What cannot be read now may be whole.
-    if (opened.status().code() != StatusCode::kIo) (void)unlink(path_.c_str());
+    if (packed_ != nullptr) RememberModelDigest(model_.model, packed_->model_digest());
+  } else {
     tell_(Report::kProblem,
           StrCat("packed weights are not used: ", opened.status().message(), kPackAgain));
   }
 }
 
 ModelPanels::~ModelPanels() {
-  stop_.store(true);
+  progress_->stop.store(true);
   if (writer_.joinable()) writer_.join();
 }
 
@@ -96,7 +92,7 @@ PanelStore::Pieces ModelPanels::PiecesOf(const std::byte* panels, std::size_t si
 bool ModelPanels::CheckPiece(std::int64_t piece) {
   if (packed_->IsSound(piece)) return true;
   if (is_damaged_.exchange(true)) return false;
-  RemoveIfSame(path_, packed_->identity());
+  packed_->Remove();
   tell_(Report::kProblem,
         StrCat("packed weights are damaged: ", path_, " was removed", kPackAgain));
   return false;
@@ -111,7 +107,7 @@ Status ModelPanels::CheckKept() {
     if (!weight.is_kept) continue;
     const Pieces pieces = PiecesOf(weight.panels.get(), weight.bytes);
     for (std::int64_t piece = pieces.begin; piece < pieces.end; ++piece) {
-      if (stop_.load() || !CheckPiece(piece)) return {StatusCode::kCancelled, "stopped"};
+      if (progress_->stop.load() || !CheckPiece(piece)) return {StatusCode::kCancelled, "stopped"};
     }
   }
   return Status::Ok();
@@ -120,7 +116,7 @@ Status ModelPanels::CheckKept() {
 Status ModelPanels::WriteNow(const std::function<Status()>& make_room) {
   KVCACHE_RETURN_IF_ERROR(CheckKept());
   KVCACHE_RETURN_IF_ERROR(make_room());
-  return WriteFile(path_, model_, stop_);
+  return WriteFile(path_, model_, *progress_);
 }
 
 void ModelPanels::TellOf(const Status& status) const {
@@ -130,12 +126,15 @@ void ModelPanels::TellOf(const Status& status) const {
                  HumanBytes(static_cast<std::int64_t>(FileBytes())),
                  "), so that the next start is faster; --packed-weights off keeps none"));
   } else if (status.code() != StatusCode::kCancelled) {
-    tell_(Report::kProblem, StrCat("packed weights are not kept: ", status.message()));
+    const bool is_room = status.code() == StatusCode::kOutOfMemory;
+    tell_(is_room ? Report::kNoRoom : Report::kProblem,
+          StrCat("packed weights are not kept: ", status.message()));
   }
 }
 
 Status ModelPanels::Write(std::function<Status()> make_room, std::function<void()> done) {
   model_.digest = ModelDigest(file_);
+  progress_->left_bytes.store(FileBytes());
   const auto write = [this, make_room = std::move(make_room), done = std::move(done)] {
     YieldToOthers();
     try {

@@ -24,7 +24,8 @@ namespace kvcache::packed {
 
 class ModelPanels final : public PanelStore {
  public:
-  enum class Report : std::uint8_t { kDone, kProblem };
+  // kNoRoom: the budget or the disk is too small, which is no fault.
+  enum class Report : std::uint8_t { kDone, kNoRoom, kProblem };
   using Tell = std::function<void(Report, const std::string&)>;
 
   // `path`: of the file of packed weights. `file` must outlive the calls of Find and Keep.
@@ -40,6 +41,7 @@ class ModelPanels final : public PanelStore {
   const std::string& path() const { return path_; }
   // Returns whether the file lacks panels of the model.
   bool LacksPanels() const { return lacks_panels_; }
+  const std::shared_ptr<WriteProgress>& progress() const { return progress_; }
   // Returns the size of the file that Write makes.
   std::uint64_t FileBytes() const;
   // Writes the file in a thread of its own. `make_room` comes before, `done` after it, in that thread. Errors:
@@ -62,7 +64,7 @@ class ModelPanels final : public PanelStore {
   PackedModel model_;
   bool lacks_panels_ = false;
   std::atomic<bool> is_damaged_{false};
-  std::atomic<bool> stop_{false};
+  const std::shared_ptr<WriteProgress> progress_ = std::make_shared<WriteProgress>();
   std::thread writer_;
 };
 

@@ -10,20 +10,23 @@
 
 namespace kvcache::packed {
 
-// Returns the path of the file for the model at `model`: the same for all names of the model's file.
-std::string PathOf(const std::string& folder, const std::string& model);
+// Returns the path of a model's file without links; `model` itself if there is none.
+std::string RealPath(const std::string& model);
+// Returns what the names of all files for the model at `model` begin with: the same for all names of the model's file.
+std::string NameOf(const std::string& model);
+// Returns the path of the file for the model at `model` with panels of this layout. Programs of several versions each
+// have their own.
+std::string PathOf(const std::string& folder, const std::string& model, std::uint64_t layout);
 
-// Says that a file is used now: it is evicted last.
-void Touch(const std::string& path);
-
-// Makes the folder, and makes room for a file at `path` of `bytes` bytes: removes the files that were used longest
-// ago, until all together take at most `budget`, and what processes that were killed left behind. Errors: those of
-// store::PrepareStoreDirectory; kOutOfMemory if the file is larger than the budget, or if the disk had less left
-// than the file takes after it is written; kIo.
+// Makes the folder, and makes room for a file at `path` of `bytes` bytes, so that all together take at most `budget`.
+// Removes what processes that were killed left behind, and files whose model is gone. Then, if that makes enough room,
+// files that nobody uses and nobody used within the last day, those that were used longest ago first. Errors: those of
+// store::PrepareStoreDirectory; kOutOfMemory if the budget is too small, or if fewer than `bytes` bytes of the disk
+// would be free once the file is written; kIo. Files of other users stay.
 Status MakeRoom(const std::string& folder, const std::string& path, std::uint64_t bytes,
                 std::uint64_t budget);
 
-// Removes all files. Returns how many they were.
-int Clear(const std::string& folder);
+// Removes all files whose names begin with `name`. Returns how many they were.
+int Clear(const std::string& folder, const std::string& name = "");
 
 }  // namespace kvcache::packed

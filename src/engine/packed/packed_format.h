@@ -1,6 +1,6 @@
 // The format of files of packed weights (docs/design/packed-weights.md):
 //
-//   | header, 4 KiB … up to 2 MiB | panels | panels | … | table |
+//   | header, 8 KiB at most … up to 2 MiB | panels | panels | … | table |
 //
 // All numbers have 64 bits, the least significant byte first.
 //
@@ -11,7 +11,9 @@
 #include <compare>
 #include <cstddef>
 #include <cstdint>
+#include <functional>
 #include <span>
+#include <string>
 #include <vector>
 
 #include "kvcache/status.h"
@@ -19,12 +21,12 @@
 
 namespace kvcache::packed {
 
-inline constexpr std::uint64_t kVersion = 1;
+inline constexpr std::uint64_t kVersion = 2;
 // Panels begin at pages, behind the first piece.
 inline constexpr std::uint64_t kPanelAlignment = 4096;
 // What is hashed, and written, at once: a huge page. Files that are written so are in huge pages of the page cache.
 inline constexpr std::uint64_t kPieceBytes = std::uint64_t{2} << 20;
-inline constexpr std::uint64_t kHeaderBytes = 4096;
+inline constexpr std::uint64_t kHeaderBytes = 8192;
 
 // A weight, by its place and shape in the model's file, which decide its type.
 struct WeightKey {
@@ -44,10 +46,11 @@ struct WeightEntry {
 
 // What files are made of beside panels.
 struct PackedTable {
-  FileIdentity model;
+  FileIdentity model;        // without its device, whose number may change when the machine starts
   std::uint64_t digest = 0;  // ModelDigest, which would read all over the model's file
   std::uint64_t layout = 0;  // PanelUser::panel_layout
   std::uint64_t end = 0;     // of the panels: where the table begins
+  std::string path{};        // of the model's file; empty: it does not fit into the header
   std::vector<WeightEntry> entries{};
   // HashOfPiece of each piece from the second on; the last piece ends at `end`.
   std::vector<std::uint64_t> sums{};
@@ -71,9 +74,18 @@ struct TableBytes {
 };
 TableBytes Write(const PackedTable& table);
 
-// Reads a file for a model and a layout. Errors, without the path: kCorrupt for bytes that break the format or are
-// not those that were written; kUnsupported for another version or layout; kNotFound for another model.
-Result<PackedTable> Read(std::span<const std::byte> file, const FileIdentity& model,
-                         std::uint64_t layout);
+// A file to read: its size, and what copies bytes from an offset on.
+struct PackedSource {
+  std::uint64_t bytes = 0;
+  std::function<Status(std::uint64_t, std::span<std::byte>)> read;
+};
+
+// Reads header and table of a file for a model and a layout. Errors, without the path: kCorrupt for bytes that break the
+// format or are not those that were written; kUnsupported for another version or layout; kNotFound for another model;
+// those of the source.
+Result<PackedTable> Read(const PackedSource& file, const FileIdentity& model, std::uint64_t layout);
+
+// Reads the path of the model that a file was made of; empty: unknown. Errors: as Read for its header.
+Result<std::string> ReadModelPath(const PackedSource& file);
 
 }  // namespace kvcache::packed

@@ -3,7 +3,9 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cstring>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -22,7 +24,7 @@ constexpr std::uint64_t kLayout = 7;
 
 // A file of two weights, whose second one is in two pieces.
 struct Built {
-  PackedTable table{.model = kModel, .digest = 99, .layout = kLayout};
+  PackedTable table{.model = kModel, .digest = 99, .layout = kLayout, .path = "/models/one.gguf"};
   std::vector<std::byte> bytes;
 
   Built() {
@@ -41,8 +43,14 @@ struct Built {
   }
   std::size_t header_bytes = 0;
 
+  packed::PackedSource Source() const {
+    return {bytes.size(), [this](std::uint64_t at, std::span<std::byte> into) {
+              std::ranges::copy(std::span(bytes).subspan(at, into.size()), into.begin());
+              return Status::Ok();
+            }};
+  }
   Status ReadAs(const FileIdentity& model = kModel, std::uint64_t layout = kLayout) const {
-    return packed::Read(bytes, model, layout).status();
+    return packed::Read(Source(), model, layout).status();
   }
 };
 
@@ -61,11 +69,13 @@ TEST(PackedFormat, PanelsBeginAtPagesBehindTheFirstPiece) {
 
 TEST(PackedFormat, IsReadAsItWasWritten) {
   const Built file;
-  const auto read = packed::Read(file.bytes, kModel, kLayout);
+  const auto read = packed::Read(file.Source(), kModel, kLayout);
   ASSERT_TRUE(read.ok()) << read.status().message();
   EXPECT_EQ(read->digest, 99u);
   EXPECT_EQ(read->end, file.table.end);
   EXPECT_EQ(read->sums, file.table.sums);
+  EXPECT_EQ(read->path, "/models/one.gguf");
+  EXPECT_EQ(packed::ReadModelPath(file.Source()).value(), "/models/one.gguf");
   ASSERT_EQ(read->entries.size(), 2u);
   for (std::size_t i = 0; i < 2; ++i) {
     EXPECT_EQ(read->entries[i].key, file.table.entries[i].key);
@@ -100,19 +110,47 @@ TEST(PackedFormat, SaysWhatIsForeign) {
   Built file;
   FileIdentity other = kModel;
   for (const auto change : std::initializer_list<void (*)(FileIdentity&)>{
-           [](FileIdentity& it) { it.device ^= 1; }, [](FileIdentity& it) { it.inode ^= 1; },
-           [](FileIdentity& it) { it.bytes ^= 1; }, [](FileIdentity& it) { it.modified_ns ^= 1; },
+           [](FileIdentity& it) { it.inode ^= 1; }, [](FileIdentity& it) { it.bytes ^= 1; },
+           [](FileIdentity& it) { it.modified_ns ^= 1; },
            [](FileIdentity& it) { it.changed_ns ^= 1; }}) {
     other = kModel;
     change(other);
     EXPECT_EQ(file.ReadAs(other).code(), StatusCode::kNotFound);
   }
   EXPECT_EQ(file.ReadAs(other).message(), "it was made of another model's file");
+  other = kModel;
+  other.device ^= 1;  // the system gives devices numbers anew
+  EXPECT_TRUE(file.ReadAs(other).ok());
   EXPECT_EQ(file.ReadAs(kModel, 8).code(), StatusCode::kUnsupported);
   EXPECT_EQ(file.ReadAs(kModel, 8).message(), "its panels have layout 7; this program uses 8");
-  file.bytes[8] = std::byte{2};
+  file.bytes[8] = std::byte{3};
   EXPECT_EQ(file.ReadAs().code(), StatusCode::kUnsupported);
-  EXPECT_EQ(file.ReadAs().message(), "it has version 2 of the format; this program reads 1");
+  EXPECT_EQ(file.ReadAs().message(), "it has version 3 of the format; this program reads 2");
+}
+
+TEST(PackedFormat, APathThatIsTooLongIsNotKnown) {
+  Built file;
+  for (const std::size_t size :
+       {packed::kHeaderBytes - 15 * 8, packed::kHeaderBytes - 15 * 8 + 1}) {
+    file.table.path = std::string(size, 'x');
+    const packed::TableBytes written = packed::Write(file.table);
+    ASSERT_LE(written.header.size(), packed::kHeaderBytes);
+    std::memcpy(file.bytes.data(), written.header.data(), written.header.size());
+    const bool fits = size == packed::kHeaderBytes - 15 * 8;
+    EXPECT_EQ(packed::ReadModelPath(file.Source()).value(), fits ? file.table.path : "");
+  }
+}
+
+// A source that fails stands in for a bad block.
+TEST(PackedFormat, WhatTheDiskDoesNotGiveBackIsAnError) {
+  const Built file;
+  for (const std::uint64_t bad : {std::uint64_t{0}, file.table.end}) {
+    packed::PackedSource source = file.Source();
+    source.read = [&, read = source.read](std::uint64_t at, std::span<std::byte> into) {
+      return at == bad ? Status(StatusCode::kCorrupt, "bad block") : read(at, into);
+    };
+    EXPECT_EQ(packed::Read(source, kModel, kLayout).status().message(), "bad block");
+  }
 }
 
 // A table that a faulty writer made: its hashes are right.

@@ -18,7 +18,7 @@ namespace kvcache {
 
 struct PackedWeightsOptions {
   std::string directory;  // empty: none are kept
-  // All files take at most so many bytes; those that were used longest ago go first.
+  // All files take at most so many bytes (packed_folder.h).
   static constexpr std::uint64_t kDefaultBudget = std::uint64_t{32} << 30;
   std::uint64_t budget_bytes = kDefaultBudget;
   // Models with less are packed within milliseconds.
@@ -48,15 +48,22 @@ class PackedLoad {
   std::shared_ptr<packed::ModelPanels> panels_;
 };
 
-// Waits until all files are written. Calls `waits` before, if one is not. Waits no longer once `cancelled`, which is
-// asked ten times a second, returns true; empty: it never does.
-void FlushPackedWeights(const std::function<void()>& waits = nullptr,
-                        const std::function<bool()>& cancelled = nullptr);
+// How long FlushPackedWeights waits.
+struct PackedWeightsWait {
+  // Waits for no file that has more bytes left to write.
+  std::uint64_t max_left_bytes = ~std::uint64_t{0};
+  std::function<void()> waits{};  // is called before, if it waits
+  std::function<bool()>
+      cancelled{};  // is asked ten times a second, if there is one: true ends the wait
+};
 
-// Returns the path of the file for a model's file, which may not exist.
-std::string PackedWeightsFile(const std::string& directory, const std::string& model);
+// Waits until all files are written. Returns whether they are; those that are not are given up when their model goes.
+bool FlushPackedWeights(const PackedWeightsWait& wait = {});
 
-// Removes all files of a directory. Returns how many they were.
-int ClearPackedWeights(const std::string& directory);
+// Returns what the names of all files for a model's file, which may not exist, begin with.
+std::string PackedWeightsName(const std::string& model);
+
+// Removes all files of a directory whose names begin with `name`. Returns how many they were.
+int ClearPackedWeights(const std::string& directory, const std::string& name = "");
 
 }  // namespace kvcache

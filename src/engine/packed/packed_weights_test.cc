@@ -4,10 +4,13 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 #include <sys/resource.h>
+#include <sys/stat.h>
+#include <unistd.h>
 
 #include <chrono>
 #include <csignal>
 #include <cstdio>
+#include <cstdlib>
 #include <filesystem>
 #include <fstream>
 #include <memory>
@@ -19,9 +22,15 @@
 
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/packed/packed_folder.h"
+#include "kvcache/cpu_backend.h"
+#include "kvcache/panel_store.h"
 #include "kvcache_engine/engine.h"
 #include "make_model/make_model.h"
+
 #include "model/load/model_digest.h"
+#include "model/model.h"
+#include "platform/mapped_file_faults.h"
 #include "platform/system_memory.h"
 #include "platform/wall_clock.h"
 
@@ -44,11 +53,7 @@ std::int64_t InAnHour() {
 
 class PackedWeightsTest : public ::testing::Test {
  protected:
-  PackedWeightsTest() {
-    fs::remove_all(root_);
-    fs::create_directories(root_);
-    Use();
-  }
+  PackedWeightsTest() { Use(); }
   ~PackedWeightsTest() override {
     kvcache::UsePackedWeights({});
     fs::remove_all(root_);
@@ -63,9 +68,18 @@ class PackedWeightsTest : public ::testing::Test {
     options.min_bytes = 0;
     options.tell = [this](Report report, const std::string& text) {
       const std::lock_guard lock(mutex_);
-      (report == Report::kDone ? done_ : problems_).push_back(text);
+      auto& texts = report == Report::kDone     ? done_
+                    : report == Report::kNoRoom ? no_room_
+                                                : problems_;
+      texts.push_back(text);
     };
     kvcache::UsePackedWeights(std::move(options));
+  }
+
+  static std::string MakeRoot() {
+    std::string name = ::testing::TempDir() + "packed_weights_XXXXXX";
+    EXPECT_NE(mkdtemp(name.data()), nullptr);
+    return name;
   }
 
   // 4.6 million weights: the panels are more than one piece.
@@ -116,7 +130,9 @@ class PackedWeightsTest : public ::testing::Test {
     return Compute(path);
   }
 
-  std::string FileOf(const std::string& model) const { return PackedWeightsFile(folder_, model); }
+  std::string FileOf(const std::string& model) const {
+    return packed::PathOf(folder_, model, layout_);
+  }
 
   // Changes a byte of a file.
   static void Flip(const std::string& path, std::uint64_t at) {
@@ -132,6 +148,10 @@ class PackedWeightsTest : public ::testing::Test {
     const std::lock_guard lock(mutex_);
     return std::exchange(problems_, {});
   }
+  std::vector<std::string> TakeNoRoom() {
+    const std::lock_guard lock(mutex_);
+    return std::exchange(no_room_, {});
+  }
   std::vector<std::string> TakeDone() {
     const std::lock_guard lock(mutex_);
     return std::exchange(done_, {});
@@ -143,11 +163,13 @@ class PackedWeightsTest : public ::testing::Test {
     return names;
   }
 
-  const std::string root_ = StrCat(::testing::TempDir(), "packed_weights_test");
+  const std::string root_ = MakeRoot();
   const std::string folder_ = root_ + "/cache/packed";
+  const std::uint64_t layout_ =
+      dynamic_cast<PanelUser&>(*std::move(MakeCpuBackend({.threads = 1})).value()).panel_layout();
   const WallClockForTests clock_{&InAnHour};
   std::mutex mutex_;
-  std::vector<std::string> done_, problems_;
+  std::vector<std::string> done_, no_room_, problems_;
 };
 
 TEST_F(PackedWeightsTest, GiveTheSameBits) {
@@ -201,7 +223,7 @@ TEST_F(PackedWeightsTest, FilesOfNoUseAreRefusedAndReplaced) {
   };
   const std::vector<Case> cases = {
       {"its header is damaged", [&] { Flip(file, 40); }},
-      {"has version 33 of the format; this program reads 1", [&] { Flip(file, 8); }},
+      {"has version 34 of the format; this program reads 2", [&] { Flip(file, 8); }},
       {"its table is damaged", [&] { Flip(file, fs::file_size(file) - 1); }},
       {"bytes of ", [&] { fs::resize_file(file, fs::file_size(file) - 4096); }},
       {"less than its header takes", [&] { fs::resize_file(file, 0); }},
@@ -209,7 +231,7 @@ TEST_F(PackedWeightsTest, FilesOfNoUseAreRefusedAndReplaced) {
        [&] { fs::copy_file(FileOf(other), file, fs::copy_options::overwrite_existing); }},
       {"other users can write to it",
        [&] { fs::permissions(file, fs::perms::others_write, fs::perm_options::add); }},
-      {"it is a directory",
+      {"it is not a regular file",
        [&] {
          fs::remove(file);
          fs::create_directory(file);
@@ -273,7 +295,8 @@ TEST_F(PackedWeightsTest, AFullDiskStopsNothing) {
   ASSERT_EQ(setrlimit(RLIMIT_FSIZE, &before), 0);
   std::signal(SIGXFSZ, handler);
   EXPECT_EQ(logits, expected);
-  EXPECT_THAT(TakeProblems(),
+  EXPECT_THAT(TakeProblems(), IsEmpty());
+  EXPECT_THAT(TakeNoRoom(),
               ElementsAre(HasSubstr("packed weights are not kept: cannot make room")));
   EXPECT_THAT(FilesInFolder(), IsEmpty());
 }
@@ -331,8 +354,8 @@ TEST_F(PackedWeightsTest, TheOldestFilesGoFirst) {
   const std::uint64_t size = fs::file_size(FileOf(models[0]));
   UseBudget(2 * size);
   (void)Compute(models[1]);
-  fs::last_write_time(FileOf(models[1]), fs::file_time_type::clock::now() - std::chrono::hours(2));
-  fs::last_write_time(FileOf(models[0]), fs::file_time_type::clock::now() - std::chrono::hours(3));
+  fs::last_write_time(FileOf(models[1]), fs::file_time_type::clock::now() - std::chrono::hours(48));
+  fs::last_write_time(FileOf(models[0]), fs::file_time_type::clock::now() - std::chrono::hours(72));
   (void)Compute(models[0]);  // used now
   (void)Compute(models[2]);
   EXPECT_TRUE(fs::exists(FileOf(models[0])));
@@ -341,11 +364,126 @@ TEST_F(PackedWeightsTest, TheOldestFilesGoFirst) {
   EXPECT_THAT(TakeProblems(), IsEmpty());
   UseBudget(size - 1);
   (void)Compute(models[1]);
-  EXPECT_THAT(TakeProblems(), ElementsAre(HasSubstr("and all may take")));
+  EXPECT_THAT(TakeNoRoom(), ElementsAre(HasSubstr("and all may take")));
+  EXPECT_THAT(TakeProblems(), IsEmpty());
   EXPECT_TRUE(fs::exists(FileOf(models[0])));
   EXPECT_EQ(ClearPackedWeights(folder_), 2);
   EXPECT_THAT(FilesInFolder(), IsEmpty());
   EXPECT_EQ(ClearPackedWeights(folder_), 0);
+}
+
+// They would write gigabytes at every start.
+TEST_F(PackedWeightsTest, ModelsInTurnsDoNotRemoveEachOthersFiles) {
+  const std::string one = Write("one.gguf", DType::kQ8_0, 1);
+  const std::string two = Write("two.gguf", DType::kQ8_0, 2);
+  (void)Compute(one);
+  UseBudget(fs::file_size(FileOf(one)) * 3 / 2);
+  (void)Compute(two);
+  (void)Compute(two);
+  EXPECT_THAT(TakeNoRoom(), ElementsAre(HasSubstr("that were used within a day")));  // once
+  EXPECT_TRUE(fs::exists(FileOf(one)));
+  EXPECT_FALSE(fs::exists(FileOf(two)));
+}
+
+// No bytes are gained by their removal, and whoever uses them would write them again.
+TEST_F(PackedWeightsTest, MappedFilesStay) {
+  const std::string one = Write("one.gguf", DType::kQ8_0, 1);
+  const std::string two = Write("two.gguf", DType::kQ8_0, 2);
+  (void)Compute(one);
+  UseBudget(fs::file_size(FileOf(one)) * 3 / 2);
+  {
+    const auto engine = Open(one);
+    fs::last_write_time(FileOf(one), fs::file_time_type::clock::now() - std::chrono::hours(48));
+    (void)Compute(two);
+    EXPECT_TRUE(fs::exists(FileOf(one)));
+    EXPECT_FALSE(fs::exists(FileOf(two)));
+  }
+  (void)Compute(two);
+  EXPECT_FALSE(fs::exists(FileOf(one)));
+  EXPECT_TRUE(fs::exists(FileOf(two)));
+}
+
+TEST_F(PackedWeightsTest, FilesWhoseModelIsGoneAreRemoved) {
+  const std::string one = Write("one.gguf", DType::kQ8_0, 1);
+  const std::string two = Write("two.gguf", DType::kQ8_0, 2);
+  (void)Compute(one);
+  const std::string file = FileOf(one);
+  fs::rename(one, root_ + "/elsewhere.gguf");
+  (void)Compute(two);
+  EXPECT_FALSE(fs::exists(file));
+  EXPECT_TRUE(fs::exists(FileOf(two)));
+  EXPECT_THAT(TakeProblems(), IsEmpty());
+}
+
+TEST_F(PackedWeightsTest, AModelThatWasRemovedLeavesNoFile) {
+  const std::string model = Write("model.gguf", DType::kQ8_0);
+  const std::string file = FileOf(model);
+  auto backend = std::move(MakeCpuBackend({.threads = 1})).value();
+  auto gguf = std::move(GgufFile::Open(model)).value();
+  PackedLoad load(*gguf, *backend);
+  const auto loaded = LoadModel(*gguf, *backend);
+  ASSERT_TRUE(loaded.ok());
+  fs::remove(model);  // before the writer begins
+  const auto panels = load.Finish();
+  FlushPackedWeights();
+  EXPECT_FALSE(fs::exists(file));
+  EXPECT_THAT(TakeDone(), IsEmpty());
+  EXPECT_THAT(TakeProblems(), IsEmpty());
+}
+
+TEST_F(PackedWeightsTest, OneIsReadWhateverUmaskSays) {
+  const std::string model = Write("model.gguf", DType::kQ8_0);
+  const mode_t before = umask(002);
+  (void)Compute(model);
+  umask(before);
+  EXPECT_EQ(fs::status(FileOf(model)).permissions(),
+            fs::perms::owner_read | fs::perms::owner_write);
+  (void)Compute(model);
+  EXPECT_EQ(TakeDone().size(), 1u);
+  EXPECT_THAT(TakeProblems(), IsEmpty());
+}
+
+// The program's handler for SIGBUS is for good, so that a child runs it.
+TEST_F(PackedWeightsTest, AFileThatIsCutBeforeItsCheckIsDamaged) {
+  const std::string model = Write("model.gguf", DType::kQ8_0);
+  const std::vector<float> expected = Compute(model);
+  const std::string file = FileOf(model);
+  const auto compute = [&] {
+    ReportCutFiles();
+    const auto engine = Open(model);
+    fs::resize_file(file, std::uint64_t{4} << 20);
+    const bool is_same = LogitsOf(*engine) == expected;
+    const bool is_told = TakeProblems().size() == 1;
+    std::_Exit(is_same && is_told && !fs::exists(file) ? 0 : 2);
+  };
+  GTEST_FLAG_SET(death_test_style, "fast");
+  EXPECT_EXIT(compute(), ::testing::ExitedWithCode(0), "");
+}
+
+// Another process may have made the file that is there now.
+TEST_F(PackedWeightsTest, OnlyTheFileThatWasJudgedIsRemoved) {
+  const std::string model = Write("model.gguf", DType::kQ8_0);
+  const std::vector<float> expected = Compute(model);
+  const std::string file = FileOf(model);
+  const std::string whole = root_ + "/whole";
+  fs::copy_file(file, whole);
+  Flip(file, std::uint64_t{2} << 20);
+  const auto engine = Open(model);
+  fs::rename(whole, file);
+  EXPECT_EQ(LogitsOf(*engine), expected);
+  EXPECT_EQ(TakeProblems().size(), 1u);
+  EXPECT_TRUE(fs::exists(file));
+}
+
+// Who can write the folder can replace what is in it.
+TEST_F(PackedWeightsTest, AFolderThatOthersCanWriteIsNotRead) {
+  const std::string model = Write("model.gguf", DType::kQ8_0);
+  const std::vector<float> expected = Compute(model);
+  Flip(FileOf(model), 40);  // whoever reads it removes it
+  fs::permissions(folder_, fs::perms::others_write, fs::perm_options::add);
+  EXPECT_EQ(Compute(model), expected);
+  EXPECT_THAT(TakeProblems(), ElementsAre(HasSubstr("other users can write to the directory")));
+  EXPECT_TRUE(fs::exists(FileOf(model)));
 }
 
 TEST_F(PackedWeightsTest, SmallModelsAreNotKept) {

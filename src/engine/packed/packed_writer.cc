@@ -1,10 +1,16 @@
 #include "engine/packed/packed_writer.h"
 
+#include <sys/stat.h>
+
 #include <algorithm>
+#include <cerrno>
 #include <cstring>
 #include <span>
+#include <utility>
 
+#include "base/errors.h"
 #include "platform/aligned_buffer.h"
+#include "platform/mapped_file_faults.h"
 #include "platform/new_file.h"
 
 namespace kvcache::packed {
@@ -12,6 +18,7 @@ namespace {
 
 // The disk is never so far behind that the end waits for long.
 constexpr std::uint64_t kPiecesWrittenOut = 64;
+constexpr mode_t kMode = S_IRUSR | S_IWUSR;  // whoever can write it decides what the model says
 
 Places PlacesOfWeights(const PackedModel& model) {
   std::vector<std::uint64_t> sizes;
@@ -51,23 +58,44 @@ class PieceComposer {
 
 }  // namespace
 
+bool IsGone(const std::string& model) {
+  struct stat info {};
+  return stat(model.c_str(), &info) != 0 && (errno == ENOENT || errno == ENOTDIR);
+}
+
 std::uint64_t FileBytesOf(const PackedModel& model) {
   return FileBytes(PlacesOfWeights(model));
 }
 
-Status WriteFile(const std::string& path, const PackedModel& model, const std::atomic<bool>& stop) {
+Status WriteFile(const std::string& path, const PackedModel& model, WriteProgress& progress) {
   const Places places = PlacesOfWeights(model);
-  KVCACHE_ASSIGN_OR_RETURN(const auto file, NewFile::Create(path, FileBytes(places)));
+  auto created = NewFile::Create(path, FileBytes(places), kMode);
+  if (!created.ok()) {
+    // The folder is one's own: what fails is the room, on the disk or in a quota.
+    const bool is_room = created.status().code() == StatusCode::kIo;
+    return is_room ? OutOfMemory(created.status().message()) : created.status();
+  }
+  const std::unique_ptr<NewFile> file = std::move(*created);
   KVCACHE_ASSIGN_OR_RETURN(AlignedBuffer memory, AlignedBuffer::Make(kPieceBytes));
   PieceComposer composer(model, places, {memory.data(), memory.size_bytes()});
-  PackedTable table{
-      .model = model.model, .digest = model.digest, .layout = model.layout, .end = places.end};
+  PackedTable table{.model = model.model,
+                    .digest = model.digest,
+                    .layout = model.layout,
+                    .end = places.end,
+                    .path = model.path};
   for (std::uint64_t piece = 1; piece <= places.pieces; ++piece) {
-    if (stop.load()) return {StatusCode::kCancelled, "stopped"};
-    const std::span<const std::byte> bytes = composer.Next(piece * kPieceBytes);
-    table.sums.push_back(HashOfPiece(bytes));
+    if (progress.stop.load()) return {StatusCode::kCancelled, "stopped"};
+    std::span<const std::byte> bytes;
+    std::uint64_t sum = 0;
+    const bool is_read = RunGuarded([&] {
+      bytes = composer.Next(piece * kPieceBytes);
+      sum = HashOfPiece(bytes);
+    });
+    if (!is_read) return Corrupt("panels of the file before are not there any more");
+    table.sums.push_back(sum);
     KVCACHE_RETURN_IF_ERROR(file->WriteAt(piece * kPieceBytes, bytes));
     if (piece % kPiecesWrittenOut == 0) KVCACHE_RETURN_IF_ERROR(file->WriteOut());
+    progress.left_bytes.store(places.end - piece * kPieceBytes - bytes.size());
   }
   for (std::size_t i = 0; i < model.weights.size(); ++i) {
     table.entries.push_back({model.weights[i].key, places.at[i], model.weights[i].bytes});
@@ -75,6 +103,7 @@ Status WriteFile(const std::string& path, const PackedModel& model, const std::a
   const TableBytes bytes = Write(table);
   KVCACHE_RETURN_IF_ERROR(file->WriteAt(places.end, bytes.table));
   KVCACHE_RETURN_IF_ERROR(file->WriteAt(0, bytes.header));
+  if (IsGone(model.path)) return {StatusCode::kCancelled, "the model was removed"};
   return file->Commit();
 }
 
