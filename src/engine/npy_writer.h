@@ -1,4 +1,4 @@
-// Writes a float32 matrix row by row as a NumPy .npy file (format 1.0). As platform/output_file.h
+// Writes a float32 matrix row by row as a NumPy .npy file (format 1.0). As platform/output/output_file.h
 // says, a new file appears under its name only when Close has succeeded.
 //
 // Thread safety: one thread at a time.
@@ -10,7 +10,7 @@
 #include <string>
 
 #include "kvcache/status.h"
-#include "platform/output_file.h"
+#include "platform/output/output_file.h"
 
 namespace kvcache {
 

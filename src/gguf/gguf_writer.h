@@ -25,7 +25,7 @@
 #include "gguf/ggml_type.h"
 #include "gguf/gguf_value.h"
 #include "kvcache/status.h"
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 
 namespace kvcache {
 

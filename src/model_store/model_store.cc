@@ -19,8 +19,8 @@
 #include "model_store/blob_digest.h"
 #include "platform/file_descriptor.h"
 #include "platform/mapped_file.h"
-#include "platform/new_file.h"
 #include "platform/os_error.h"
+#include "platform/output/new_file.h"
 
 namespace kvcache {
 namespace {

@@ -4,7 +4,7 @@
 //   ROOT/blobs/sha256-HEX                     a layer: weights, a template, parameters …
 //
 // Writing. A blob or manifest appears under its name when it is complete and on the disk
-// (platform/new_file.h), and a manifest only after its blobs. A failed call leaves nothing: what it added is
+// (platform/output/new_file.h), and a manifest only after its blobs. A failed call leaves nothing: what it added is
 // removed with the lock (store_lock.h). A process that is killed leaves whole blobs without a manifest at worst;
 // the same call then uses them again, and any other call removes them. A full disk is an error, and every model that was there stays.
 //

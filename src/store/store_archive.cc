@@ -8,7 +8,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "platform/mapped_file.h"
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 #include "store/content_hash.h"
 #include "store/object_format.h"
 

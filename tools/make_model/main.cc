@@ -10,7 +10,7 @@
 #include <string>
 
 #include "make_model/make_model.h"
-#include "platform/standard_output.h"
+#include "platform/output/standard_output.h"
 
 namespace kvcache::make_model {
 namespace {

@@ -3,7 +3,7 @@
 #include <span>
 
 #include "app/terminal/terminal.h"
-#include "platform/output_file.h"
+#include "platform/output/output_file.h"
 
 namespace kvcache::app {
 

@@ -4,7 +4,7 @@
 #include <csignal>
 #include <cstdio>
 
-#include "platform/standard_output.h"
+#include "platform/output/standard_output.h"
 
 namespace kvcache::app {
 

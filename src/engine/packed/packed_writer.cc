@@ -11,7 +11,7 @@
 #include "base/errors.h"
 #include "platform/aligned_buffer.h"
 #include "platform/mapped_file_faults.h"
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 
 namespace kvcache::packed {
 namespace {

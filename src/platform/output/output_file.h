@@ -14,7 +14,7 @@
 
 #include "kvcache/status.h"
 #include "platform/file_descriptor.h"
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 
 namespace kvcache {
 

@@ -1,4 +1,4 @@
-#include "platform/standard_output.h"
+#include "platform/output/standard_output.h"
 
 #include <poll.h>
 #include <unistd.h>

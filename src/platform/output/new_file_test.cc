@@ -1,4 +1,4 @@
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 
 #include <gtest/gtest.h>
 #include <sys/resource.h>

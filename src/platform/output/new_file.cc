@@ -1,4 +1,4 @@
-#include "platform/new_file.h"
+#include "platform/output/new_file.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
@@ -13,7 +13,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "platform/os_error.h"
-#include "platform/output_target.h"
+#include "platform/output/output_target.h"
 
 namespace kvcache {
 namespace {

@@ -1,4 +1,4 @@
-#include "platform/output_file.h"
+#include "platform/output/output_file.h"
 
 #include <fcntl.h>
 #include <unistd.h>
@@ -6,7 +6,7 @@
 #include <cerrno>
 
 #include "platform/os_error.h"
-#include "platform/output_target.h"
+#include "platform/output/output_target.h"
 
 namespace kvcache {
 
