@@ -189,6 +189,7 @@ inline std::int32_t Dp4a(std::uint32_t a, std::uint32_t b, std::int32_t c) {
 
 template <class T>
 T LoadConstant(const T* at) {
+  shim::CheckConstant(at, sizeof(T));
   return LoadOnly(at);
 }
 

@@ -37,12 +37,6 @@ struct RowSpot {
 };
 
 // Where a panel is read.
-struct FromGlobal {
-  template <class T>
-  static KVCACHE_DEVICE T Load(const std::byte* at) {
-    return LoadConstant(reinterpret_cast<const T*>(at));
-  }
-};
 struct FromShared {
   template <class T>
   static KVCACHE_DEVICE T Load(const std::byte* at) {

@@ -124,13 +124,20 @@ bool InPieces(std::size_t offset, std::size_t bytes) {
   Fail(access, Problem::kOutside);
 }
 
-// Before WaitForEarlier a thread may only read what no kernel has written.
-[[gnu::noinline]] void CheckEarly(const Access& access, std::size_t offset) {
-  if (access.kind == AccessKind::kWrite) Fail(access, Problem::kEarly);
-  for (std::size_t i = offset; i < offset + access.bytes; ++i) {
+// Returns whether a kernel has written some of the bytes at an offset of global memory.
+bool KernelsWrote(std::size_t offset, std::size_t bytes) {
+  for (std::size_t i = offset; i < offset + bytes; ++i) {
     const Record word = current.global.words[i / kWordBytes].write;
     const Record write = word == kSplit ? current.global.single[i].write : word;
-    if (StampOf(write) != 0) Fail(access, Problem::kEarly);
+    if (StampOf(write) != 0) return true;
+  }
+  return false;
+}
+
+// Before WaitForEarlier a thread may only read what no kernel has written.
+[[gnu::noinline]] void CheckEarly(const Access& access, std::size_t offset) {
+  if (access.kind == AccessKind::kWrite || KernelsWrote(offset, access.bytes)) {
+    Fail(access, Problem::kEarly);
   }
 }
 
@@ -183,6 +190,18 @@ void CheckRead(std::uintptr_t address, std::size_t bytes, std::uintptr_t place) 
 
 void CheckWrite(std::uintptr_t address, std::size_t bytes, std::uintptr_t place) {
   if (bytes > 0 && !OwnStack(address)) Check<AccessKind::kWrite>(address, bytes, place);
+}
+
+void CheckConstant(const void* at, std::size_t bytes) {
+  if (current.stack_bytes == kEverything) return;
+  const auto address = reinterpret_cast<std::uintptr_t>(at);
+  const std::size_t offset = address - current.global.low;
+  // The load itself is checked too: for its bounds, and more strictly before WaitForEarlier.
+  if (offset >= current.global.bytes || address % bytes != 0 || !current.waited) return;
+  if (!KernelsWrote(offset, bytes)) return;
+  Fail({AccessKind::kRead, address, bytes,
+        reinterpret_cast<std::uintptr_t>(__builtin_return_address(0))},
+       Problem::kConstant);
 }
 
 void CheckCopyBegins(std::uintptr_t shared, std::uintptr_t global, std::uintptr_t place) {

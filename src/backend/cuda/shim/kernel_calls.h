@@ -45,6 +45,8 @@ Fragments Mma(bool a_is_signed, std::uint32_t a0, std::uint32_t a1, std::uint32_
               std::uint32_t a3, std::uint32_t b0, std::uint32_t b1, std::int32_t d0,
               std::int32_t d1, std::int32_t d2, std::int32_t d3, Site site);
 void AsyncWait(int pending);
+// Checks that no kernel has written the bytes: a compiler may move their load before WaitForEarlier.
+void CheckConstant(const void* at, std::size_t bytes);
 
 }  // namespace shim
 }  // namespace kvcache::cuda

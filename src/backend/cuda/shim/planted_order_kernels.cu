@@ -274,6 +274,11 @@ KVCACHE_WAITING_TWINS(reads_early, 64) {
   args.x[Thread() + 64] = Add(early, args.y[Thread()]);
 }
 
+// On a device the load may come before the wait all the same.
+KVCACHE_TWINS(constant_of_kernel, 64) {
+  args.x[Thread()] = kBug ? LoadConstant(args.y + Thread()) : LoadOnly(args.y + Thread());
+}
+
 KVCACHE_WAITING_TWINS(copies_early, 64) {
   OrderShared& shared = SharedMemory<OrderShared>();
   AsyncCopy16(shared.values + Thread() * 4, (kBug ? args.y : args.x) + Thread() * 4);

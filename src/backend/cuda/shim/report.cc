@@ -91,6 +91,8 @@ std::string ProblemText(const Report& report) {
     case Problem::kMisaligned: return "misaligned";
     case Problem::kEarly:
       return "the thread has not called WaitForEarlier, and an earlier kernel may use it";
+    case Problem::kConstant:
+      return "a kernel has written it, and LoadConstant may come before WaitForEarlier";
     case Problem::kOther: return report.text;
     case Problem::kCell: break;
   }

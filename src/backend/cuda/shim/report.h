@@ -18,6 +18,7 @@ enum class Problem : std::uint8_t {
   kOutside,     // of all memory that the thread may touch
   kMisaligned,  // the address is no multiple of the size
   kEarly,       // earlier launches may write there, or read
+  kConstant,    // a kernel has written what LoadConstant reads
   kCell,        // as `fault` says
   kOther,       // as `text` says
 };
