@@ -3,11 +3,14 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <array>
 #include <string>
 #include <tuple>
+#include <utility>
 #include <vector>
 
+#include "backend/cuda/linear/block_types.h"
 #include "backend/cuda/linear/linear_testing.h"
 
 namespace kvcache::cuda::linear_test {
@@ -79,7 +82,7 @@ TEST_P(CudaLinear, HasTheBitsOfTheCpu) {
   }
 }
 
-// Enough rows and columns for the tiles of middle size, and for the widest.
+// On four processors: too few columns for tiles of middle size; too few of the widest tiles; enough of them.
 TEST_P(CudaLinear, MultipliesTilesOfAllSizes) {
   const DType dtype = GetParam();
   const std::int64_t inputs = dtype == DType::kNVFP4            ? 320
@@ -92,9 +95,15 @@ TEST_P(CudaLinear, MultipliesTilesOfAllSizes) {
   const auto on_cpu = bench.cpu().MakeLinear(w);
   const auto on_device = MakeLinear(bench.device(), w);
   ASSERT_TRUE(on_cpu.ok() && on_device.ok()) << on_device.status().message();
-  for (const std::int64_t columns : {100, 200}) {
+  const bool is_float = InfoOf(dtype).block_size == 1;
+  const std::string type(InfoOf(linear::KernelTypeOf(dtype)).name);
+  for (const auto& [columns, tiles] :
+       {std::pair<std::int64_t, std::string>{20, "narrow"}, {100, "middle"}, {330, "wide"}}) {
+    bench.device().names.clear();
     Compare(bench, **on_cpu, **on_device, RandomValues(inputs * columns, 4));
     if (HasFatalFailure()) return;
+    const std::string name = "linear_" + (is_float ? "many" : tiles) + "_" + type;
+    EXPECT_EQ(std::ranges::count(bench.device().names, name), 1) << name;
   }
 }
 

@@ -8,6 +8,8 @@
 #include <cstring>
 #include <memory>
 #include <span>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "backend/cpu/testing.h"
@@ -22,14 +24,61 @@ namespace kvcache::cuda::linear_testing {
 // What an output holds that nobody has written.
 inline constexpr float kUnwritten = -12345.0f;
 
+// The device of the tests as one of four processors, so that every device gets the same kernels, and their names.
+class NamedLaunches final : public Device {
+ public:
+  explicit NamedLaunches(std::unique_ptr<Device> device)
+      : device_(std::move(device)), info_(device_->info()) {
+    info_.processors = 4;
+  }
+
+  std::vector<std::string> names;  // of the kernels that were launched
+
+  ThreadPool& pool() override { return device_->pool(); }
+  const DeviceInfo& info() const override { return info_; }
+  std::size_t FreeBytes() const override { return device_->FreeBytes(); }
+  Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
+    return device_->Allocate(size_bytes);
+  }
+  void Mark(std::byte* at, std::size_t bytes, MemoryUse use) override {
+    device_->Mark(at, bytes, use);
+  }
+  Status CopyIn(std::span<const std::byte> from, std::byte* to) override {
+    return device_->CopyIn(from, to);
+  }
+  Status CopyOut(const std::byte* from, std::span<std::byte> to) override {
+    return device_->CopyOut(from, to);
+  }
+  Status CopyInUnits(const LinkUnits& units, const FillUnit& fill, std::byte* to) override {
+    return device_->CopyInUnits(units, fill, to);
+  }
+  Status CopyOutUnits(const std::byte* from, const LinkUnits& units,
+                      const TakeUnit& take) override {
+    return device_->CopyOutUnits(from, units, take);
+  }
+  Status Copy(const std::byte* from, std::byte* to, std::size_t bytes) override {
+    return device_->Copy(from, to, bytes);
+  }
+  Status Launch(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
+                std::span<const std::byte> args) override {
+    names.emplace_back(kernel.name);
+    return device_->Launch(kernel, grid, shared_bytes, args);
+  }
+  Status Synchronize() override { return device_->Synchronize(); }
+
+ private:
+  std::unique_ptr<Device> device_;
+  DeviceInfo info_;
+};
+
 class Bench {
  public:
   explicit Bench(std::uint64_t seed)
-      : device_(MakeShimDevice({.seed = seed})),
+      : device_(std::make_unique<NamedLaunches>(MakeShimDevice({.seed = seed}))),
         memory_(*device_),
         cpu_(std::move(MakeCpuBackend({.threads = 1})).value()) {}
 
-  Device& device() { return *device_; }
+  NamedLaunches& device() { return *device_; }
   CallMemory& memory() { return memory_; }
   Backend& cpu() { return *cpu_; }
 
@@ -54,7 +103,7 @@ class Bench {
   void FreeUploads() { buffers_.clear(); }
 
  private:
-  std::unique_ptr<Device> device_;
+  std::unique_ptr<NamedLaunches> device_;
   CallMemory memory_;
   std::unique_ptr<Backend> cpu_;
   std::vector<std::unique_ptr<Buffer>> buffers_;
