@@ -19,7 +19,7 @@ class CallMemory {
   // REQUIRES: `device` outlives the object.
   explicit CallMemory(Device& device) : device_(device) {}
 
-  // Everything that was taken before is free again.
+  // Everything that was taken before is free again. The next Take returns an error of waiting for the work.
   void BeginCall();
 
   // Returns `bytes` bytes of the device, 256-byte aligned, not zeroed. What was taken in this call stays
@@ -38,6 +38,7 @@ class CallMemory {
   Device& device_;
   std::unique_ptr<Buffer> chunk_;
   std::size_t used_ = 0;
+  Status failed_;  // the error that the next Take returns
   // Chunks that were full before the call ended: the call's kernels may still read them.
   std::vector<std::unique_ptr<Buffer>> full_;
 };

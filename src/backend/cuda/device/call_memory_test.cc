@@ -18,7 +18,7 @@ class CountingDevice final : public Device {
   const DeviceInfo& info() const override { return info_; }
   std::size_t FreeBytes() const override { return 0; }
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override {
-    if (refuse) return Status(StatusCode::kOutOfMemory, "refused");
+    if (refuse || size_bytes > most) return Status(StatusCode::kOutOfMemory, "refused");
     auto buffer = std::make_unique<HostBuffer>(size_bytes, live);
     sizes.push_back(size_bytes);
     return std::unique_ptr<Buffer>(std::move(buffer));
@@ -39,10 +39,12 @@ class CountingDevice final : public Device {
   }
   Status Synchronize() override {
     live_at_synchronize.push_back(live.size());
-    return Status::Ok();
+    return lost ? Status(StatusCode::kIo, "lost") : Status::Ok();
   }
 
   bool refuse = false;
+  bool lost = false;
+  std::size_t most = std::size_t{1} << 30;
   std::vector<std::size_t> sizes;
   std::set<const void*> live;
   std::vector<std::size_t> live_at_synchronize;
@@ -118,6 +120,33 @@ TEST(CallMemory, GrowingKeepsWhatWasTakenUntilTheQueueHasPassedIt) {
   ASSERT_TRUE(memory.Upload(std::span(values)).ok());
   ASSERT_TRUE(memory.Take(3 * kMegabyte).ok());
   EXPECT_EQ(device.sizes.size(), 2u);
+}
+
+TEST(CallMemory, TakesTheExactSizeWhereTwiceAsMuchDoesNotFit) {
+  CountingDevice device;
+  CallMemory memory(device);
+  memory.BeginCall();
+  ASSERT_TRUE(memory.Take(kMegabyte / 2).ok());
+  device.most = kMegabyte;
+  ASSERT_TRUE(memory.Take(kMegabyte - 256).ok());
+  EXPECT_EQ(device.sizes, (std::vector<std::size_t>{kMegabyte, kMegabyte}));
+  EXPECT_EQ(memory.Take(kMegabyte).status().code(), StatusCode::kOutOfMemory);
+}
+
+TEST(CallMemory, TheNextTakeReturnsAnErrorOfWaiting) {
+  CountingDevice device;
+  CallMemory memory(device);
+  memory.BeginCall();
+  ASSERT_TRUE(memory.Take(100).ok());
+  ASSERT_TRUE(memory.Take(2 * kMegabyte).ok());
+  device.lost = true;
+  memory.BeginCall();
+  device.lost = false;
+  memory.BeginCall();
+  const Status status = memory.Take(8).status();
+  EXPECT_EQ(status.code(), StatusCode::kIo);
+  EXPECT_EQ(status.message(), "lost");
+  EXPECT_TRUE(memory.Take(8).ok()) << "an error is told once";
 }
 
 TEST(CallMemory, AnErrorLeavesWhatWasTaken) {

@@ -1,6 +1,8 @@
 #include "backend/cuda/device/driver_device.h"
 
 #include <algorithm>
+#include <string>
+#include <string_view>
 #include <unordered_map>
 #include <utility>
 
@@ -70,29 +72,48 @@ class Functions {
   Result<Function*> Find(const Kernel& kernel) {
     Function& function = functions_[&kernel];
     if (function.handle != nullptr) return &function;
-    for (std::size_t i = 0; i < images_.size(); ++i) {
-      const int found = queue_.driver().function(&function.handle, modules_[i], kernel.name);
-      if (found == kDriverOk) return Describe(kernel, function);
-      function.handle = nullptr;
-      if (found != kDriverNotFound) return queue_.Check(found, kernel.name);
+    const std::size_t first = LikelyModule(kernel.name);
+    for (std::size_t i = 0; i < modules_.size(); ++i) {
+      const std::size_t module = (first + i) % modules_.size();
+      Function found;
+      const int result = queue_.driver().function(&found.handle, modules_[module], kernel.name);
+      if (result == kDriverNotFound) continue;
+      KVCACHE_RETURN_IF_ERROR(queue_.Check(result, kernel.name));
+      KVCACHE_RETURN_IF_ERROR(Describe(kernel, found));
+      module_of_[kernel.name] = module;
+      function = found;
+      return &function;
     }
     return Status(StatusCode::kInternal, std::string("no kernel '") + kernel.name + "'");
   }
 
  private:
   // Code for 9.0 and newer waits. What the driver has compiled of PTX for an older target does not, on any device.
-  Result<Function*> Describe(const Kernel& kernel, Function& function) {
+  Status Describe(const Kernel& kernel, Function& function) {
     int target = 0;
     KVCACHE_RETURN_IF_ERROR(queue_.Check(
         queue_.driver().function_attribute(&target, kFunctionAttributePtxVersion, function.handle),
         kernel.name));
     function.waits = target >= kWaitingTarget;
-    if (!function.waits) return &function;
+    if (!function.waits) return Status::Ok();
     // Two kernels are on a processor at once only if they divide its memory in the same way.
-    KVCACHE_RETURN_IF_ERROR(queue_.Check(
+    return queue_.Check(
         queue_.driver().set_function_attribute(function.handle, kFunctionAttributeSharedPart, 100),
-        kernel.name));
-    return &function;
+        kernel.name);
+  }
+
+  // Returns the module of the known kernel whose name begins most like `name`. Kernels of a source have similar names, so
+  // few questions to the driver fail; tools that check calls report each.
+  std::size_t LikelyModule(std::string_view name) const {
+    std::size_t likely = 0;
+    std::ptrdiff_t longest = 0;
+    for (const auto& [other, module] : module_of_) {
+      const std::ptrdiff_t same = std::ranges::mismatch(name, other).in1 - name.begin();
+      if (same <= longest) continue;
+      longest = same;
+      likely = module;
+    }
+    return likely;
   }
 
   Status Load(std::size_t i) {
@@ -104,6 +125,7 @@ class Functions {
   std::vector<const void*> images_;
   std::vector<void*> modules_;
   std::unordered_map<const Kernel*, Function> functions_;
+  std::unordered_map<std::string, std::size_t> module_of_;  // of a kernel's name
 };
 
 class DriverDevice final : public Device {

@@ -77,6 +77,27 @@ TEST_F(DriverLaunch, NamesAKernelThatTheDriverDoesNotDescribe) {
   const Status status = Launch(**device, kAddKernel, {}, LanguageAddArgs{});
   EXPECT_EQ(status.code(), StatusCode::kInternal);
   EXPECT_EQ(status.message(), "device 'Fake': language_add: an error (1)");
+  // What has not been described is not known.
+  EXPECT_EQ(Launch(**device, kAddKernel, {}, LanguageAddArgs{}).message(), status.message());
+}
+
+// Tools that check calls report each question that fails.
+TEST_F(DriverLaunch, AsksFirstTheModuleThatHasSimilarNames) {
+  const auto device = Make();
+  ASSERT_TRUE(device.ok());
+  const auto buffer = (*device)->Allocate(2048);
+  ASSERT_TRUE(buffer.ok());
+  auto* const values = reinterpret_cast<float*>((*buffer)->data());
+  const LanguageAddArgs add{values, values + 256, 256};
+  ASSERT_TRUE(Launch(**device, kAddKernel, {}, add).ok());
+  EXPECT_EQ(fake_.not_found(), 1) << "the kernels are in the second of two modules";
+  // Objects stand for kernels, so each of these is asked for.
+  static constexpr Kernel kAgain = kAddKernel;
+  ASSERT_TRUE(Launch(**device, kAgain, {}, add).ok());
+  EXPECT_EQ(fake_.not_found(), 1);
+  static constexpr Kernel kUnknown{"language_unknown", 256};
+  EXPECT_EQ(Launch(**device, kUnknown, {}, add).message(), "no kernel 'language_unknown'");
+  EXPECT_EQ(fake_.not_found(), 2) << "all modules were asked";
 }
 
 }  // namespace

@@ -24,6 +24,7 @@ class JoinedBuffer final : public Buffer {
 }  // namespace
 
 Result<std::unique_ptr<Buffer>> JoinedDevice::Allocate(std::size_t size_bytes) {
+  KVCACHE_RETURN_IF_ERROR(TakeFailure());
   KVCACHE_ASSIGN_OR_RETURN(std::unique_ptr<Buffer> buffer, device_->Allocate(size_bytes));
   return std::unique_ptr<Buffer>(std::make_unique<JoinedBuffer>(*this, std::move(buffer)));
 }
@@ -32,6 +33,12 @@ void JoinedDevice::BeforeFree() {
   if (count_ == 0) return;
   Status started = Start();
   if (!started.ok()) failed_ = std::move(started);
+}
+
+Status JoinedDevice::TakeFailure() {
+  if (failed_.ok()) return Status::Ok();
+  count_ = 0;
+  return std::exchange(failed_, Status::Ok());
 }
 
 Status JoinedDevice::CopyIn(std::span<const std::byte> from, std::byte* to) {
@@ -66,7 +73,7 @@ Status JoinedDevice::Synchronize() {
 }
 
 Status JoinedDevice::Start() {
-  if (!failed_.ok()) return std::exchange(failed_, Status::Ok());
+  KVCACHE_RETURN_IF_ERROR(TakeFailure());
   const int count = std::exchange(count_, 0);
   if (count == 2) {
     const std::optional<JoinedNormLaunch> norm = JoinAddAndNorm(held_[0], held_[1]);
@@ -93,8 +100,9 @@ void JoinedDevice::Hold(const Kernel& kernel, const Grid& grid, std::size_t shar
 }
 
 bool JoinedDevice::Continues(const Kernel& kernel, std::span<const std::byte> args) const {
+  if (args.size() > Held::kMaxArgs) return false;
   if (count_ == 0) return BeginsJoin(kernel.part);
-  if (count_ == kMost || args.size() > Held::kMaxArgs) return false;
+  if (count_ == kMost) return false;
   const KernelPart first = held_[0].kernel->part;
   return (first == KernelPart::kAdd && kernel.part == KernelPart::kNorm) ||
          (first == KernelPart::kRotate && kernel.part == KernelPart::kRotate);
@@ -122,6 +130,7 @@ Result<bool> JoinedDevice::Join(const Kernel& kernel, const Grid& grid, std::siz
 
 Status JoinedDevice::Launch(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
                             std::span<const std::byte> args) {
+  KVCACHE_RETURN_IF_ERROR(TakeFailure());
   if (grid.x == 0 || grid.y == 0 || grid.z == 0) return Status::Ok();
   if (count_ > 0) {
     KVCACHE_ASSIGN_OR_RETURN(const bool joined, Join(kernel, grid, shared_bytes, args));
@@ -129,7 +138,7 @@ Status JoinedDevice::Launch(const Kernel& kernel, const Grid& grid, std::size_t 
   }
   if (!Continues(kernel, args)) {
     KVCACHE_RETURN_IF_ERROR(Start());
-    if (!BeginsJoin(kernel.part)) return device_->Launch(kernel, grid, shared_bytes, args);
+    if (!Continues(kernel, args)) return device_->Launch(kernel, grid, shared_bytes, args);
   }
   Hold(kernel, grid, shared_bytes, args);
   return Status::Ok();

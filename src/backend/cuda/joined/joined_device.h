@@ -42,7 +42,7 @@ class JoinedDevice final : public Device {
                 std::span<const std::byte> args) override;
   Status Synchronize() override;
 
-  // Starts what is held back before memory is freed. An error is that of the next call.
+  // Starts what is held back before memory is freed. The next call that returns a status returns its error, and does nothing.
   void BeforeFree();
 
   // A launch that is held back.
@@ -69,6 +69,8 @@ class JoinedDevice final : public Device {
 
   // Starts what is held back.
   Status Start();
+  // Returns the error that BeforeFree has left, once. What was held back then is dropped.
+  Status TakeFailure();
   void Hold(const Kernel& kernel, const Grid& grid, std::size_t shared_bytes,
             std::span<const std::byte> args);
   // Returns whether the launch may wait behind those that are held.
@@ -80,7 +82,7 @@ class JoinedDevice final : public Device {
   std::unique_ptr<Device> device_;
   std::array<Held, kMost> held_;
   int count_ = 0;
-  Status failed_;
+  Status failed_;  // of BeforeFree
 };
 
 }  // namespace kvcache::cuda

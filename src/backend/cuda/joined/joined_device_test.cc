@@ -15,6 +15,7 @@
 #include "backend/cuda/ops/elementwise.h"
 #include "backend/cuda/ops/norms.h"
 #include "backend/cuda/ops/rope.h"
+#include "backend/cuda/shim/counting_device.h"
 #include "backend/cuda/shim/shim_device.h"
 #include "gtest/gtest.h"
 #include "tensor/quantize.h"
@@ -401,6 +402,75 @@ TEST(JoinedDevice, ReportsAnErrorOfWhatWasHeldBack) {
   x.reset();
   EXPECT_EQ(device.Synchronize().code(), StatusCode::kInternal);
   EXPECT_TRUE(device.Synchronize().ok());
+}
+
+// Each call may be the next one.
+TEST(JoinedDevice, TheCallAfterAFreeReportsItsError) {
+  if (MakeShimDevice()->info().name != "shim")
+    GTEST_SKIP() << "a wrong address loses a real device";
+  Names names;
+  JoinedDevice device(std::make_unique<NamingDevice>(names));
+  const auto y = device.Allocate(4096).value();
+  const TensorView here = TensorView::Dense(y->data(), DType::kF32, 1024);
+  std::vector<float> host(1024);
+  const TensorView wrong = TensorView::Dense(host.data(), DType::kF32, 1024);
+  const std::span<std::byte> bytes = std::as_writable_bytes(std::span(host));
+  const std::function<Status()> calls[] = {
+      [&] { return Add(device, here, here); },  // would be held back
+      [&] {
+        return device.Launch(Kernel{"none", 32}, {.x = 0}, 0, {});
+      },
+      [&] { return device.Allocate(16).status(); },
+      [&] { return device.CopyIn(bytes, y->data()); },
+      [&] { return device.CopyOut(y->data(), bytes); },
+      [&] { return device.Copy(y->data(), y->data() + 2048, 1024); },
+      [&] { return device.Synchronize(); },
+  };
+  for (std::size_t i = 0; i < std::size(calls); ++i) {
+    auto freed = device.Allocate(4096).value();
+    ASSERT_TRUE(Add(device, TensorView::Dense(freed->data(), DType::kF32, 1024), wrong).ok());
+    freed.reset();
+    names.clear();
+    EXPECT_EQ(calls[i]().code(), StatusCode::kInternal) << "call " << i;
+    EXPECT_TRUE(device.Synchronize().ok());
+    EXPECT_TRUE(names.empty()) << "call " << i << " was started all the same";
+  }
+}
+
+// A call's memory waits for the device when it frees chunks, and so starts what is held back.
+TEST(JoinedDevice, CallMemoryReportsAnErrorOfWhatWasHeldBack) {
+  if (MakeShimDevice()->info().name != "shim")
+    GTEST_SKIP() << "a wrong address loses a real device";
+  Names names;
+  JoinedDevice device(std::make_unique<NamingDevice>(names));
+  const auto x = device.Allocate(4096).value();
+  CallMemory memory(device);
+  memory.BeginCall();
+  ASSERT_TRUE(memory.Take(16).ok());
+  ASSERT_TRUE(memory.Take(std::size_t{2} << 20).ok());
+  std::vector<float> host(1024);
+  ASSERT_TRUE(Add(device, TensorView::Dense(x->data(), DType::kF32, 1024),
+                  TensorView::Dense(host.data(), DType::kF32, 1024))
+                  .ok());
+  memory.BeginCall();
+  EXPECT_EQ(memory.Take(16).status().code(), StatusCode::kInternal);
+  EXPECT_TRUE(memory.Take(16).ok());
+}
+
+TEST(JoinedDevice, DoesNotHoldLaunchesWithManyArguments) {
+  auto owned = std::make_unique<CountingDevice>();
+  const CountingDevice& counting = *owned;
+  JoinedDevice device(std::move(owned));
+  const Bytes many(JoinedDevice::Held::kMaxArgs + 1);
+  constexpr Kernel kLarge{"large_add", 32, KernelPart::kAdd};
+  ASSERT_TRUE(device.Launch(kLarge, {}, 0, many).ok());
+  EXPECT_EQ(counting.counts.launches, 1);
+  const auto buffer = device.Allocate(4096).value();
+  const TensorView x = TensorView::Dense(buffer->data(), DType::kF32, 512);
+  ASSERT_TRUE(Add(device, x, x).ok());
+  EXPECT_EQ(counting.counts.launches, 1);
+  ASSERT_TRUE(device.Launch(kLarge, {}, 0, many).ok());
+  EXPECT_EQ(counting.counts.launches, 3);
 }
 
 }  // namespace

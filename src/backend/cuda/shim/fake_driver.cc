@@ -245,7 +245,10 @@ struct FakeFunctions {
   }
   static int cuModuleGetFunction(void** function, void* module, const char* name) {
     KVCACHE_FAKE_(cuModuleGetFunction);
-    if (module != kKernelImage) return kDriverNotFound;
+    if (module != kKernelImage) {
+      ++fake->not_found_;
+      return kDriverNotFound;
+    }
     const shim::KernelEntry* const entry = shim::FindKernel(name);
     if (entry == nullptr) return kDriverNotFound;
     *function = const_cast<shim::KernelEntry*>(entry);

@@ -42,6 +42,8 @@ class FakeDriver {
   // The shared memory of the last launch, and the most that a function was allowed.
   std::size_t shared_bytes() const { return shared_bytes_; }
   std::size_t allowed_shared_bytes() const { return allowed_shared_bytes_; }
+  // Questions for a kernel to a module that does not have it.
+  int not_found() const { return not_found_; }
   // How often the host has waited for an event or the stream.
   int waits() const { return waits_; }
   // Functions that may run with as much shared memory as there is.
@@ -62,6 +64,7 @@ class FakeDriver {
   int overlaps_ = 0;
   int waits_ = 0;
   int wholly_shared_ = 0;
+  int not_found_ = 0;
   std::size_t shared_bytes_ = 0;
   std::size_t allowed_shared_bytes_ = 0;
 };
