@@ -10,14 +10,14 @@
 // that mixes memory of both.
 #pragma once
 
-#include <array>
 #include <cstdint>
 #include <memory>
 #include <span>
 #include <string_view>
+#include <utility>
 #include <vector>
 
-#include "backend/split/split_memory.h"
+#include "backend/split/split_sides.h"
 #include "kvcache/backend.h"
 
 namespace kvcache {
@@ -25,12 +25,13 @@ namespace kvcache {
 class SplitBackend final : public Backend {
  public:
   // `second` has the layers from `boundary` on. REQUIRES: both store cells in the same layout.
-  SplitBackend(std::unique_ptr<Backend> first, std::unique_ptr<Backend> second, int boundary);
+  SplitBackend(std::unique_ptr<Backend> first, std::unique_ptr<Backend> second, int boundary)
+      : sides_(std::move(first), std::move(second), boundary) {}
 
   std::string_view name() const override { return "split"; }
   CacheConfig preferred_cache_config() const override;
-  bool works_in_host_memory() const override { return here().works_in_host_memory(); }
-  std::string_view tile_format() const override { return sides_[0]->tile_format(); }
+  bool works_in_host_memory() const override { return sides_.here().works_in_host_memory(); }
+  std::string_view tile_format() const override { return sides_.on(0).tile_format(); }
   Status CheckKvTypes(DType k_type, DType v_type, KvLayout layout) const override;
   Result<std::unique_ptr<Buffer>> Allocate(std::size_t size_bytes) override;
   Result<std::unique_ptr<Buffer>> AllocateForLayer(int layer, std::size_t size_bytes) override;
@@ -87,23 +88,7 @@ class SplitBackend final : public Backend {
                    const StateSegments& states, const TensorView& out) override;
 
  private:
-  Backend& on(int side) const { return *sides_[static_cast<std::size_t>(side)]; }
-  Backend& here() const { return on(side_); }
-
-  // Returns the backend that a call with this memory belongs to: the only one that has it, or the layer's.
-  int SideOf(const std::byte* address) const;
-  // Calls f(backend, views…) with the views as `side` has them.
-  template <class F, class... Views>
-  Status With(int side, F&& f, const Views&... views);
-
-  // Copies f32 values that both backends have from one to the other.
-  Status Bring(const TensorView& view, int from, int to);
-
-  std::array<std::unique_ptr<Backend>, 2> sides_;
-  SplitMemory memory_;
-  int boundary_;
-  int side_ = 0;  // of the layer that was entered
-  std::vector<std::byte> staging_;
+  SplitSides sides_;
   std::vector<LinearOutput> outputs_;
   std::vector<LinearGroup> groups_;
 };
