@@ -1,0 +1,253 @@
+#include "vision/patch_tower.h"
+
+#include <algorithm>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/strings.h"
+#include "image/normalise.h"
+#include "model/load/model_digest.h"
+
+namespace kvcache::vision {
+
+Status PatchTower::LoadWeights(const GgufFile& file) {
+  WeightReader reader(file, backend_);
+  KVCACHE_RETURN_IF_ERROR(reader.EnterLayer(Backend::kBeforeLayers));
+  TowerSource source{file, backend_, reader};
+  reader.IgnoreAll("a.");  // what belongs to sound
+  reader.IgnoreAll("mm.a.");
+  KVCACHE_RETURN_IF_ERROR(embedding_.Load(source, settings_));
+  for (int i = 0; i < settings_.layers; ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(TowerLayer layer, TowerLayer::Load(source, settings_, i));
+    layers_.push_back(std::move(layer));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(head_, LoadTokenHead(source, settings_));
+  KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
+  placed_ = reader.TakePlaced();
+  owned_bytes_ = reader.owned_bytes() + placed_.bytes() + head_->owned_bytes();
+  return Status::Ok();
+}
+
+std::int64_t PatchTower::ActivationBytes() const {
+  const auto host = pixels_.capacity() + made_.capacity() + embeddings_.capacity();
+  return static_cast<std::int64_t>(host * sizeof(float)) + states_.bytes() + activations_.bytes() +
+         attention_.bytes();
+}
+
+Status PatchTower::Check(const PreparedPicture& picture) const {
+  const PictureLayout& layout = picture.layout;
+  const std::int64_t pixels = std::int64_t{layout.size.width} * layout.size.height;
+  const int token = settings_.patch_size * settings_.merge;
+  const bool fits = layout.tokens.columns > 0 && layout.tokens.rows > 0 &&
+                    layout.size.width == layout.tokens.columns * token &&
+                    layout.size.height == layout.tokens.rows * token &&
+                    layout.patches.columns == layout.tokens.columns * settings_.merge &&
+                    layout.patches.rows == layout.tokens.rows * settings_.merge &&
+                    layout.token_count == layout.tokens.count();
+  const bool filled = picture.pixels.width == layout.size.width &&
+                      picture.pixels.height == layout.size.height &&
+                      std::ssize(picture.pixels.rgb) == 3 * pixels;
+  const bool known =
+      settings_.position_count == 0 || settings_.position_count == layout.patches.count();
+  if (fits && filled && known) return Status::Ok();
+  return InvalidArgument(StrCat("a picture of ", picture.pixels.width, " x ", picture.pixels.height,
+                                " pixels with a layout of ", layout.size.width, " x ",
+                                layout.size.height, " and ", layout.token_count,
+                                " tokens; must be one that Prepare made for this tower"));
+}
+
+TensorView PatchTower::States(std::int64_t first, std::int64_t count) const {
+  return states_.At(first * settings_.width, settings_.width, count);
+}
+
+// Every stage takes its views from one buffer.
+Status PatchTower::Reserve(const PictureLayout& layout) {
+  const std::int64_t patches = layout.patches.count();
+  const std::int64_t rows = std::min<std::int64_t>(patches, kMaxStepRows);
+  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
+  const std::int64_t tokens = std::max<std::int64_t>(1, rows / of_token);
+  Pass measure = Pass::Measuring(rows);
+  embedding_.Run(measure, order_, 0, nullptr,
+                 TensorView::Dense(nullptr, DType::kF32, settings_.width, rows));
+  const PieceOfPicture piece{attention_, order_, 0};
+  const TensorView x = TensorView::Dense(nullptr, DType::kF32, settings_.width, rows);
+  layers_[0].StoreKeys(measure, piece, x);
+  layers_[0].Run(measure, piece, x);
+  Pass tokens_measure = Pass::Measuring(tokens);
+  MakeTokens(tokens_measure, 0, tokens_measure.TakeHidden(embedding_width()));
+  KVCACHE_RETURN_IF_ERROR(activations_.Reserve(
+      backend_, std::max(measure.peak_values(), tokens_measure.peak_values())));
+  KVCACHE_RETURN_IF_ERROR(states_.Reserve(backend_, patches * settings_.width));
+  KVCACHE_RETURN_IF_ERROR(attention_.Reserve(
+      backend_, {settings_.heads, settings_.head_dim(), settings_.head_dim()}, patches));
+  return Guarded("no memory for a picture's embeddings", [&] {
+    positions_.assign(static_cast<std::size_t>(rows), 0);
+    made_.resize(static_cast<std::size_t>(tokens * embedding_width()));
+    embeddings_.resize(static_cast<std::size_t>(layout.token_count) *
+                       static_cast<std::size_t>(embedding_width()));
+  });
+}
+
+Status PatchTower::TakePicture(const PreparedPicture& picture) {
+  KVCACHE_ASSIGN_OR_RETURN(const image::Planes planes,
+                           image::Normalise(picture.pixels, settings_.normalisation));
+  KVCACHE_ASSIGN_OR_RETURN(image::Patches patches, image::PatchesOf(planes, settings_.patch_size));
+  pixels_ = std::move(patches.values);
+  return Status::Ok();
+}
+
+Status PatchTower::Begin(const PreparedPicture& picture) {
+  stage_ = Stage::kNone;
+  KVCACHE_RETURN_IF_ERROR(Check(picture));
+  KVCACHE_ASSIGN_OR_RETURN(order_, OrderPatches(picture.layout.patches, settings_.merge, 0));
+  KVCACHE_RETURN_IF_ERROR(Reserve(picture.layout));
+  KVCACHE_RETURN_IF_ERROR(attention_.SetWindows(order_.window_ends));
+  KVCACHE_RETURN_IF_ERROR(TakePicture(picture));
+  layout_ = picture.layout;
+  stage_ = Stage::kEmbed;
+  layer_ = 0;
+  next_row_ = 0;
+  work_done_ = 0;
+  const std::int64_t per_row =
+      WorkPerRow(Stage::kEmbed) + WorkPerRow(Stage::kTokens) +
+      settings_.layers * (WorkPerRow(Stage::kKeys) + WorkPerRow(Stage::kLayer));
+  work_total_ = layout_.patches.count() * per_row;
+  return Status::Ok();
+}
+
+// Multiplications.
+std::int64_t PatchTower::WorkPerRow(Stage stage) const {
+  const std::int64_t width = settings_.width;
+  switch (stage) {
+    case Stage::kEmbed: return width * settings_.patch_values();
+    case Stage::kKeys: return 2 * width * width;
+    case Stage::kLayer:
+      return 2 * width * width + (settings_.gated ? 3 : 2) * width * settings_.ffn +
+             2 * width * layout_.patches.count();
+    case Stage::kTokens: return width * embedding_width() / (settings_.merge * settings_.merge);
+    default: return 0;
+  }
+}
+
+void PatchTower::RunStage(Pass& pass, std::int64_t first) {
+  const TensorView x = States(first, pass.batch());
+  const PieceOfPicture piece{attention_, order_, first};
+  switch (stage_) {
+    case Stage::kEmbed: return embedding_.Run(pass, order_, first, pixels_.data(), x);
+    case Stage::kKeys: return layers_[layer_].StoreKeys(pass, piece, x);
+    case Stage::kLayer: return layers_[layer_].Run(pass, piece, x);
+    default: return;
+  }
+}
+
+void PatchTower::MakeTokens(Pass& pass, std::int64_t first, const TensorView& out) {
+  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
+  const TensorView x = pass.measuring() ? TensorView::Dense(nullptr, DType::kF32, settings_.width,
+                                                            pass.batch() * of_token)
+                                        : States(first * of_token, pass.batch() * of_token);
+  head_->Run(pass, x, out);
+}
+
+// Brings the embeddings of a step's tokens to their places.
+void PatchTower::Deliver(std::int64_t first, std::int64_t count) {
+  const auto width = static_cast<std::size_t>(embedding_width());
+  for (std::int64_t i = 0; i < count; ++i) {
+    const auto token = static_cast<std::size_t>(order_.tokens[static_cast<std::size_t>(first + i)]);
+    std::copy_n(made_.data() + static_cast<std::size_t>(i) * width, width,
+                embeddings_.data() + token * width);
+  }
+}
+
+Status PatchTower::RunTokens(std::int64_t first, std::int64_t count) {
+  Pass pass(backend_, activations_, nullptr,
+            std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+  const TensorView out = pass.TakeHidden(embedding_width());
+  MakeTokens(pass, first, out);
+  KVCACHE_RETURN_IF_ERROR(pass.status());
+  const auto values = static_cast<std::size_t>(out.elements());
+  KVCACHE_RETURN_IF_ERROR(
+      backend_.CopyToHost(out, std::as_writable_bytes(std::span(made_).first(values))));
+  Deliver(first, count);
+  return Status::Ok();
+}
+
+Status PatchTower::RunPiece(std::int64_t count) {
+  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
+  if (stage_ == Stage::kTokens) return RunTokens(next_row_ / of_token, count / of_token);
+  Pass pass(backend_, activations_, nullptr,
+            std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+  RunStage(pass, next_row_);
+  return pass.status();
+}
+
+Status PatchTower::Step(int rows) {
+  if (stage_ == Stage::kNone || stage_ == Stage::kDone) {
+    return InvalidArgument("a step of a tower without a picture, or whose picture is done");
+  }
+  if (rows < 1 || rows > kMaxStepRows) {
+    return InvalidArgument(StrCat("a step of ", rows, " patches; must be 1 to ", kMaxStepRows));
+  }
+  const std::int64_t left = layout_.patches.count() - next_row_;
+  std::int64_t count = std::min<std::int64_t>(rows, left);
+  if (stage_ == Stage::kTokens) {  // whole tokens
+    const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
+    count = std::max(of_token, count / of_token * of_token);
+  }
+  const Stage stage = stage_;
+  if (Status status = RunPiece(count); !status.ok()) {
+    stage_ = Stage::kNone;
+    return status;
+  }
+  work_done_ += count * WorkPerRow(stage);
+  GoOn(count);
+  return Status::Ok();
+}
+
+// Sets what the next step does.
+void PatchTower::GoOn(std::int64_t rows) {
+  next_row_ += rows;
+  if (next_row_ < layout_.patches.count()) return;
+  next_row_ = 0;
+  switch (stage_) {
+    case Stage::kEmbed:
+      pixels_ = {};
+      stage_ = Stage::kKeys;
+      break;
+    case Stage::kKeys: stage_ = Stage::kLayer; break;
+    case Stage::kLayer: stage_ = ++layer_ < layers_.size() ? Stage::kKeys : Stage::kTokens; break;
+    default: stage_ = Stage::kDone; break;
+  }
+}
+
+Status VisionTower::Embed(const PreparedPicture& picture, std::span<float> out) {
+  const std::int64_t values = std::int64_t{picture.layout.token_count} * embedding_width();
+  if (std::ssize(out) != values) {
+    return InvalidArgument(
+        StrCat("memory for ", out.size(), " values of embeddings; must be ", values));
+  }
+  KVCACHE_RETURN_IF_ERROR(Begin(picture));
+  while (!done()) KVCACHE_RETURN_IF_ERROR(Step(kMaxStepRows));
+  std::ranges::copy(embeddings(), out.begin());
+  return Status::Ok();
+}
+
+Result<std::unique_ptr<VisionTower>> VisionTower::Load(const GgufFile& file, Backend& backend) {
+  KVCACHE_ASSIGN_OR_RETURN(VisionSettings settings, ReadVisionSettings(file));
+  return Guarded("no memory for a vision tower", [&]() -> Result<std::unique_ptr<VisionTower>> {
+    auto tower = std::make_unique<PatchTower>(std::move(settings), backend, ModelDigest(file));
+    if (Status status = tower->LoadWeights(file); !status.ok()) {
+      return std::move(status).WithContext(file.path());
+    }
+    return std::unique_ptr<VisionTower>(std::move(tower));
+  });
+}
+
+Result<std::unique_ptr<TokenHead>> LoadTokenHead(TowerSource& source,
+                                                 const VisionSettings& settings) {
+  switch (settings.projector) {
+    case Projector::kGemma3: return LoadGemma3Head(source, settings);
+  }
+  return Unsupported("this projector");
+}
+
+}  // namespace kvcache::vision

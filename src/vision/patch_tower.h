@@ -1,0 +1,88 @@
+// The tower of all families: patches → layers → tokens, in steps.
+//
+//   embed all pieces │ layer 0: keys of all pieces │ layer 0: the rest of all pieces │ … │ tokens of all pieces
+//
+// Thread safety: as VisionTower.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <vector>
+
+#include "model/graph/activation_buffer.h"
+#include "model/graph/pass.h"
+#include "vision/patch_embedding.h"
+#include "vision/patch_order.h"
+#include "vision/picture_attention.h"
+#include "vision/token_head.h"
+#include "vision/tower_layer.h"
+#include "vision/vision_tower.h"
+
+namespace kvcache::vision {
+
+class PatchTower final : public VisionTower {
+ public:
+  PatchTower(VisionSettings settings, Backend& backend, std::uint64_t digest)
+      : settings_(std::move(settings)), backend_(backend), digest_(digest) {}
+
+  Status LoadWeights(const GgufFile& file);
+
+  const VisionSettings& settings() const override { return settings_; }
+  int embedding_width() const override { return settings_.embedding_width; }
+  std::uint64_t digest() const override { return digest_; }
+
+  Status Begin(const PreparedPicture& picture) override;
+  Status Step(int rows) override;
+  bool done() const override { return stage_ == Stage::kDone; }
+  std::int64_t work_done() const override { return work_done_; }
+  std::int64_t work_total() const override { return work_total_; }
+  std::span<const float> embeddings() const override { return embeddings_; }
+  void SetInterrupt(const std::atomic<bool>* interrupt) override { interrupt_ = interrupt; }
+  std::size_t OwnedWeightBytes() const override { return owned_bytes_; }
+  std::int64_t ActivationBytes() const override;
+
+ private:
+  enum class Stage : std::uint8_t { kNone, kEmbed, kKeys, kLayer, kTokens, kDone };
+
+  Status Check(const PreparedPicture& picture) const;
+  Status Reserve(const PictureLayout& layout);
+  Status TakePicture(const PreparedPicture& picture);
+  Status RunPiece(std::int64_t count);
+  void RunStage(Pass& pass, std::int64_t first);
+  Status RunTokens(std::int64_t first, std::int64_t count);
+  void MakeTokens(Pass& pass, std::int64_t first, const TensorView& out);
+  void Deliver(std::int64_t first, std::int64_t count);
+  void GoOn(std::int64_t rows);
+  std::int64_t WorkPerRow(Stage stage) const;
+  TensorView States(std::int64_t first, std::int64_t count) const;
+
+  VisionSettings settings_;
+  Backend& backend_;
+  std::uint64_t digest_;
+  const std::atomic<bool>* interrupt_ = nullptr;
+
+  PatchEmbedding embedding_;
+  std::vector<TowerLayer> layers_;
+  std::unique_ptr<TokenHead> head_;
+  PlacedTensors placed_;
+  std::size_t owned_bytes_ = 0;
+
+  // The present picture.
+  PictureLayout layout_;
+  PatchOrder order_;
+  std::vector<float> pixels_;     // [patch_values, patches], until all are embedded
+  ActivationBuffer states_;       // [width, patches]
+  ActivationBuffer activations_;  // of a step
+  PictureAttention attention_;
+  std::vector<float> made_;          // embeddings of a step, in the order of its tokens
+  std::vector<float> embeddings_;    // [embedding width, tokens]
+  std::vector<Position> positions_;  // zeros, for a pass's batch
+
+  Stage stage_ = Stage::kNone;
+  std::size_t layer_ = 0;
+  std::int64_t next_row_ = 0;
+  std::int64_t work_done_ = 0;
+  std::int64_t work_total_ = 0;
+};
+
+}  // namespace kvcache::vision

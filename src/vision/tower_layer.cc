@@ -1,0 +1,116 @@
+#include "vision/tower_layer.h"
+
+#include <cmath>
+#include <utility>
+#include <vector>
+
+#include "base/strings.h"
+
+namespace kvcache::vision {
+
+Result<TowerLayer> TowerLayer::Load(TowerSource& source, const VisionSettings& settings,
+                                    int index) {
+  TowerLayer layer;
+  layer.heads_ = settings.heads;
+  layer.head_dim_ = settings.head_dim();
+  layer.ffn_ = settings.ffn;
+  layer.activation_ = settings.activation;
+  layer.scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(settings.head_dim())));
+  const std::string prefix = StrCat("v.blk.", index, ".");
+  const auto norm = [&](const std::string& name) {
+    return settings.norm == NormKind::kRms
+               ? source.reader.RmsNorm(name, settings.width, settings.epsilon)
+               : source.reader.LayerNorm(name, settings.width, settings.epsilon, Bias::kIfPresent);
+  };
+  KVCACHE_ASSIGN_OR_RETURN(layer.attention_norm_, norm(prefix + "ln1"));
+  KVCACHE_RETURN_IF_ERROR(layer.LoadAttention(source, settings, prefix));
+  KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm_, norm(prefix + "ln2"));
+  KVCACHE_RETURN_IF_ERROR(layer.LoadFeedForward(source, settings, prefix));
+  return layer;
+}
+
+Status TowerLayer::LoadAttention(TowerSource& source, const VisionSettings& settings,
+                                 const std::string& prefix) {
+  const std::int64_t width = settings.width;
+  if (source.reader.Has(prefix + "attn_qkv.weight")) {
+    KVCACHE_ASSIGN_OR_RETURN(std::vector<Projection> parts,
+                             source.reader.LinearParts(prefix + "attn_qkv", width,
+                                                       {width, width, width}, Bias::kIfPresent));
+    q_ = std::move(parts[0]);
+    k_ = std::move(parts[1]);
+    v_ = std::move(parts[2]);
+  } else {
+    const auto take = [&](const char* name) {
+      return source.reader.Linear(prefix + name, width, width, Bias::kIfPresent);
+    };
+    KVCACHE_ASSIGN_OR_RETURN(q_, take("attn_q"));
+    KVCACHE_ASSIGN_OR_RETURN(k_, take("attn_k"));
+    KVCACHE_ASSIGN_OR_RETURN(v_, take("attn_v"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(
+      o_, source.reader.Linear(prefix + "attn_out", width, width, Bias::kIfPresent));
+  return Status::Ok();
+}
+
+Status TowerLayer::LoadFeedForward(TowerSource& source, const VisionSettings& settings,
+                                   const std::string& prefix) {
+  const std::int64_t width = settings.width;
+  std::string up = prefix + "ffn_up", down = prefix + "ffn_down";
+  // Old converters gave the two each other's names.
+  if (source.reader.Rows(up + ".weight") == width && width != ffn_) std::swap(up, down);
+  KVCACHE_ASSIGN_OR_RETURN(up_, source.reader.Linear(up, width, ffn_, Bias::kIfPresent));
+  if (settings.gated) {
+    KVCACHE_ASSIGN_OR_RETURN(
+        gate_, source.reader.Linear(prefix + "ffn_gate", width, ffn_, Bias::kIfPresent));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(down_, source.reader.Linear(down, ffn_, width, Bias::kIfPresent));
+  return Status::Ok();
+}
+
+void TowerLayer::StoreKeys(Pass& pass, const PieceOfPicture& piece, const TensorView& x) const {
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(x.dims[0]);
+  const TensorView k = pass.TakeHeads(head_dim_, heads_);
+  const TensorView v = pass.TakeHeads(head_dim_, heads_);
+  pass.Normalize(x, attention_norm_, h);
+  pass.Linear(h, {{k_, k}, {v_, v}});
+  piece.attention.Store(pass, piece.first, k, v);
+}
+
+// h = o · attention(h)
+void TowerLayer::Attend(Pass& pass, const PieceOfPicture& piece, const TensorView& h) const {
+  const Pass::Scope scope(pass);
+  const TensorView q = pass.TakeHeads(head_dim_, heads_);
+  const TensorView out = pass.TakeHeads(head_dim_, heads_);
+  pass.Linear(h, {{q_, q}});
+  piece.attention.Attend(pass, piece.first, q, PictureAttention::Reach::kAll, scale_, out);
+  pass.Linear(out, {{o_, h}});
+}
+
+// h = ffn(h)
+void TowerLayer::FeedForward(Pass& pass, const TensorView& h) const {
+  const Pass::Scope scope(pass);
+  const TensorView up = pass.TakeHidden(ffn_);
+  const TensorView gate = pass.TakeHidden(gate_.has_value() ? ffn_ : 0);
+  if (gate_.has_value()) {
+    pass.Linear(h, {{up_, up}, {*gate_, gate}});
+    pass.Gate(gate, up, activation_);
+    return pass.Linear(gate, {{down_, h}});
+  }
+  pass.Linear(h, {{up_, up}});
+  pass.Activate(up, activation_);
+  pass.Linear(up, {{down_, h}});
+}
+
+void TowerLayer::Run(Pass& pass, const PieceOfPicture& piece, const TensorView& x) const {
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(x.dims[0]);
+  pass.Normalize(x, attention_norm_, h);
+  Attend(pass, piece, h);
+  pass.Add(x, h);
+  pass.Normalize(x, ffn_norm_, h);
+  FeedForward(pass, h);
+  pass.Add(x, h);
+}
+
+}  // namespace kvcache::vision

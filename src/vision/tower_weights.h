@@ -1,0 +1,43 @@
+// Matrices that a projector file stores otherwise than the layers of a model: kernels of a convolution, and matrices
+// whose rows are inputs.
+//
+// Thread safety: one thread at a time. Errors name the tensor: kCorrupt if it is missing or has another shape;
+// kUnsupported for its type; kOutOfMemory.
+#pragma once
+
+#include <cstdint>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "gguf/gguf.h"
+#include "kvcache/backend.h"
+#include "model/load/weights.h"
+
+namespace kvcache::vision {
+
+// Where weights come from.
+struct TowerSource {
+  const GgufFile& file;
+  Backend& backend;
+  WeightReader& reader;
+};
+
+// Takes the kernel of a convolution whose stride is its size, dims {p, p, 3, outputs}: a matrix over the values of a
+// patch, 3 * p * p = `inputs`.
+Result<std::unique_ptr<LinearWeight>> TakeKernel(TowerSource& source, const std::string& name,
+                                                 std::int64_t inputs, std::int64_t outputs);
+
+// A matrix of f32 values that are not in the file.
+struct OwnMatrix {
+  std::vector<float> values;
+  std::unique_ptr<LinearWeight> weight;
+
+  std::size_t bytes() const { return values.size() * sizeof(float); }
+};
+
+// Takes a matrix of f32, f16 or bf16 whose rows are inputs, dims {outputs, inputs}.
+Result<OwnMatrix> TakeTransposed(TowerSource& source, const std::string& name, std::int64_t inputs,
+                                 std::int64_t outputs);
+
+}  // namespace kvcache::vision

@@ -1,0 +1,69 @@
+// The settings of a vision tower: what a projector file ("mmproj-NAME.gguf", architecture "clip") says, and what the
+// processor of its model does with a picture.
+//
+// Thread safety: values and pure functions.
+#pragma once
+
+#include <cstdint>
+#include <string_view>
+#include <vector>
+
+#include "gguf/gguf.h"
+#include "image/normalise.h"
+#include "image/resize/pillow_resize.h"
+#include "image/size_rule.h"
+#include "kvcache/backend.h"
+#include "kvcache/status.h"
+#include "model/load/weights.h"
+
+namespace kvcache::vision {
+
+// clip.projector_type: the family that a tower belongs to.
+enum class Projector : std::uint8_t {
+  kGemma3,  // "gemma3": SigLIP, 4 x 4 patches averaged to a token
+};
+
+struct VisionSettings {
+  Projector projector = Projector::kGemma3;
+
+  // The tower.
+  int patch_size = 0;  // pixels a side of a patch
+  int width = 0;       // values of a patch inside the tower
+  int heads = 0;
+  int ffn = 0;
+  int layers = 0;
+  NormKind norm = NormKind::kLayer;
+  float epsilon = 0.0F;  // of the norms
+  bool gated = false;    // the feed-forward part
+  Activation activation = Activation::kGelu;
+  int position_count = 0;  // learned positions, one for each patch of the grid; 0: none
+  int merge = 1;           // patches a side of what becomes one token
+
+  // The picture, as the model's own processor makes it. A caller may replace the rule of sizes by another one of the same
+  // type, for pictures of fewer tokens.
+  image::SizeRule size_rule;
+  image::ResizeFilter filter = image::ResizeFilter::kBilinear;
+  image::Normalisation normalisation;
+
+  // What the decoder gets.
+  int embedding_width = 0;  // values of a token: the decoder's hidden size
+  // The tokens of a picture see each other, and not only those before them.
+  bool tokens_see_each_other = false;
+
+  int head_dim() const { return width / heads; }
+  int patch_values() const { return 3 * patch_size * patch_size; }
+};
+
+// Returns the settings. All keys of the architecture are checked; one that no code here knows is an error. Errors begin
+// with the file's path and name the key or the tensor, its value and the rule: kInvalidArgument: no projector file;
+// kNotFound: a key is missing; kCorrupt: a value is out of range, or contradicts another one; kUnsupported: a projector, or a
+// setting of one, that is not offered, or a file without a vision tower.
+Result<VisionSettings> ReadVisionSettings(const GgufFile& file);
+
+// Returns the names of the projectors that are offered.
+std::vector<std::string_view> SupportedProjectors();
+
+// Returns clip.projector_type of the settings' projector.
+std::string_view ProjectorName(Projector projector);
+
+}  // namespace kvcache::vision
