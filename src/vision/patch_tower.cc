@@ -161,6 +161,7 @@ void PatchTower::Deliver(std::int64_t first, std::int64_t count) {
 Status PatchTower::RunTokens(std::int64_t first, std::int64_t count) {
   Pass pass(backend_, activations_, nullptr,
             std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+  pass.BeginAt(Backend::kBeforeLayers);
   const TensorView out = pass.TakeHidden(embedding_width());
   MakeTokens(pass, first, out);
   KVCACHE_RETURN_IF_ERROR(pass.status());
@@ -176,6 +177,7 @@ Status PatchTower::RunPiece(std::int64_t count) {
   if (stage_ == Stage::kTokens) return RunTokens(next_row_ / of_token, count / of_token);
   Pass pass(backend_, activations_, nullptr,
             std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+  pass.BeginAt(Backend::kBeforeLayers);
   RunStage(pass, next_row_);
   return pass.status();
 }

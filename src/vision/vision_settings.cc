@@ -135,7 +135,7 @@ Result<VisionSettings> Read(const GgufFile& file) {
                            file.GetString("general.architecture"));
   if (architecture != "clip") {
     return InvalidArgument(StrCat("general.architecture is ", Quoted(architecture),
-                                  "; must be \"clip\", a projector file's"));
+                                  "; must be 'clip', a projector file's"));
   }
   KeyReader keys(file, architecture);
   KVCACHE_ASSIGN_OR_RETURN(const bool has_vision, keys.BoolOr("has_vision_encoder", false));

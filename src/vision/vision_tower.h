@@ -34,9 +34,9 @@ class VisionTower {
  public:
   static constexpr int kMaxStepRows = 512;
 
-  // Reads the settings and the weights. `file` and `backend` must outlive the tower; the backend does not divide layers
-  // among machines (SplitBackend). Errors: those of ReadVisionSettings; kCorrupt, kUnsupported: a tensor, with the
-  // file's path; kOutOfMemory.
+  // Reads the settings and the weights. `file` and `backend` must outlive the tower. A backend that divides layers
+  // among machines has all of the tower where its first layers are (Backend::kBeforeLayers); each step enters them. Errors:
+  // those of ReadVisionSettings; kCorrupt, kUnsupported: a tensor, with the file's path; kOutOfMemory.
   static Result<std::unique_ptr<VisionTower>> Load(const GgufFile& file, Backend& backend);
 
   virtual ~VisionTower() = default;

@@ -1,0 +1,259 @@
+#include "vision/vision_tower.h"
+
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <atomic>
+#include <memory>
+#include <string>
+#include <utility>
+#include <vector>
+
+#include "backend/split/split_backend.h"
+#include "model/load/rewritten_testing.h"
+#include "support/remote_backend.h"
+#include "vision/tower_testing.h"
+
+namespace kvcache::vision {
+namespace {
+
+using ::testing::HasSubstr;
+using ::testing::StartsWith;
+using vision_test::CpuOf;
+using vision_test::Embeddings;
+using vision_test::LoadTower;
+using vision_test::PictureOf;
+using vision_test::TowerFile;
+using vision_test::VisionFileShape;
+
+// A tower, and pictures of sizes that it takes.
+struct TowerCase {
+  std::string name;
+  VisionFileShape shape;
+  std::vector<image::PictureSize> sizes;
+};
+
+class Towers : public ::testing::TestWithParam<TowerCase> {
+ protected:
+  std::vector<PreparedPicture> Pictures(const VisionSettings& settings) const {
+    std::vector<PreparedPicture> pictures;
+    std::uint32_t seed = 0;
+    for (const image::PictureSize size : GetParam().sizes) {
+      for (int i = 0; i < 2; ++i) {
+        pictures.push_back(PictureOf(settings, size.width, size.height, ++seed));
+      }
+    }
+    return pictures;
+  }
+  TowerFile file_{GetParam().shape};
+};
+
+TEST_P(Towers, GiveTheSameBitsWithAnyThreads) {
+  const auto one = CpuOf(1);
+  const auto tower = LoadTower(file_, *one);
+  for (const int threads : {2, 5}) {
+    const auto more = CpuOf(threads);
+    const auto other = LoadTower(file_, *more);
+    for (const PreparedPicture& picture : Pictures(tower->settings())) {
+      EXPECT_EQ(Embeddings(*tower, picture), Embeddings(*other, picture));
+    }
+  }
+}
+
+TEST_P(Towers, GiveTheSameBitsInAnyOrderOfPictures) {
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file_, *backend);
+  const std::vector<PreparedPicture> pictures = Pictures(tower->settings());
+  std::vector<std::vector<float>> alone;
+  for (const PreparedPicture& picture : pictures) {
+    alone.push_back(Embeddings(*LoadTower(file_, *backend), picture));
+  }
+  EXPECT_NE(alone[0], alone[1]);
+  for (std::size_t i = 0; i < pictures.size(); ++i) {
+    EXPECT_EQ(Embeddings(*tower, pictures[i]), alone[i]);
+  }
+  for (std::size_t i = pictures.size(); i-- > 0;) {
+    EXPECT_EQ(Embeddings(*tower, pictures[i]), alone[i]);
+  }
+}
+
+TEST_P(Towers, GiveTheSameBitsInStepsOfAnySize) {
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file_, *backend);
+  const PreparedPicture picture = Pictures(tower->settings()).back();
+  const std::vector<float> expected = Embeddings(*tower, picture);
+  for (const int rows : {1, 7, 64, VisionTower::kMaxStepRows}) {
+    ASSERT_TRUE(tower->Begin(picture).ok());
+    std::int64_t work = 0;
+    while (!tower->done()) {
+      ASSERT_TRUE(tower->Step(rows).ok());
+      EXPECT_GT(tower->work_done(), work);
+      work = tower->work_done();
+    }
+    EXPECT_EQ(work, tower->work_total());
+    EXPECT_TRUE(std::ranges::equal(tower->embeddings(), expected)) << rows;
+  }
+}
+
+TEST_P(Towers, GiveTheSameBitsInMemoryOfAnotherMachine) {
+  const auto cpu = CpuOf(1);
+  const auto expected_of = LoadTower(file_, *cpu);
+  const PreparedPicture picture = Pictures(expected_of->settings()).back();
+  const std::vector<float> expected = Embeddings(*expected_of, picture);
+  testing::RemoteBackend remote(CpuOf(1));
+  EXPECT_EQ(Embeddings(*LoadTower(file_, remote), picture), expected);
+  SplitBackend split(std::make_unique<testing::RemoteBackend>(CpuOf(1)), CpuOf(1), 1);
+  const auto tower = LoadTower(file_, split);
+  ASSERT_TRUE(split.EnterLayer(1, TensorView{}).ok());  // as a decoder leaves it
+  EXPECT_EQ(Embeddings(*tower, picture), expected);
+}
+
+TEST_P(Towers, SeeEveryPatch) {
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file_, *backend);
+  PreparedPicture picture = Pictures(tower->settings()).back();
+  const std::vector<float> before = Embeddings(*tower, picture);
+  picture.pixels.rgb.back() ^= 0x80;
+  const std::vector<float> after = Embeddings(*tower, picture);
+  const auto width = static_cast<std::size_t>(tower->embedding_width());
+  // The last pixel changes the first token and the last one.
+  EXPECT_FALSE(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(width),
+                          after.begin()));
+  EXPECT_FALSE(std::equal(before.rbegin(), before.rbegin() + static_cast<std::ptrdiff_t>(width),
+                          after.rbegin()));
+}
+
+INSTANTIATE_TEST_SUITE_P(
+    All, Towers,
+    ::testing::Values(
+        TowerCase{"gemma3",
+                  {.image_size = 96, .patch_size = 4, .merge = 4, .type = DType::kQ8_0},
+                  {{96, 96}}},
+        TowerCase{"gemma3_f16",
+                  {.image_size = 48,
+                   .width = 72,
+                   .heads = 1,
+                   .merge = 3,
+                   .type = DType::kF16,
+                   .swapped_ffn = true},
+                  {{48, 48}}}),
+    [](const ::testing::TestParamInfo<TowerCase>& test) { return test.param.name; });
+
+TEST(VisionTower, RefusesPicturesOfOtherTowers) {
+  const TowerFile file({});
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file, *backend);
+  const PreparedPicture good = PictureOf(tower->settings(), 64, 64, 1);
+  const auto refused = [&](PreparedPicture picture) {
+    const Status status = tower->Begin(picture);
+    EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
+    EXPECT_THAT(status.message(), HasSubstr("must be one that Prepare made for this tower"));
+    EXPECT_FALSE(tower->Step(1).ok());
+  };
+  PreparedPicture picture = good;
+  picture.pixels.rgb.pop_back();
+  refused(picture);
+  picture = good;
+  picture.layout.token_count = 5;
+  refused(picture);
+  picture = good;
+  picture.layout.patches = {4, 16};
+  refused(picture);
+  picture = good;
+  picture.layout.tokens = {0, 0};
+  refused(picture);
+  // As large as another tower's, with a layout that agrees.
+  picture.pixels = {32, 64, std::vector<std::uint8_t>(32 * 64 * 3)};
+  picture.layout = {{32, 64}, {4, 8}, {1, 2}, 2};
+  refused(picture);
+  std::vector<float> rows(3);
+  EXPECT_THAT(tower->Embed(good, rows).message(), HasSubstr("must be 160"));
+}
+
+TEST(VisionTower, StepsNeedAPictureAndASize) {
+  const TowerFile file({});
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file, *backend);
+  EXPECT_THAT(tower->Step(1).message(), HasSubstr("without a picture"));
+  ASSERT_TRUE(tower->Begin(PictureOf(tower->settings(), 64, 64, 1)).ok());
+  EXPECT_THAT(tower->Step(0).message(), HasSubstr("a step of 0 patches; must be 1 to 512"));
+  EXPECT_FALSE(tower->Step(513).ok());
+  while (!tower->done()) ASSERT_TRUE(tower->Step(512).ok());
+  EXPECT_THAT(tower->Step(1).message(), HasSubstr("whose picture is done"));
+}
+
+TEST(VisionTower, CanBeInterrupted) {
+  const TowerFile file({});
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file, *backend);
+  const PreparedPicture picture = PictureOf(tower->settings(), 64, 64, 1);
+  const std::vector<float> expected = Embeddings(*tower, picture);
+  std::atomic<bool> interrupt{false};
+  tower->SetInterrupt(&interrupt);
+  ASSERT_TRUE(tower->Begin(picture).ok());
+  ASSERT_TRUE(tower->Step(64).ok());
+  interrupt = true;
+  EXPECT_EQ(tower->Step(64).code(), StatusCode::kCancelled);
+  interrupt = false;
+  EXPECT_FALSE(tower->Step(64).ok());  // there is no picture
+  EXPECT_EQ(Embeddings(*tower, picture), expected);
+}
+
+TEST(VisionTower, IsToldApartByItsFile) {
+  const auto backend = CpuOf(1);
+  const TowerFile file({}, 1), same({}, 1), other({}, 2);
+  EXPECT_EQ(LoadTower(file, *backend)->digest(), LoadTower(same, *backend)->digest());
+  EXPECT_NE(LoadTower(file, *backend)->digest(), LoadTower(other, *backend)->digest());
+}
+
+// Files without a tensor, with a tensor of another shape, and with one more.
+TEST(VisionTower, RefusesFilesOfOtherTensors) {
+  const TowerFile file({.layers = 1});
+  const auto backend = CpuOf(1);
+  const auto load = [&](const std::vector<testing::NewTensor>& tensors) {
+    GgufHeader header;
+    for (const GgufEntry& entry : file.file().entries()) header.SetEntry(entry);
+    const std::string bytes = testing::FileOf(std::move(header), tensors);
+    const auto parsed = GgufFile::Parse(std::as_bytes(std::span(bytes)), "changed.gguf");
+    EXPECT_TRUE(parsed.ok()) << parsed.status().message();
+    auto tower = VisionTower::Load(**parsed, *backend);
+    EXPECT_FALSE(tower.ok());
+    return tower.ok() ? Status::Ok() : std::move(tower).TakeStatus();
+  };
+  std::vector<testing::NewTensor> all;
+  for (const GgufTensor& tensor : file.file().tensors()) all.push_back(testing::CopyOf(tensor));
+  for (std::size_t i = 0; i < all.size(); ++i) {
+    if (all[i].name.ends_with(".bias")) continue;  // files have some of them only
+    SCOPED_TRACE(all[i].name);
+    std::vector<testing::NewTensor> tensors = all;
+    tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i));
+    const Status missing = load(tensors);
+    EXPECT_EQ(missing.code(), StatusCode::kCorrupt);
+    EXPECT_THAT(missing.message(),
+                StartsWith("changed.gguf: tensor '" + all[i].name + "' is missing"));
+    tensors = all;
+    tensors[i].dims.back() *= 2;
+    tensors[i].bytes.resize(2 * tensors[i].bytes.size());
+    const Status larger = load(tensors);
+    EXPECT_EQ(larger.code(), StatusCode::kCorrupt);
+    EXPECT_THAT(larger.message(), HasSubstr("tensor '"));
+  }
+  all.push_back(all.back());
+  all.back().name = "v.another";
+  const Status unknown = load(all);
+  EXPECT_EQ(unknown.code(), StatusCode::kUnsupported);
+  EXPECT_THAT(unknown.message(), HasSubstr("'v.another' is unknown"));
+}
+
+TEST(VisionTower, HoldsThreeValuesForEachPatch) {
+  const TowerFile file({.image_size = 96, .patch_size = 4});
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file, *backend);
+  EXPECT_EQ(tower->ActivationBytes(), 0);
+  Embeddings(*tower, PictureOf(tower->settings(), 96, 96, 1));
+  EXPECT_GE(tower->ActivationBytes(), 3 * 576 * 48 * 4);
+  EXPECT_LE(tower->ActivationBytes(), 8 * 576 * 48 * 4);
+}
+
+}  // namespace
+}  // namespace kvcache::vision
