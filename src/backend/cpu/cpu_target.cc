@@ -7,12 +7,14 @@
 #include <sys/auxv.h>
 #endif
 
+#include <algorithm>
 #include <atomic>
 #include <cstdint>
 #include <cstdlib>
 #include <string>
 #include <vector>
 
+#include "backend/cpu/cpu_tiles.h"
 #include "backend/cpu/simd/targets.h"
 
 // After targets.h.
@@ -48,11 +50,23 @@ bool HasProducts([[maybe_unused]] std::int64_t bit, [[maybe_unused]] ByteProduct
 #endif
 }
 
+// Whether a target of Highway's has the vectors that AMX is used with.
+bool IsForTiles([[maybe_unused]] std::int64_t bit) {
+#if HWY_ARCH_X86
+  return bit == HWY_AVX3_DL;
+#else
+  return false;
+#endif
+}
+
 struct Target {
   std::int64_t bit = 0;  // Highway's. A better target has a lower one
   ByteProducts products = ByteProducts::kOfTarget;
+  bool tiles = false;
+  bool emulated = false;  // and so never the best
 
   std::string Name() const {
+    if (tiles) return "AMX";
     if (products == ByteProducts::kOfTarget) return hwy::TargetName(bit);
     if (products == ByteProducts::kMatrix) return "NEON_I8MM";
     return HWY_ARCH_X86 ? "AVX_VNNI" : "NEON_DOTPROD";
@@ -69,13 +83,16 @@ std::vector<std::int64_t> HighwayTargets() {
 
 // All targets that this machine can run, best first. Detected once, before any target is disabled:
 // detecting again makes Highway 1.0 forget the disabled ones until the next DisableTargets.
-const std::vector<Target>& MachineTargets() {
-  static const std::vector<Target> targets = [] {
+std::vector<Target>& MachineTargets() {
+  static std::vector<Target> targets = [] {
     std::vector<Target> all;
     for (const std::int64_t bit : HighwayTargets()) {
       if ((bit & TargetsWithoutTheirVnni()) != 0) continue;
       for (const auto products : {ByteProducts::kMatrix, ByteProducts::kFours}) {
         if (HasProducts(bit, products)) all.push_back({bit, products});
+      }
+      if (IsForTiles(bit) && MachineHasTiles()) {
+        all.push_back({bit, ByteProducts::kOfTarget, /*tiles=*/true});
       }
       all.push_back({bit});
     }
@@ -88,6 +105,7 @@ const std::vector<Target>& MachineTargets() {
 // The index in MachineTargets of the target in use.
 std::atomic<std::size_t> in_use = 0;
 std::atomic<ByteProducts> products_in_use = ByteProducts::kOfTarget;
+std::atomic<bool> tiles_in_use = false;
 
 }  // namespace
 
@@ -95,13 +113,28 @@ ByteProducts ByteProductsInUse() {
   return products_in_use.load(std::memory_order_relaxed);
 }
 
+bool TilesInUse() {
+  return tiles_in_use.load(std::memory_order_relaxed);
+}
+
+bool OfferEmulatedTiles() {
+  std::vector<Target>& targets = MachineTargets();
+  const auto at = std::ranges::find_if(targets, IsForTiles, &Target::bit);
+  if (at == targets.end()) return false;
+  if (at->tiles) return true;
+  if (in_use >= static_cast<std::size_t>(at - targets.begin())) ++in_use;
+  targets.insert(at, {at->bit, ByteProducts::kOfTarget, /*tiles=*/true, /*emulated=*/true});
+  return true;
+}
+
 Status UseCpuTarget(std::string_view name) {
   std::string names;
   for (std::size_t i = 0; i < MachineTargets().size(); ++i) {
     const Target& target = MachineTargets()[i];
-    if (name.empty() || name == target.Name()) {
+    if (name.empty() ? !target.emulated : name == target.Name()) {
       in_use = i;
       products_in_use = target.products;
+      tiles_in_use = target.tiles;
       hwy::DisableTargets(TargetsWithoutTheirVnni() | (target.bit - 1));
       // Choose the target now: otherwise the first of several concurrent kernels would do it.
       hwy::GetChosenTarget().Update(hwy::SupportedTargets());

@@ -5,6 +5,7 @@
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
 #include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/tiles/tile_tokens.h"
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -121,7 +122,7 @@ void Quantize256(const float* x, std::int64_t chunk, const Place& place, const Q
 }
 
 void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
-  const TokenTiles tiles(out.tokens, kTileTokens);
+  const TokenTiles tiles(out.tokens, TokensOfTile(out.tokens, kTileTokens));
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
   constexpr int kDigits = DigitsOf({kAnyByte});

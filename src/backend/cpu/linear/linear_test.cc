@@ -13,11 +13,13 @@
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/linear/linear_testing.h"
 #include "backend/cpu/testing.h"
+#include "support/internal/tile_emulator.h"
 #include "tensor/scale_check.h"
 
 namespace kvcache::cpu::linear_test {
 namespace {
 
+using kvcache::testing::TestedTargets;
 using testing::ForcedTarget;
 using testing::MulAdd;
 using testing::RandomValues;
@@ -268,7 +270,7 @@ TEST_P(LinearTest, GroupsOverAStackEqualSeparateCalls) {
 
 INSTANTIATE_TEST_SUITE_P(TypesAndTargets, LinearTest,
                          ::testing::Combine(::testing::ValuesIn(testing::kWeightTypes),
-                                            ::testing::ValuesIn(CpuTargetNames())),
+                                            ::testing::ValuesIn(TestedTargets())),
                          [](const auto& instance) {
                            return std::string(InfoOf(std::get<0>(instance.param)).name) + "_" +
                                   std::get<1>(instance.param);
@@ -291,7 +293,7 @@ TEST(LinearBlocksTest, EdgeValues) {
     std::fill(x.begin(), x.begin() + 256, 0.0f);
     std::fill(x.begin() + kInputs, x.begin() + kInputs + 256, -1e30f);
     std::fill(x.begin() + 2 * kInputs, x.begin() + 2 * kInputs + 256, 1e-42f);
-    for (const std::string& target : CpuTargetNames()) {
+    for (const std::string& target : TestedTargets()) {
       const ForcedTarget forced(target);
       const auto expected = Reference(weights, dtype, x, kInputs, 16, MulAdd(target));
       ASSERT_TRUE(forced.ok());
@@ -308,7 +310,7 @@ TEST(LinearBlocksTest, NotFiniteValuesStayNotFinite) {
   constexpr std::int64_t kOutputs = 16;
   for (const DType dtype : {DType::kQ8_0, DType::kQ4_1, DType::kQ4_K, DType::kQ6_K}) {
     const auto weights = RandomWeights(dtype, kInputs * kOutputs, 5);
-    for (const std::string& target : CpuTargetNames()) {
+    for (const std::string& target : TestedTargets()) {
       const ForcedTarget forced(target);
       ASSERT_TRUE(forced.ok());
       const auto backend = MakeBackend(1);
@@ -347,7 +349,7 @@ TEST(LinearBlocksTest, EveryPowerOfMxfp4) {
     x[i] *= 0x1p-100f;
     x[kInputs + i] *= 0x1p100f;
   }
-  for (const std::string& target : CpuTargetNames()) {
+  for (const std::string& target : TestedTargets()) {
     const ForcedTarget forced(target);
     const auto expected = Reference(weights, DType::kMXFP4, x, kInputs, kOutputs, MulAdd(target));
     ASSERT_TRUE(forced.ok());
@@ -362,7 +364,7 @@ TEST(LinearBlocksTest, AScaleThatIsNaNMakesItsRowNaN) {
   auto weights = RandomWeights(DType::kQ8_0, kInputs * kOutputs, 5);
   const std::uint16_t nan = 0x7e00;
   std::memcpy(weights.data() + BytesOf(DType::kQ8_0, 7 * kInputs), &nan, sizeof(nan));
-  for (const std::string& target : CpuTargetNames()) {
+  for (const std::string& target : TestedTargets()) {
     if (target == "EMU128") continue;  // Highway's conversion of f16 knows no NaN there
     const ForcedTarget forced(target);
     ASSERT_TRUE(forced.ok());
