@@ -21,7 +21,7 @@ PAIRS = [("f32", "f32"), ("f16", "f16"), ("q8_0", "q8_0"), ("q8_0", "q4_0"), ("q
 TEXTS = 2
 # These targets give the same figures. Targets without fused multiply-add and other processors round
 # differently, so a relative tolerance applies to them.
-SAME_FIGURES, TOLERANCE = {"AVX3_DL", "AVX3", "AVX_VNNI", "AVX2", "NEON_I8MM", "NEON_DOTPROD", "NEON"}, 2e-3
+SAME_FIGURES, TOLERANCE = {"AMX", "AVX3_DL", "AVX3", "AVX_VNNI", "AVX2", "NEON_I8MM", "NEON_DOTPROD", "NEON"}, 2e-3
 
 
 def figures_differ(recorded, measured, tokens, exact):

@@ -3,14 +3,18 @@
 Each architecture has a model in Q4_K_M; llama also has every other type of weights, and every type
 of cache. tools/make_model writes them from a seed. A hash covers the logits of 300 tokens,
 which span two of attention's splits of 256; the portable instruction set, which is slow, evaluates 150 of
-decoders whose kernels others have too (WHOLE), more than their windows and chunks have. AVX3_DL, AVX3, AVX_VNNI and AVX2 have one hash, and so have
-Arm's NEON_I8MM, NEON_DOTPROD and NEON, because their kernels give the same bits; the portable instruction set has its own, and no fused multiply-add.
+decoders whose kernels others have too (WHOLE), more than their windows and chunks have. AMX, AVX3_DL, AVX3, AVX_VNNI
+and AVX2 have one hash, and so have Arm's NEON_I8MM, NEON_DOTPROD and NEON, because their kernels give the same bits; the
+portable instruction set has its own, and no fused multiply-add.
 
 The hash of a model's file is committed too, so that a change of the tool is not taken for one of
 the kernels. No function of the C library is among what logits depend on, so the hashes hold on every machine.
 
   logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER            compares
   logit_hashes.py --make-model TOOL --kvcache PROGRAM --work FOLDER --update   writes the file
+
+AMX is compared on a machine that lacks it too if --with-tiles names the program that emulates its tiles, for llama and
+models with experts. AMX differs from AVX3_DL only in products of bytes, which all architectures share.
 
 For emulated processors, which are slow, there are two more flags: --only compares some settings, and --best compares
 architectures other than llama with the best instruction set only. Arm's instruction sets differ only in products of
@@ -36,7 +40,7 @@ PORTABLE_TOKENS = 150
 WHOLE = ("llama", "deepseek2-v2", "gpt-oss", "qwen3next")
 SEED = 1
 # Instruction sets with fused multiply-add, whose hashes are equal, and the others.
-FUSED = ("AVX3_DL", "AVX3", "AVX_VNNI", "AVX2", "NEON_I8MM", "NEON_DOTPROD", "NEON")
+FUSED = ("AMX", "AVX3_DL", "AVX3", "AVX_VNNI", "AVX2", "NEON_I8MM", "NEON_DOTPROD", "NEON")
 PORTABLE = ("EMU128",)
 SHAPE = dataclasses.replace(WIDE_SHAPES[0], layers=2)
 ALL_TYPES = ("f16", "bf16", "q8_0", "q4_0", "q4_1", "q5_0", "q5_1", "q5_k_m", "q6_k", "mxfp4")
@@ -64,6 +68,19 @@ def targets(kvcache):
     return json.loads(run([kvcache, "inspect", "--machine", "--json"]))["targets"]
 
 
+def program_of(args, offered, target):
+    """Returns the program that evaluates with an instruction set."""
+    return args.kvcache if target in offered else args.with_tiles
+
+
+def tried_targets(args, offered, variant):
+    """Returns the instruction sets to compare: those of the machine, and AMX if its tiles can be emulated."""
+    if args.best and variant is not LLAMA:
+        return offered[:1]
+    emulates = args.with_tiles is not None and "AVX3_DL" in offered and "AMX" not in offered
+    return [*offered, "AMX"] if emulates and (variant is LLAMA or variant.experts) else offered
+
+
 def digest(path):
     return hashlib.sha256(path.read_bytes()).hexdigest()[:32]
 
@@ -74,7 +91,7 @@ def count_of(variant, kind):
     return PORTABLE_TOKENS if is_short else TOKENS
 
 
-def evaluate(args, variant, model, tokens, cache, target):
+def evaluate(args, program, variant, model, tokens, cache, target):
     """Returns the hash of the logits."""
     out = args.work / "logits.npy"
     flags = list(variant.eval_flags)
@@ -83,13 +100,13 @@ def evaluate(args, variant, model, tokens, cache, target):
         encoded.write_text(",".join(map(str, tokens[:variant.encoded])) + "\n")
         flags += ["--encode-tokens-file", encoded]
         tokens = tokens[variant.encoded:]
-    run([args.kvcache, "eval", model, "--tokens", ",".join(map(str, tokens)), "--logits", out,
+    run([program, "eval", model, "--tokens", ",".join(map(str, tokens)), "--logits", out,
          "--k-type", cache[0], "--v-type", cache[1], *flags],
         env={**os.environ, "KVCACHE_CPU_TARGET": target})
     return digest(out)
 
 
-def check_setting(args, offered, setting, expected):
+def check_setting(args, offered, tried, setting, expected):
     """Returns (the setting's hashes, what differs from the expected ones)."""
     variant, weights, cache = setting
     shape = variant.fit(SHAPE)
@@ -101,9 +118,10 @@ def check_setting(args, offered, setting, expected):
     if expected and expected["model"] != found["model"]:
         return found, [f"{name}: the tool writes another model; run with --update"]
     for kind, group in (("fused", FUSED), ("portable", PORTABLE)):
-        for target in (each for each in offered if each in group):
+        for target in (each for each in tried if each in group):
             tokens = random_tokens(shape, TOKENS, SEED)[:count_of(variant, kind)]
-            value = evaluate(args, variant, model, tokens, cache, target)
+            program = program_of(args, offered, target)
+            value = evaluate(args, program, variant, model, tokens, cache, target)
             wanted = (expected or found).get(kind, value)
             found[kind] = value
             if value != wanted:
@@ -121,12 +139,12 @@ def check(args):
     for setting in (each for each in settings() if args.only in name_of(each)):
         name = name_of(setting)
         expected = None if args.update else committed["hashes"].get(name, {"model": ""})
-        tried = offered[:1] if args.best and setting[0] is not LLAMA else offered
-        found[name], wrong = check_setting(args, tried, setting, expected)
+        tried = tried_targets(args, offered, setting[0])
+        found[name], wrong = check_setting(args, offered, tried, setting, expected)
         problems += wrong
     if problems:
         raise Failure("\n  ".join([f"{len(problems)} hashes differ", *problems]))
-    print(f"{len(found)} settings with {', '.join(offered)}")
+    print(f"{len(found)} settings with {', '.join(tried_targets(args, offered, LLAMA))}")
     if args.update:
         HASHES.write_text(json.dumps({"hashes": found}, indent=1) + "\n")
 
@@ -135,6 +153,7 @@ def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("--make-model", type=pathlib.Path, required=True)
     parser.add_argument("--kvcache", type=pathlib.Path, required=True)
+    parser.add_argument("--with-tiles", type=pathlib.Path, help="the program that emulates the tiles of AMX")
     parser.add_argument("--work", type=pathlib.Path, required=True, help="folder for the files")
     parser.add_argument("--update", action="store_true", help="write the hashes of this machine")
     parser.add_argument("--only", default="", help="compare the settings whose name has this text")

@@ -6,6 +6,7 @@
 #include "kvcache/cpu_backend.h"
 
 #if defined(__x86_64__) && defined(__linux__)
+#include <atomic>
 #include <csignal>
 #include <cstdint>
 #include <cstring>
@@ -24,6 +25,7 @@ namespace kvcache::testing {
 namespace {
 
 thread_local constinit TileUnit tiles;
+std::atomic<std::int64_t> emulated = 0;
 
 using Registers = decltype(ucontext_t().uc_mcontext.gregs);
 
@@ -85,6 +87,7 @@ TileUnit::Fault RunAll(Registers& registers) {
   for (; instruction; instruction = next()) {
     if (const auto fault = Run(*instruction, PlaceOf(*instruction, registers))) return fault;
     registers[REG_RIP] += instruction->bytes;
+    emulated.fetch_add(1, std::memory_order_relaxed);
   }
   return nullptr;
 }
@@ -108,9 +111,17 @@ bool EmulateTiles() {
   action.sa_flags = SA_SIGINFO | SA_ONSTACK;
   return sigaction(SIGILL, &action, nullptr) == 0;
 }
+
+std::int64_t EmulatedTileInstructions() {
+  return emulated;
+}
 #else
 bool EmulateTiles() {
   return false;
+}
+
+std::int64_t EmulatedTileInstructions() {
+  return 0;
 }
 #endif
 

@@ -6,6 +6,7 @@
 // Thread safety: each thread has tiles of its own. EmulateTiles is called while no kernel runs.
 #pragma once
 
+#include <cstdint>
 #include <string>
 #include <vector>
 
@@ -14,6 +15,9 @@ namespace kvcache::testing {
 // Makes UseCpuTarget("AMX") work on this machine. Returns false if it cannot: the kernels' vectors are missing, or the
 // system is not Linux on x86-64.
 bool EmulateTiles();
+
+// How many instructions were emulated; 0 on a machine that has tiles.
+std::int64_t EmulatedTileInstructions();
 
 // The instruction sets that tests of kernels run: those of the machine, and AMX if it can be emulated.
 std::vector<std::string> TestedTargets();
