@@ -1,6 +1,7 @@
 #include "vision/patch_embedding.h"
 
 #include <algorithm>
+#include <cmath>
 
 namespace kvcache::vision {
 
@@ -8,6 +9,11 @@ Status PatchEmbedding::Load(TowerSource& source, const VisionSettings& settings)
   patch_values_ = settings.patch_values();
   KVCACHE_ASSIGN_OR_RETURN(
       kernel_.weight, TakeKernel(source, "v.patch_embd.weight", patch_values_, settings.width));
+  if (settings.frames == 2) {
+    second_kernel_.emplace();
+    KVCACHE_ASSIGN_OR_RETURN(second_kernel_->weight, TakeKernel(source, "v.patch_embd.weight.1",
+                                                                patch_values_, settings.width));
+  }
   if (source.reader.Has("v.patch_embd.bias")) {
     KVCACHE_ASSIGN_OR_RETURN(kernel_.bias,
                              source.reader.Vector("v.patch_embd.bias", settings.width));
@@ -16,6 +22,18 @@ Status PatchEmbedding::Load(TowerSource& source, const VisionSettings& settings)
   if (positions > 0) {
     KVCACHE_ASSIGN_OR_RETURN(
         positions_, source.reader.Table("v.position_embd.weight", settings.width, positions));
+  }
+  if (settings.interpolates_positions) {
+    interpolated_side_ = static_cast<int>(std::lround(std::sqrt(static_cast<double>(positions))));
+  }
+  if (settings.has_first_norm) {
+    auto& reader = source.reader;
+    if (settings.norm == NormKind::kRms) {
+      KVCACHE_ASSIGN_OR_RETURN(norm_, reader.RmsNorm("v.pre_ln", settings.width, settings.epsilon));
+    } else {
+      KVCACHE_ASSIGN_OR_RETURN(
+          norm_, reader.LayerNorm("v.pre_ln", settings.width, settings.epsilon, Bias::kIfPresent));
+    }
   }
   return Status::Ok();
 }
@@ -30,6 +48,49 @@ void PatchEmbedding::AddPositions(Pass& pass, const PatchOrder& order, std::size
     indices_.push_back(order.rows[i] * order.grid.columns + order.columns[i]);
   }
   pass.Embed(*positions_, indices_, h);
+  pass.Add(x, h);
+}
+
+// The positions are the corners of squares; a patch of the grid lies between four of them. The first and last ones of the
+// two grids are the same (aligned corners).
+void PatchEmbedding::AddPositionsBetween(Pass& pass, const PatchOrder& order, std::size_t first,
+                                         const TensorView& x) {
+  struct Place {
+    int low, high;
+    double share;  // of the high one
+  };
+  const auto place = [&](int index, int count) {
+    const double at =
+        count == 1 ? 0.0 : static_cast<double>(index) * (interpolated_side_ - 1) / (count - 1);
+    const int low = static_cast<int>(at);
+    return Place{low, std::min(low + 1, interpolated_side_ - 1), at - low};
+  };
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(x.dims[0]);
+  for (const int corner : {0, 1, 2, 3}) {
+    if (!pass.runs()) return;
+    indices_.clear();
+    factors_.clear();
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(pass.batch()); ++i) {
+      const Place row = place(order.rows[i], order.grid.rows);
+      const Place column = place(order.columns[i], order.grid.columns);
+      const bool low_row = corner < 2, low_column = corner % 2 == 0;
+      indices_.push_back((low_row ? row.low : row.high) * interpolated_side_ +
+                         (low_column ? column.low : column.high));
+      factors_.push_back(static_cast<float>((low_row ? 1 - row.share : row.share) *
+                                            (low_column ? 1 - column.share : column.share)));
+    }
+    pass.Embed(*positions_, indices_, h);
+    pass.ScaleTokens(h, factors_);
+    pass.Add(x, h);
+  }
+}
+
+void PatchEmbedding::Multiply(Pass& pass, const TensorView& patches, const TensorView& x) const {
+  if (!second_kernel_.has_value()) return pass.Linear(patches, {{kernel_, x}});
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(x.dims[0]);
+  pass.Linear(patches, {{kernel_, x}, {*second_kernel_, h}});
   pass.Add(x, h);
 }
 
@@ -48,8 +109,13 @@ void PatchEmbedding::Run(Pass& pass, const PatchOrder& order, std::int64_t first
     }
     pass.CopyFromHost(gathered_.data(), patches);
   }
-  pass.Linear(patches, {{kernel_, x}});
-  if (positions_.has_value()) AddPositions(pass, order, static_cast<std::size_t>(first), x);
+  Multiply(pass, patches, x);
+  if (interpolated_side_ > 0) {
+    AddPositionsBetween(pass, order, static_cast<std::size_t>(first), x);
+  } else if (positions_.has_value()) {
+    AddPositions(pass, order, static_cast<std::size_t>(first), x);
+  }
+  if (norm_.has_value()) pass.Normalize(x, *norm_, x);
 }
 
 }  // namespace kvcache::vision

@@ -21,10 +21,21 @@ Status PatchTower::LoadWeights(const GgufFile& file) {
     KVCACHE_ASSIGN_OR_RETURN(TowerLayer layer, TowerLayer::Load(source, settings_, i));
     layers_.push_back(std::move(layer));
   }
-  KVCACHE_ASSIGN_OR_RETURN(head_, LoadTokenHead(source, settings_));
+  heads_.resize(static_cast<std::size_t>(settings_.parts()));
+  KVCACHE_ASSIGN_OR_RETURN(heads_[0], LoadTokenHead(source, settings_));
+  for (std::size_t i = 1; i < heads_.size(); ++i) {
+    KVCACHE_ASSIGN_OR_RETURN(heads_[i],
+                             LoadDeepHead(source, settings_, settings_.deep_layers[i - 1]));
+  }
+  if (settings_.has_row_breaks) {
+    KVCACHE_ASSIGN_OR_RETURN(const std::span<const float> values,
+                             reader.Floats("v.token_embd.img_break", settings_.embedding_width));
+    row_break_.assign(values.begin(), values.end());
+  }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   placed_ = reader.TakePlaced();
-  owned_bytes_ = reader.owned_bytes() + placed_.bytes() + head_->owned_bytes();
+  owned_bytes_ = reader.owned_bytes() + placed_.bytes();
+  for (const auto& head : heads_) owned_bytes_ += head->owned_bytes();
   return Status::Ok();
 }
 
@@ -38,17 +49,19 @@ Status PatchTower::Check(const PreparedPicture& picture) const {
   const PictureLayout& layout = picture.layout;
   const std::int64_t pixels = std::int64_t{layout.size.width} * layout.size.height;
   const int token = settings_.patch_size * settings_.merge;
-  const bool fits = layout.tokens.columns > 0 && layout.tokens.rows > 0 &&
-                    layout.size.width == layout.tokens.columns * token &&
-                    layout.size.height == layout.tokens.rows * token &&
-                    layout.patches.columns == layout.tokens.columns * settings_.merge &&
-                    layout.patches.rows == layout.tokens.rows * settings_.merge &&
-                    layout.token_count == layout.tokens.count();
+  const bool fits =
+      layout.tokens.columns > 0 && layout.tokens.rows > 0 &&
+      layout.size.width == layout.tokens.columns * token &&
+      layout.size.height == layout.tokens.rows * token &&
+      layout.patches.columns == layout.tokens.columns * settings_.merge &&
+      layout.patches.rows == layout.tokens.rows * settings_.merge &&
+      layout.token_count ==
+          layout.tokens.count() + (settings_.has_row_breaks ? layout.tokens.rows - 1 : 0);
   const bool filled = picture.pixels.width == layout.size.width &&
                       picture.pixels.height == layout.size.height &&
                       std::ssize(picture.pixels.rgb) == 3 * pixels;
-  const bool known =
-      settings_.position_count == 0 || settings_.position_count == layout.patches.count();
+  const bool known = settings_.position_count == 0 || settings_.interpolates_positions ||
+                     settings_.position_count == layout.patches.count();
   if (fits && filled && known) return Status::Ok();
   return InvalidArgument(StrCat("a picture of ", picture.pixels.width, " x ", picture.pixels.height,
                                 " pixels with a layout of ", layout.size.width, " x ",
@@ -64,17 +77,21 @@ TensorView PatchTower::States(std::int64_t first, std::int64_t count) const {
 Status PatchTower::Reserve(const PictureLayout& layout) {
   const std::int64_t patches = layout.patches.count();
   const std::int64_t rows = std::min<std::int64_t>(patches, kMaxStepRows);
-  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
-  const std::int64_t tokens = std::max<std::int64_t>(1, rows / of_token);
+  const std::int64_t tokens = std::max<std::int64_t>(1, rows / PatchesOfToken());
   Pass measure = Pass::Measuring(rows);
   embedding_.Run(measure, order_, 0, nullptr,
                  TensorView::Dense(nullptr, DType::kF32, settings_.width, rows));
-  const PieceOfPicture piece{attention_, order_, 0};
+  const PieceOfPicture piece{attention_, order_, rotation_, 0};
   const TensorView x = TensorView::Dense(nullptr, DType::kF32, settings_.width, rows);
   layers_[0].StoreKeys(measure, piece, x);
   layers_[0].Run(measure, piece, x);
   Pass tokens_measure = Pass::Measuring(tokens);
-  MakeTokens(tokens_measure, 0, tokens_measure.TakeHidden(embedding_width()));
+  const TensorView out = tokens_measure.TakeHidden(settings_.embedding_width);
+  for (const auto& head : heads_) {
+    head->Run(tokens_measure,
+              TensorView::Dense(nullptr, DType::kF32, settings_.width, tokens * PatchesOfToken()),
+              out);
+  }
   KVCACHE_RETURN_IF_ERROR(activations_.Reserve(
       backend_, std::max(measure.peak_values(), tokens_measure.peak_values())));
   KVCACHE_RETURN_IF_ERROR(states_.Reserve(backend_, patches * settings_.width));
@@ -82,7 +99,7 @@ Status PatchTower::Reserve(const PictureLayout& layout) {
       backend_, {settings_.heads, settings_.head_dim(), settings_.head_dim()}, patches));
   return Guarded("no memory for a picture's embeddings", [&] {
     positions_.assign(static_cast<std::size_t>(rows), 0);
-    made_.resize(static_cast<std::size_t>(tokens * embedding_width()));
+    made_.resize(static_cast<std::size_t>(tokens * settings_.embedding_width));
     embeddings_.resize(static_cast<std::size_t>(layout.token_count) *
                        static_cast<std::size_t>(embedding_width()));
   });
@@ -99,17 +116,19 @@ Status PatchTower::TakePicture(const PreparedPicture& picture) {
 Status PatchTower::Begin(const PreparedPicture& picture) {
   stage_ = Stage::kNone;
   KVCACHE_RETURN_IF_ERROR(Check(picture));
-  KVCACHE_ASSIGN_OR_RETURN(order_, OrderPatches(picture.layout.patches, settings_.merge, 0));
+  KVCACHE_ASSIGN_OR_RETURN(order_,
+                           OrderPatches(picture.layout.patches, settings_.merge, settings_.window));
   KVCACHE_RETURN_IF_ERROR(Reserve(picture.layout));
   KVCACHE_RETURN_IF_ERROR(attention_.SetWindows(order_.window_ends));
   KVCACHE_RETURN_IF_ERROR(TakePicture(picture));
   layout_ = picture.layout;
+  PutRowBreaks();
   stage_ = Stage::kEmbed;
   layer_ = 0;
   next_row_ = 0;
   work_done_ = 0;
   const std::int64_t per_row =
-      WorkPerRow(Stage::kEmbed) + WorkPerRow(Stage::kTokens) +
+      WorkPerRow(Stage::kEmbed) + settings_.parts() * WorkPerRow(Stage::kTokens) +
       settings_.layers * (WorkPerRow(Stage::kKeys) + WorkPerRow(Stage::kLayer));
   work_total_ = layout_.patches.count() * per_row;
   return Status::Ok();
@@ -124,14 +143,15 @@ std::int64_t PatchTower::WorkPerRow(Stage stage) const {
     case Stage::kLayer:
       return 2 * width * width + (settings_.gated ? 3 : 2) * width * settings_.ffn +
              2 * width * layout_.patches.count();
-    case Stage::kTokens: return width * embedding_width() / (settings_.merge * settings_.merge);
+    case Stage::kDeep:
+    case Stage::kTokens: return width * settings_.embedding_width;
     default: return 0;
   }
 }
 
 void PatchTower::RunStage(Pass& pass, std::int64_t first) {
   const TensorView x = States(first, pass.batch());
-  const PieceOfPicture piece{attention_, order_, first};
+  const PieceOfPicture piece{attention_, order_, rotation_, first};
   switch (stage_) {
     case Stage::kEmbed: return embedding_.Run(pass, order_, first, pixels_.data(), x);
     case Stage::kKeys: return layers_[layer_].StoreKeys(pass, piece, x);
@@ -140,21 +160,30 @@ void PatchTower::RunStage(Pass& pass, std::int64_t first) {
   }
 }
 
-void PatchTower::MakeTokens(Pass& pass, std::int64_t first, const TensorView& out) {
-  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
-  const TensorView x = pass.measuring() ? TensorView::Dense(nullptr, DType::kF32, settings_.width,
-                                                            pass.batch() * of_token)
-                                        : States(first * of_token, pass.batch() * of_token);
-  head_->Run(pass, x, out);
+int PatchTower::PresentPart() const {
+  if (stage_ == Stage::kTokens) return 0;
+  const auto& deep = settings_.deep_layers;
+  return 1 + static_cast<int>(std::ranges::find(deep, static_cast<int>(layer_)) - deep.begin());
+}
+
+void PatchTower::PutRowBreaks() {
+  if (!settings_.has_row_breaks) return;
+  const auto step = static_cast<std::size_t>(layout_.tokens.columns + 1) * row_break_.size();
+  for (std::size_t i = 1; i < static_cast<std::size_t>(layout_.tokens.rows); ++i) {
+    std::ranges::copy(row_break_, embeddings_.data() + i * step - row_break_.size());
+  }
 }
 
 // Brings the embeddings of a step's tokens to their places.
-void PatchTower::Deliver(std::int64_t first, std::int64_t count) {
-  const auto width = static_cast<std::size_t>(embedding_width());
+void PatchTower::Deliver(std::int64_t first, std::int64_t count, int part) {
+  const auto width = static_cast<std::size_t>(settings_.embedding_width);
+  const auto row = static_cast<std::size_t>(embedding_width());
   for (std::int64_t i = 0; i < count; ++i) {
-    const auto token = static_cast<std::size_t>(order_.tokens[static_cast<std::size_t>(first + i)]);
+    const std::int32_t token = order_.tokens[static_cast<std::size_t>(first + i)];
+    const std::int32_t breaks = settings_.has_row_breaks ? token / layout_.tokens.columns : 0;
     std::copy_n(made_.data() + static_cast<std::size_t>(i) * width, width,
-                embeddings_.data() + token * width);
+                embeddings_.data() + static_cast<std::size_t>(token + breaks) * row +
+                    static_cast<std::size_t>(part) * width);
   }
 }
 
@@ -162,19 +191,21 @@ Status PatchTower::RunTokens(std::int64_t first, std::int64_t count) {
   Pass pass(backend_, activations_, nullptr,
             std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
   pass.BeginAt(Backend::kBeforeLayers);
-  const TensorView out = pass.TakeHidden(embedding_width());
-  MakeTokens(pass, first, out);
+  const TensorView out = pass.TakeHidden(settings_.embedding_width);
+  const int part = PresentPart();
+  HeadOf(part).Run(pass, States(first * PatchesOfToken(), count * PatchesOfToken()), out);
   KVCACHE_RETURN_IF_ERROR(pass.status());
   const auto values = static_cast<std::size_t>(out.elements());
   KVCACHE_RETURN_IF_ERROR(
       backend_.CopyToHost(out, std::as_writable_bytes(std::span(made_).first(values))));
-  Deliver(first, count);
+  Deliver(first, count, part);
   return Status::Ok();
 }
 
 Status PatchTower::RunPiece(std::int64_t count) {
-  const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
-  if (stage_ == Stage::kTokens) return RunTokens(next_row_ / of_token, count / of_token);
+  if (stage_ == Stage::kTokens || stage_ == Stage::kDeep) {
+    return RunTokens(next_row_ / PatchesOfToken(), count / PatchesOfToken());
+  }
   Pass pass(backend_, activations_, nullptr,
             std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
   pass.BeginAt(Backend::kBeforeLayers);
@@ -191,9 +222,8 @@ Status PatchTower::Step(int rows) {
   }
   const std::int64_t left = layout_.patches.count() - next_row_;
   std::int64_t count = std::min<std::int64_t>(rows, left);
-  if (stage_ == Stage::kTokens) {  // whole tokens
-    const std::int64_t of_token = std::int64_t{settings_.merge} * settings_.merge;
-    count = std::max(of_token, count / of_token * of_token);
+  if (stage_ == Stage::kTokens || stage_ == Stage::kDeep) {  // whole tokens
+    count = std::max(PatchesOfToken(), count / PatchesOfToken() * PatchesOfToken());
   }
   const Stage stage = stage_;
   if (Status status = RunPiece(count); !status.ok()) {
@@ -216,7 +246,13 @@ void PatchTower::GoOn(std::int64_t rows) {
       stage_ = Stage::kKeys;
       break;
     case Stage::kKeys: stage_ = Stage::kLayer; break;
-    case Stage::kLayer: stage_ = ++layer_ < layers_.size() ? Stage::kKeys : Stage::kTokens; break;
+    case Stage::kLayer:
+      if (std::ranges::count(settings_.deep_layers, static_cast<int>(layer_)) > 0) {
+        stage_ = Stage::kDeep;
+        break;
+      }
+      [[fallthrough]];
+    case Stage::kDeep: stage_ = ++layer_ < layers_.size() ? Stage::kKeys : Stage::kTokens; break;
     default: stage_ = Stage::kDone; break;
   }
 }
@@ -248,6 +284,9 @@ Result<std::unique_ptr<TokenHead>> LoadTokenHead(TowerSource& source,
                                                  const VisionSettings& settings) {
   switch (settings.projector) {
     case Projector::kGemma3: return LoadGemma3Head(source, settings);
+    case Projector::kQwen25Vl:
+    case Projector::kQwen3Vl: return LoadQwenHead(source, settings);
+    case Projector::kPixtral: return LoadPixtralHead(source, settings);
   }
   return Unsupported("this projector");
 }

@@ -2,6 +2,8 @@
 //
 //   embed all pieces │ layer 0: keys of all pieces │ layer 0: the rest of all pieces │ … │ tokens of all pieces
 //
+// Behind a layer of settings.deep_layers all pieces make their part of the embeddings.
+//
 // Thread safety: as VisionTower.
 #pragma once
 
@@ -23,12 +25,15 @@ namespace kvcache::vision {
 class PatchTower final : public VisionTower {
  public:
   PatchTower(VisionSettings settings, Backend& backend, std::uint64_t digest)
-      : settings_(std::move(settings)), backend_(backend), digest_(digest) {}
+      : settings_(std::move(settings)),
+        backend_(backend),
+        digest_(digest),
+        rotation_(settings_.rotation, settings_.head_dim()) {}
 
   Status LoadWeights(const GgufFile& file);
 
   const VisionSettings& settings() const override { return settings_; }
-  int embedding_width() const override { return settings_.embedding_width; }
+  int embedding_width() const override { return settings_.embedding_width * settings_.parts(); }
   std::uint64_t digest() const override { return digest_; }
 
   Status Begin(const PreparedPicture& picture) override;
@@ -42,7 +47,7 @@ class PatchTower final : public VisionTower {
   std::int64_t ActivationBytes() const override;
 
  private:
-  enum class Stage : std::uint8_t { kNone, kEmbed, kKeys, kLayer, kTokens, kDone };
+  enum class Stage : std::uint8_t { kNone, kEmbed, kKeys, kLayer, kDeep, kTokens, kDone };
 
   Status Check(const PreparedPicture& picture) const;
   Status Reserve(const PictureLayout& layout);
@@ -50,9 +55,13 @@ class PatchTower final : public VisionTower {
   Status RunPiece(std::int64_t count);
   void RunStage(Pass& pass, std::int64_t first);
   Status RunTokens(std::int64_t first, std::int64_t count);
-  void MakeTokens(Pass& pass, std::int64_t first, const TensorView& out);
-  void Deliver(std::int64_t first, std::int64_t count);
+  void Deliver(std::int64_t first, std::int64_t count, int part);
+  void PutRowBreaks();
   void GoOn(std::int64_t rows);
+  std::int64_t PatchesOfToken() const { return std::int64_t{settings_.merge} * settings_.merge; }
+  // The part of the embeddings that the present stage makes: 0 at the end, else that of the present layer.
+  int PresentPart() const;
+  const TokenHead& HeadOf(int part) const { return *heads_[static_cast<std::size_t>(part)]; }
   std::int64_t WorkPerRow(Stage stage) const;
   TensorView States(std::int64_t first, std::int64_t count) const;
 
@@ -63,13 +72,15 @@ class PatchTower final : public VisionTower {
 
   PatchEmbedding embedding_;
   std::vector<TowerLayer> layers_;
-  std::unique_ptr<TokenHead> head_;
+  std::vector<std::unique_ptr<TokenHead>> heads_;  // of each part
+  std::vector<float> row_break_;
   PlacedTensors placed_;
   std::size_t owned_bytes_ = 0;
 
   // The present picture.
   PictureLayout layout_;
   PatchOrder order_;
+  PatchRotation rotation_;
   std::vector<float> pixels_;     // [patch_values, patches], until all are embedded
   ActivationBuffer states_;       // [width, patches]
   ActivationBuffer activations_;  // of a step

@@ -25,7 +25,8 @@ Result<PictureLayout> LayoutOf(image::PictureSize picture, const VisionSettings&
     return InvalidArgument(
         StrCat("a picture of ", patches, " patches; must be at most ", kMaxPatches));
   }
-  layout.token_count = layout.tokens.count();
+  layout.token_count =
+      layout.tokens.count() + (settings.has_row_breaks ? layout.tokens.rows - 1 : 0);
   return layout;
 }
 

@@ -18,7 +18,7 @@ class TokenHead {
   virtual ~TokenHead() = default;
 
   // out [embedding width, batch] = the embeddings of `batch` tokens, whose patches' states x [width, merge * merge *
-  // batch] stand side by side. Changes x.
+  // batch] stand side by side. May change x.
   virtual void Run(Pass& pass, const TensorView& x, const TensorView& out) const = 0;
 
   // Of weights that neither the file nor a WeightReader has.
@@ -28,6 +28,18 @@ class TokenHead {
 // Takes the tensors of the projector. Errors name the tensor.
 Result<std::unique_ptr<TokenHead>> LoadTokenHead(TowerSource& source,
                                                  const VisionSettings& settings);
+
+// qwen2.5vl, qwen3vl: a norm of each patch, two matrices over a token's patches.
+Result<std::unique_ptr<TokenHead>> LoadQwenHead(TowerSource& source,
+                                                const VisionSettings& settings);
+
+// qwen3vl: what a layer's states become (v.deepstack.LAYER).
+Result<std::unique_ptr<TokenHead>> LoadDeepHead(TowerSource& source, const VisionSettings& settings,
+                                                int layer);
+
+// pixtral, mistral3: two matrices; before them mistral3 merges patches.
+Result<std::unique_ptr<TokenHead>> LoadPixtralHead(TowerSource& source,
+                                                   const VisionSettings& settings);
 
 // gemma3: the mean of merge * merge patches, an RMS norm, a matrix whose rows are inputs.
 Result<std::unique_ptr<TokenHead>> LoadGemma3Head(TowerSource& source,

@@ -16,6 +16,9 @@ Result<TowerLayer> TowerLayer::Load(TowerSource& source, const VisionSettings& s
   layer.ffn_ = settings.ffn;
   layer.activation_ = settings.activation;
   layer.scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(settings.head_dim())));
+  if (settings.window > 0 && (index + 1) % settings.whole_layer_step != 0) {
+    layer.reach_ = PictureAttention::Reach::kWindow;
+  }
   const std::string prefix = StrCat("v.blk.", index, ".");
   const auto norm = [&](const std::string& name) {
     return settings.norm == NormKind::kRms
@@ -74,6 +77,7 @@ void TowerLayer::StoreKeys(Pass& pass, const PieceOfPicture& piece, const Tensor
   const TensorView v = pass.TakeHeads(head_dim_, heads_);
   pass.Normalize(x, attention_norm_, h);
   pass.Linear(h, {{k_, k}, {v_, v}});
+  piece.rotation.Run(pass, piece.order, piece.first, k);
   piece.attention.Store(pass, piece.first, k, v);
 }
 
@@ -83,7 +87,8 @@ void TowerLayer::Attend(Pass& pass, const PieceOfPicture& piece, const TensorVie
   const TensorView q = pass.TakeHeads(head_dim_, heads_);
   const TensorView out = pass.TakeHeads(head_dim_, heads_);
   pass.Linear(h, {{q_, q}});
-  piece.attention.Attend(pass, piece.first, q, PictureAttention::Reach::kAll, scale_, out);
+  piece.rotation.Run(pass, piece.order, piece.first, q);
+  piece.attention.Attend(pass, piece.first, q, reach_, scale_, out);
   pass.Linear(out, {{o_, h}});
 }
 

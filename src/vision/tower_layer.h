@@ -13,6 +13,7 @@
 
 #include "model/graph/pass.h"
 #include "vision/patch_order.h"
+#include "vision/patch_rotation.h"
 #include "vision/picture_attention.h"
 #include "vision/tower_weights.h"
 #include "vision/vision_settings.h"
@@ -23,6 +24,7 @@ namespace kvcache::vision {
 struct PieceOfPicture {
   PictureAttention& attention;
   const PatchOrder& order;
+  const PatchRotation& rotation;
   std::int64_t first = 0;  // row
 };
 
@@ -49,6 +51,7 @@ class TowerLayer {
   std::int64_t head_dim_ = 0;
   std::int64_t ffn_ = 0;
   float scale_ = 1.0F;
+  PictureAttention::Reach reach_ = PictureAttention::Reach::kAll;
   Activation activation_ = Activation::kGelu;
   Norm attention_norm_, ffn_norm_;
   Projection q_, k_, v_, o_;

@@ -36,8 +36,13 @@ struct OwnMatrix {
   std::size_t bytes() const { return values.size() * sizeof(float); }
 };
 
-// Takes a matrix of f32, f16 or bf16 whose rows are inputs, dims {outputs, inputs}.
+// Takes a matrix whose rows are inputs, dims {outputs, inputs}.
 Result<OwnMatrix> TakeTransposed(TowerSource& source, const std::string& name, std::int64_t inputs,
                                  std::int64_t outputs);
+
+// Takes a matrix over the `patches` patches of a token, dims {width * patches, outputs}, in whose rows a value of all
+// patches follows another; returns it for inputs in which a patch follows another.
+Result<OwnMatrix> TakeMerger(TowerSource& source, const std::string& name, std::int64_t width,
+                             std::int64_t patches, std::int64_t outputs);
 
 }  // namespace kvcache::vision

@@ -113,8 +113,97 @@ Status ReadGemma3(KeyReader& keys, VisionSettings& settings) {
   return Status::Ok();
 }
 
+Status CheckRotation(const KeyReader& keys, const VisionSettings& settings) {
+  if (settings.head_dim() % 4 == 0) return Status::Ok();
+  return Corrupt(StrCat(keys.Key("vision.attention.head_count"), " is ", settings.heads,
+                        ", so a head has ", settings.head_dim(),
+                        " values; must be a multiple of 4"));
+}
+
+// Both of Qwen's. A file may name the limits of sizes; else they are those of the models' processors.
+Status ReadQwen(KeyReader& keys, VisionSettings& settings, image::SizeWithinArea sizes) {
+  KVCACHE_RETURN_IF_ERROR(CheckActivation(keys, settings.activation));
+  KVCACHE_RETURN_IF_ERROR(CheckRotation(keys, settings));
+  KVCACHE_ASSIGN_OR_RETURN(settings.merge, keys.IntOr("vision.spatial_merge_size", kMaxMerge, 2));
+  keys.Ignore(
+      "vision.image_size");  // of pictures in training, or of the learned positions, whose tensor has it
+  sizes.unit = settings.patch_size * settings.merge;
+  constexpr std::int64_t kMaxPixels = std::int64_t{1} << 30;
+  KVCACHE_ASSIGN_OR_RETURN(sizes.min_pixels, keys.IntOr("vision.image_min_pixels", kMaxPixels,
+                                                        static_cast<int>(sizes.min_pixels)));
+  KVCACHE_ASSIGN_OR_RETURN(sizes.max_pixels, keys.IntOr("vision.image_max_pixels", kMaxPixels,
+                                                        static_cast<int>(sizes.max_pixels)));
+  settings.size_rule = sizes;
+  settings.filter = image::ResizeFilter::kBicubic;
+  settings.frames = 2;
+  settings.rotation = Rotation::kInterleavedAxes;
+  settings.has_grid_positions = true;
+  KVCACHE_ASSIGN_OR_RETURN(settings.embedding_width, Dimension(keys, "mm.2.weight", 1));
+  return Status::Ok();
+}
+
+Status ReadQwen25Vl(KeyReader& keys, VisionSettings& settings) {
+  settings.norm = NormKind::kRms;
+  settings.gated = true;
+  settings.activation = Activation::kSilu;
+  KVCACHE_RETURN_IF_ERROR(ReadQwen(keys, settings, {.min_pixels = 3136, .max_pixels = 12845056}));
+  KVCACHE_ASSIGN_OR_RETURN(settings.whole_layer_step, keys.Int("vision.n_wa_pattern", kMaxLayers));
+  KVCACHE_ASSIGN_OR_RETURN(const int window, keys.IntOr("vision.window_size", kMaxImageSide, 112));
+  settings.window = window / (settings.patch_size * settings.merge);
+  if (settings.window > 0) return Status::Ok();
+  return Corrupt(StrCat("windows of ", window, " pixels; must be at least ",
+                        settings.patch_size * settings.merge, ", a token's side"));
+}
+
+Status ReadQwen3Vl(KeyReader& keys, VisionSettings& settings) {
+  KVCACHE_RETURN_IF_ERROR(ReadQwen(keys, settings, {.min_pixels = 65536, .max_pixels = 16777216}));
+  KVCACHE_ASSIGN_OR_RETURN(settings.position_count, Dimension(keys, "v.position_embd.weight", 1));
+  const auto side =
+      static_cast<int>(std::lround(std::sqrt(static_cast<double>(settings.position_count))));
+  if (side * side != settings.position_count) {
+    return Corrupt(StrCat("tensor 'v.position_embd.weight' has ", settings.position_count,
+                          " positions; must be a square"));
+  }
+  settings.interpolates_positions = true;
+  constexpr std::string_view kDeep = "vision.is_deepstack_layers";
+  if (!keys.Has(kDeep)) return Status::Ok();
+  KVCACHE_ASSIGN_OR_RETURN(const GgufBools deep, keys.file().GetBools(keys.Key(kDeep)));
+  keys.Ignore(kDeep);  // it is read
+  if (std::ssize(deep) != settings.layers) {
+    return Corrupt(
+        StrCat(keys.Key(kDeep), " has ", deep.size(), " values for ", settings.layers, " layers"));
+  }
+  int layer = 0;
+  for (const bool is_deep : deep) {
+    if (is_deep) settings.deep_layers.push_back(layer);
+    ++layer;
+  }
+  return Status::Ok();
+}
+
+// Pixtral, and Mistral 3, which merges patches. The image size is the longest edge of a picture.
+Status ReadPixtral(KeyReader& keys, VisionSettings& settings) {
+  settings.norm = NormKind::kRms;
+  settings.gated = true;
+  settings.activation = Activation::kSilu;
+  KVCACHE_RETURN_IF_ERROR(CheckActivation(keys, settings.activation));
+  KVCACHE_RETURN_IF_ERROR(CheckRotation(keys, settings));
+  KVCACHE_ASSIGN_OR_RETURN(settings.merge, keys.IntOr("vision.spatial_merge_size", kMaxMerge, 1));
+  KVCACHE_ASSIGN_OR_RETURN(const int edge, keys.Int("vision.image_size", kMaxImageSide));
+  settings.size_rule = image::SizeWithinEdge{settings.patch_size * settings.merge, edge};
+  settings.filter = image::ResizeFilter::kBicubic;
+  settings.rotation = Rotation::kAxisByAxis;
+  settings.has_first_norm = true;
+  settings.has_row_breaks = true;
+  KVCACHE_ASSIGN_OR_RETURN(settings.embedding_width, Dimension(keys, "mm.2.weight", 1));
+  return Status::Ok();
+}
+
 constexpr Family kFamilies[] = {
     {"gemma3", Projector::kGemma3, ReadGemma3},
+    {"qwen2.5vl_merger", Projector::kQwen25Vl, ReadQwen25Vl},
+    {"qwen3vl_merger", Projector::kQwen3Vl, ReadQwen3Vl},
+    {"pixtral", Projector::kPixtral, ReadPixtral},
 };
 
 Result<const Family*> FindFamily(KeyReader& keys) {

@@ -20,7 +20,17 @@ namespace kvcache::vision {
 
 // clip.projector_type: the family that a tower belongs to.
 enum class Projector : std::uint8_t {
-  kGemma3,  // "gemma3": SigLIP, 4 x 4 patches averaged to a token
+  kGemma3,    // "gemma3": SigLIP, 4 x 4 patches averaged to a token
+  kQwen25Vl,  // "qwen2.5vl_merger": windows, rotated by row and column
+  kQwen3Vl,   // "qwen3vl_merger": the states of some layers are further parts of an embedding
+  kPixtral,   // "pixtral": Pixtral and Mistral 3: an embedding stands between two rows of tokens
+};
+
+// How queries and keys are rotated by their patch's row and column.
+enum class Rotation : std::uint8_t {
+  kNone,
+  kInterleavedAxes,  // of a half of the head, pairs (i, i + half): rows for i < a quarter, then columns
+  kAxisByAxis,  // the first half of the head by rows, the second by columns; neighbours are pairs
 };
 
 struct VisionSettings {
@@ -36,8 +46,17 @@ struct VisionSettings {
   float epsilon = 0.0F;  // of the norms
   bool gated = false;    // the feed-forward part
   Activation activation = Activation::kGelu;
-  int position_count = 0;  // learned positions, one for each patch of the grid; 0: none
-  int merge = 1;           // patches a side of what becomes one token
+  int position_count = 0;  // learned positions, one for each patch of a square; 0: none
+  // A picture may have another grid of patches than the square of learned positions: they are interpolated.
+  bool interpolates_positions = false;
+  bool has_first_norm = false;  // of patches, before the layers
+  int frames = 1;               // kernels over equal frames of a video, whose results are added
+  Rotation rotation = Rotation::kNone;
+  int window = 0;  // tokens a side of the windows in which patches see each other; 0: none
+  int whole_layer_step = 1;  // every n-th layer has no windows
+  std::vector<int>
+      deep_layers;  // behind which states become further parts of an embedding, ascending
+  int merge = 1;    // patches a side of what becomes one token
 
   // The picture, as the model's own processor makes it. A caller may replace the rule of sizes by another one of the same
   // type, for pictures of fewer tokens.
@@ -46,7 +65,13 @@ struct VisionSettings {
   image::Normalisation normalisation;
 
   // What the decoder gets.
-  int embedding_width = 0;  // values of a token: the decoder's hidden size
+  int embedding_width = 0;  // the decoder's hidden size
+  // An embedding has this many parts of that size: the one that takes the place of a token's, and one for each of
+  // deep_layers, which the decoder adds behind its first layers.
+  int parts() const { return 1 + static_cast<int>(deep_layers.size()); }
+  bool has_row_breaks = false;  // an embedding stands behind each row of tokens but the last
+  // The decoder places tokens by row and column (M-RoPE), not one after another.
+  bool has_grid_positions = false;
   // The tokens of a picture see each other, and not only those before them.
   bool tokens_see_each_other = false;
 

@@ -12,6 +12,7 @@
 
 #include "gguf/gguf_writer.h"
 #include "model/load/rewritten_testing.h"
+#include "vision/prepared_picture.h"
 #include "vision/tower_testing.h"
 
 namespace kvcache::vision {
@@ -42,6 +43,19 @@ class ChangedFile {
   std::string bytes_;
   std::unique_ptr<GgufFile> file_;
 };
+
+std::function<void(GgufHeader&)> Number(const char* key, std::uint32_t value) {
+  return [=](GgufHeader& header) { header.SetUint32(key, value); };
+}
+std::function<void(GgufHeader&)> Floats(const char* key, std::vector<float> values) {
+  return [=](GgufHeader& header) { header.SetFloats(key, values); };
+}
+std::function<void(GgufHeader&)> Text(const char* key, const char* value) {
+  return [=](GgufHeader& header) { header.SetString(key, value); };
+}
+std::function<void(GgufHeader&)> Bool(const char* key, bool value) {
+  return [=](GgufHeader& header) { header.SetBool(key, value); };
+}
 
 TEST(VisionSettings, AreThoseOfTheFile) {
   const TowerFile file({.image_size = 96,
@@ -86,6 +100,90 @@ TEST(VisionSettings, TakeTheDefaultsOfTheModel) {
   EXPECT_TRUE(ReadVisionSettings(other_key.file()).ok());
 }
 
+TEST(VisionSettings, AreThoseOfQwen25Vl) {
+  const TowerFile file(
+      {.projector = "qwen2.5vl_merger", .patch_size = 14, .merge = 2, .whole_layer_step = 8});
+  const auto settings = ReadVisionSettings(file.file());
+  ASSERT_TRUE(settings.ok()) << settings.status().message();
+  EXPECT_EQ(settings->norm, NormKind::kRms);
+  EXPECT_TRUE(settings->gated);
+  EXPECT_EQ(settings->activation, Activation::kSilu);
+  EXPECT_EQ(settings->window, 4);
+  EXPECT_EQ(settings->whole_layer_step, 8);
+  EXPECT_EQ(settings->frames, 2);
+  EXPECT_TRUE(settings->has_grid_positions);
+  EXPECT_FALSE(settings->tokens_see_each_other);
+  EXPECT_EQ(settings->filter, image::ResizeFilter::kBicubic);
+  const auto& rule = std::get<image::SizeWithinArea>(settings->size_rule);
+  EXPECT_EQ(rule.unit, 28);
+  EXPECT_EQ(rule.min_pixels, 3136);
+  EXPECT_EQ(rule.max_pixels, 12845056);
+}
+
+TEST(VisionSettings, AreThoseOfQwen3Vl) {
+  const TowerFile file({.projector = "qwen3vl_merger",
+                        .image_size = 96,
+                        .patch_size = 16,
+                        .layers = 5,
+                        .merge = 2,
+                        .deep_step = 2});
+  const auto settings = ReadVisionSettings(file.file());
+  ASSERT_TRUE(settings.ok()) << settings.status().message();
+  EXPECT_THAT(settings->deep_layers, ::testing::ElementsAre(0, 2, 4));
+  EXPECT_EQ(settings->parts(), 4);
+  EXPECT_EQ(settings->position_count, 36);
+  EXPECT_TRUE(settings->interpolates_positions);
+  EXPECT_TRUE(settings->has_grid_positions);
+  EXPECT_EQ(settings->window, 0);
+  const auto& rule = std::get<image::SizeWithinArea>(settings->size_rule);
+  EXPECT_EQ(rule.unit, 32);
+  EXPECT_EQ(rule.min_pixels, 65536);
+  EXPECT_EQ(rule.max_pixels, 16777216);
+}
+
+TEST(VisionSettings, AreThoseOfPixtralAndMistral3) {
+  for (const int merge : {1, 2}) {
+    const TowerFile file(
+        {.projector = "pixtral", .image_size = 1540, .patch_size = 14, .merge = merge});
+    const auto settings = ReadVisionSettings(file.file());
+    ASSERT_TRUE(settings.ok()) << settings.status().message();
+    EXPECT_EQ(settings->merge, merge);
+    EXPECT_TRUE(settings->has_row_breaks);
+    EXPECT_FALSE(settings->has_grid_positions);
+    EXPECT_EQ(settings->rotation, Rotation::kAxisByAxis);
+    const auto& rule = std::get<image::SizeWithinEdge>(settings->size_rule);
+    EXPECT_EQ(rule.unit, 14 * merge);
+    EXPECT_EQ(rule.longest_edge, 1540);
+    // 1540 x 770 pixels.
+    const PictureGrid expected = merge == 1 ? PictureGrid{110, 55} : PictureGrid{55, 28};
+    EXPECT_EQ(LayoutOf({2000, 1000}, *settings)->tokens, expected);
+    EXPECT_EQ(LayoutOf({2000, 1000}, *settings)->token_count, expected.count() + expected.rows - 1);
+  }
+}
+
+TEST(VisionSettings, RefuseWrongOnesOfQwen) {
+  const TowerFile windows({.projector = "qwen2.5vl_merger", .patch_size = 14, .merge = 2});
+  const auto message = [](const ChangedFile& changed) {
+    const auto settings = ReadVisionSettings(changed.file());
+    EXPECT_FALSE(settings.ok());
+    return settings.ok() ? std::string() : std::string(settings.status().message());
+  };
+  EXPECT_THAT(message({windows.file(), "clip.vision.n_wa_pattern", {}}), HasSubstr("n_wa_pattern"));
+  EXPECT_THAT(message({windows.file(), "", Number("clip.vision.window_size", 27)}),
+              HasSubstr("windows of 27 pixels; must be at least 28"));
+  EXPECT_THAT(message({windows.file(), "clip.vision.attention.head_count",
+                       Number("clip.vision.attention.head_count", 8)}),
+              HasSubstr("so a head has 6 values; must be a multiple of 4"));
+  EXPECT_THAT(message({windows.file(), "clip.use_silu", Bool("clip.use_gelu", true)}),
+              HasSubstr("clip.use_gelu is true: not supported"));
+  const TowerFile deep({.projector = "qwen3vl_merger", .merge = 2});
+  constexpr const char* kDeep = "clip.vision.is_deepstack_layers";
+  const bool values[] = {true, false};
+  EXPECT_THAT(
+      message({deep.file(), kDeep, [&](GgufHeader& header) { header.SetBools(kDeep, values); }}),
+      HasSubstr("is_deepstack_layers has 2 values for 3 layers"));
+}
+
 struct BadKey {
   const char* key;                         // is left out
   std::function<void(GgufHeader&)> add{};  // and this takes its place
@@ -103,19 +201,6 @@ TEST_P(BadKeys, AreRefused) {
   EXPECT_EQ(settings.status().code(), GetParam().code) << settings.status().message();
   EXPECT_THAT(settings.status().message(), StartsWith("changed.gguf: "));
   EXPECT_THAT(settings.status().message(), HasSubstr(GetParam().message));
-}
-
-std::function<void(GgufHeader&)> Number(const char* key, std::uint32_t value) {
-  return [=](GgufHeader& header) { header.SetUint32(key, value); };
-}
-std::function<void(GgufHeader&)> Floats(const char* key, std::vector<float> values) {
-  return [=](GgufHeader& header) { header.SetFloats(key, values); };
-}
-std::function<void(GgufHeader&)> Text(const char* key, const char* value) {
-  return [=](GgufHeader& header) { header.SetString(key, value); };
-}
-std::function<void(GgufHeader&)> Bool(const char* key, bool value) {
-  return [=](GgufHeader& header) { header.SetBool(key, value); };
 }
 
 const BadKey kBadKeys[] = {

@@ -42,7 +42,7 @@ class VisionTower {
   virtual ~VisionTower() = default;
 
   virtual const VisionSettings& settings() const = 0;
-  // Values of one embedding.
+  // Values of one embedding: settings().embedding_width times settings().parts().
   virtual int embedding_width() const = 0;
   // Tells projector files apart, for keys within a process (model/load/model_digest.h).
   virtual std::uint64_t digest() const = 0;

@@ -48,6 +48,10 @@ class Towers : public ::testing::TestWithParam<TowerCase> {
   TowerFile file_{GetParam().shape};
 };
 
+std::ptrdiff_t Values(const VisionTower& tower) {
+  return tower.embedding_width();
+}
+
 TEST_P(Towers, GiveTheSameBitsWithAnyThreads) {
   const auto one = CpuOf(1);
   const auto tower = LoadTower(file_, *one);
@@ -115,12 +119,23 @@ TEST_P(Towers, SeeEveryPatch) {
   const std::vector<float> before = Embeddings(*tower, picture);
   picture.pixels.rgb.back() ^= 0x80;
   const std::vector<float> after = Embeddings(*tower, picture);
-  const auto width = static_cast<std::size_t>(tower->embedding_width());
   // The last pixel changes the first token and the last one.
-  EXPECT_FALSE(std::equal(before.begin(), before.begin() + static_cast<std::ptrdiff_t>(width),
-                          after.begin()));
-  EXPECT_FALSE(std::equal(before.rbegin(), before.rbegin() + static_cast<std::ptrdiff_t>(width),
-                          after.rbegin()));
+  EXPECT_FALSE(std::equal(before.begin(), before.begin() + Values(*tower), after.begin()));
+  EXPECT_FALSE(std::equal(before.rbegin(), before.rbegin() + Values(*tower), after.rbegin()));
+}
+
+VisionFileShape Qwen25() {
+  return {.projector = "qwen2.5vl_merger", .patch_size = 14, .merge = 2};
+}
+VisionFileShape Qwen3() {
+  return {.projector = "qwen3vl_merger",
+          .image_size = 48,
+          .patch_size = 8,
+          .merge = 2,
+          .min_pixels = 256};
+}
+VisionFileShape Pixtral(int merge) {
+  return {.projector = "pixtral", .image_size = 400, .patch_size = 8, .merge = merge};
 }
 
 INSTANTIATE_TEST_SUITE_P(
@@ -136,7 +151,12 @@ INSTANTIATE_TEST_SUITE_P(
                    .merge = 3,
                    .type = DType::kF16,
                    .swapped_ffn = true},
-                  {{48, 48}}}),
+                  {{48, 48}}},
+        // Windows of 112 pixels: one, and twelve of which six are smaller.
+        TowerCase{"qwen25vl", Qwen25(), {{84, 112}, {280, 364}}},
+        TowerCase{"qwen3vl", Qwen3(), {{48, 48}, {16, 112}, {208, 192}}},
+        TowerCase{"pixtral", Pixtral(1), {{8, 40}, {200, 192}}},
+        TowerCase{"mistral3", Pixtral(2), {{16, 48}, {400, 208}}}),
     [](const ::testing::TestParamInfo<TowerCase>& test) { return test.param.name; });
 
 TEST(VisionTower, RefusesPicturesOfOtherTowers) {
@@ -206,9 +226,59 @@ TEST(VisionTower, IsToldApartByItsFile) {
   EXPECT_NE(LoadTower(file, *backend)->digest(), LoadTower(other, *backend)->digest());
 }
 
+// Without whole layers a patch sees its window alone, which is 112 pixels a side.
+TEST(VisionTower, HasWindows) {
+  VisionFileShape shape = Qwen25();
+  const auto backend = CpuOf(1);
+  for (const bool whole : {false, true}) {
+    shape.whole_layer_step = whole ? 2 : 100;
+    const TowerFile file(shape);
+    const auto tower = LoadTower(file, *backend);
+    PreparedPicture picture = PictureOf(tower->settings(), 168, 112, 1);
+    const std::vector<float> before = Embeddings(*tower, picture);
+    picture.pixels.rgb[0] ^= 0x80;
+    const std::vector<float> after = Embeddings(*tower, picture);
+    for (int token = 0; token < picture.layout.token_count; ++token) {
+      const auto at = before.begin() + token * Values(*tower);
+      const bool same = std::equal(at, at + Values(*tower), after.begin() + token * Values(*tower));
+      EXPECT_EQ(same, !whole && token % 6 >= 4) << token;
+    }
+  }
+}
+
+TEST(VisionTower, PutsAnEmbeddingBetweenRows) {
+  const auto backend = CpuOf(1);
+  for (const int merge : {1, 2}) {
+    const TowerFile file(Pixtral(merge));
+    const auto tower = LoadTower(file, *backend);
+    const PreparedPicture picture = PictureOf(tower->settings(), 48, 64, 1);
+    EXPECT_EQ(picture.layout.token_count, merge == 1 ? 6 * 8 + 7 : 3 * 4 + 3);
+    const std::vector<float> rows = Embeddings(*tower, picture);
+    const TensorView row_break = *file.file().Tensor("v.token_embd.img_break");
+    const int step = 6 / merge + 1;
+    for (int token = 0; token < picture.layout.token_count; ++token) {
+      const auto at = rows.begin() + token * Values(*tower);
+      EXPECT_EQ(std::equal(at, at + Values(*tower), row_break.as<const float>()),
+                (token + 1) % step == 0)
+          << token;
+    }
+  }
+}
+
+TEST(VisionTower, HasAPartForEachDeepLayer) {
+  const TowerFile file(Qwen3());
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file, *backend);
+  EXPECT_THAT(tower->settings().deep_layers, ::testing::ElementsAre(0, 2));
+  EXPECT_EQ(tower->settings().embedding_width, 40);
+  EXPECT_EQ(tower->embedding_width(), 120);
+}
+
 // Files without a tensor, with a tensor of another shape, and with one more.
-TEST(VisionTower, RefusesFilesOfOtherTensors) {
-  const TowerFile file({.layers = 1});
+class TowerTensors : public ::testing::TestWithParam<VisionFileShape> {};
+
+TEST_P(TowerTensors, AreAllNeededInTheirShape) {
+  const TowerFile file(GetParam());
   const auto backend = CpuOf(1);
   const auto load = [&](const std::vector<testing::NewTensor>& tensors) {
     GgufHeader header;
@@ -229,8 +299,8 @@ TEST(VisionTower, RefusesFilesOfOtherTensors) {
     tensors.erase(tensors.begin() + static_cast<std::ptrdiff_t>(i));
     const Status missing = load(tensors);
     EXPECT_EQ(missing.code(), StatusCode::kCorrupt);
-    EXPECT_THAT(missing.message(),
-                StartsWith("changed.gguf: tensor '" + all[i].name + "' is missing"));
+    EXPECT_THAT(missing.message(), StartsWith("changed.gguf: tensor '"));
+    EXPECT_THAT(missing.message(), HasSubstr("' is missing"));
     tensors = all;
     tensors[i].dims.back() *= 2;
     tensors[i].bytes.resize(2 * tensors[i].bytes.size());
@@ -244,6 +314,10 @@ TEST(VisionTower, RefusesFilesOfOtherTensors) {
   EXPECT_EQ(unknown.code(), StatusCode::kUnsupported);
   EXPECT_THAT(unknown.message(), HasSubstr("'v.another' is unknown"));
 }
+
+INSTANTIATE_TEST_SUITE_P(All, TowerTensors,
+                         ::testing::Values(VisionFileShape{.layers = 1}, Qwen25(), Qwen3(),
+                                           Pixtral(1), Pixtral(2)));
 
 TEST(VisionTower, HoldsThreeValuesForEachPatch) {
   const TowerFile file({.image_size = 96, .patch_size = 4});

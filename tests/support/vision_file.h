@@ -5,7 +5,7 @@
 
 #include <cmath>
 #include <cstdint>
-#include <initializer_list>
+#include <memory>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -19,7 +19,7 @@
 namespace kvcache::vision_test {
 
 struct VisionFileShape {
-  std::string projector = "gemma3";
+  std::string projector = "gemma3";  // clip.projector_type
   int image_size = 64;
   int patch_size = 8;
   int width = 48;
@@ -30,6 +30,9 @@ struct VisionFileShape {
   int embedding_width = 40;
   DType type = DType::kF32;  // of matrices
   bool swapped_ffn = false;  // the names of ffn_up and ffn_down, as old converters had them
+  int whole_layer_step = 2;  // qwen2.5vl: every n-th layer has no windows
+  int deep_step = 2;         // qwen3vl: every n-th layer is a deep one
+  int min_pixels = 0;        // of a picture; 0: no key
 };
 
 class VisionFileWriter {
@@ -39,8 +42,10 @@ class VisionFileWriter {
   Status Write(const std::string& path) {
     Keys();
     Patches();
-    for (int i = 0; i < shape_.layers; ++i) Layer("v.blk." + std::to_string(i) + ".");
-    if (shape_.projector == "gemma3") Gemma3();
+    for (int i = 0; i < shape_.layers; ++i) Layer("v.blk." + std::to_string(i) + ".", i);
+    if (is_gemma3()) Gemma3();
+    if (is_qwen()) Qwen();
+    if (is_pixtral()) Pixtral();
     return Save(path);
   }
 
@@ -53,6 +58,14 @@ class VisionFileWriter {
     Distribution distribution;
     float scale;
   };
+
+  bool is_gemma3() const { return shape_.projector == "gemma3"; }
+  bool is_qwen25() const { return shape_.projector == "qwen2.5vl_merger"; }
+  bool is_qwen3() const { return shape_.projector == "qwen3vl_merger"; }
+  bool is_qwen() const { return is_qwen25() || is_qwen3(); }
+  bool is_pixtral() const { return shape_.projector == "pixtral"; }
+  bool has_layer_norms() const { return is_gemma3() || is_qwen3(); }
+  int token_width() const { return shape_.width * shape_.merge * shape_.merge; }
 
   void Add(std::string name, DType type, std::vector<std::int64_t> dims, Distribution distribution,
            float scale) {
@@ -71,9 +84,13 @@ class VisionFileWriter {
     Matrix(name, inputs, outputs, gain);
     Vector(name + ".bias", outputs);
   }
-  void Norm(const std::string& name, bool bias = true) {
-    Add(name + ".weight", DType::kF32, {shape_.width}, Distribution::kNorm, 1.0F);
-    if (bias) Vector(name + ".bias", shape_.width);
+  void Rms(const std::string& name, int size) {
+    Add(name + ".weight", DType::kF32, {size}, Distribution::kNorm, 1.0F);
+  }
+  // A norm of the tower's kind.
+  void Norm(const std::string& name) {
+    Rms(name, shape_.width);
+    if (has_layer_norms()) Vector(name + ".bias", shape_.width);
   }
 
   void Keys() {
@@ -81,7 +98,7 @@ class VisionFileWriter {
     header_.SetString("general.type", "mmproj");
     header_.SetBool("clip.has_vision_encoder", true);
     header_.SetString("clip.projector_type", shape_.projector);
-    header_.SetBool("clip.use_gelu", true);
+    header_.SetBool(has_layer_norms() ? "clip.use_gelu" : "clip.use_silu", true);
     const auto number = [&](const char* key, int value) {
       header_.SetUint32(std::string("clip.vision.") + key, static_cast<std::uint32_t>(value));
     };
@@ -96,33 +113,85 @@ class VisionFileWriter {
     const float mean[] = {0.5F, 0.45F, 0.4F}, deviation[] = {0.5F, 0.25F, 0.3F};
     header_.SetFloats("clip.vision.image_mean", mean);
     header_.SetFloats("clip.vision.image_std", deviation);
-    if (shape_.projector == "gemma3") number("projector.scale_factor", shape_.merge);
+    number(is_gemma3() ? "projector.scale_factor" : "spatial_merge_size", shape_.merge);
+    if (shape_.min_pixels > 0) number("image_min_pixels", shape_.min_pixels);
+    if (is_qwen25()) number("n_wa_pattern", shape_.whole_layer_step);
+    if (is_qwen3()) {
+      const auto deep = std::make_unique<bool[]>(static_cast<std::size_t>(shape_.layers));
+      for (int i = 0; i < shape_.layers; ++i) deep[static_cast<std::size_t>(i)] = IsDeep(i);
+      header_.SetBools("clip.vision.is_deepstack_layers",
+                       {deep.get(), static_cast<std::size_t>(shape_.layers)});
+    }
   }
+  bool IsDeep(int layer) const { return is_qwen3() && layer % shape_.deep_step == 0; }
 
   void Patches() {
     const int p = shape_.patch_size, side = shape_.image_size / p;
-    Add("v.patch_embd.weight", DType::kF32, {p, p, 3, shape_.width}, Distribution::kNormal,
-        1.0F / std::sqrt(3.0F * static_cast<float>(p * p)));
-    Vector("v.patch_embd.bias", shape_.width);
-    Add("v.position_embd.weight", DType::kF32, {shape_.width, side * side}, Distribution::kNormal,
-        0.5F);
+    const float scale = 1.0F / std::sqrt((is_qwen() ? 6.0F : 3.0F) * static_cast<float>(p * p));
+    Add("v.patch_embd.weight", DType::kF32, {p, p, 3, shape_.width}, Distribution::kNormal, scale);
+    if (is_qwen()) {
+      Add("v.patch_embd.weight.1", DType::kF32, {p, p, 3, shape_.width}, Distribution::kNormal,
+          scale);
+    }
+    if (has_layer_norms()) {
+      Vector("v.patch_embd.bias", shape_.width);
+      Add("v.position_embd.weight", DType::kF32, {shape_.width, side * side}, Distribution::kNormal,
+          0.5F);
+    }
+    if (is_pixtral()) Norm("v.pre_ln");
   }
 
-  void Layer(const std::string& prefix) {
+  // With biases, unless it is pixtral's.
+  void LayerLinear(const std::string& name, int inputs, int outputs, float gain = 1.0F) {
+    if (is_pixtral()) return Matrix(name, inputs, outputs, gain);
+    Linear(name, inputs, outputs, gain);
+  }
+
+  void Layer(const std::string& prefix, int index) {
     const int width = shape_.width;
-    Norm(prefix + "ln1");
     // Scores of deviation 1.5: attention prefers some patches.
-    for (const char* name : {"attn_q", "attn_k"}) Linear(prefix + name, width, width, 1.25F);
-    Linear(prefix + "attn_v", width, width);
-    Linear(prefix + "attn_out", width, width);
+    constexpr float kGain = 1.25F;
+    Norm(prefix + "ln1");
+    if (is_qwen3()) {
+      LayerLinear(prefix + "attn_qkv", width, 3 * width, kGain);
+    } else {
+      LayerLinear(prefix + "attn_q", width, width, kGain);
+      LayerLinear(prefix + "attn_k", width, width, kGain);
+      LayerLinear(prefix + "attn_v", width, width);
+    }
+    LayerLinear(prefix + "attn_out", width, width);
     Norm(prefix + "ln2");
-    Linear(prefix + (shape_.swapped_ffn ? "ffn_down" : "ffn_up"), width, shape_.ffn);
-    Linear(prefix + (shape_.swapped_ffn ? "ffn_up" : "ffn_down"), shape_.ffn, width);
+    LayerLinear(prefix + (shape_.swapped_ffn ? "ffn_down" : "ffn_up"), width, shape_.ffn);
+    if (!has_layer_norms()) LayerLinear(prefix + "ffn_gate", width, shape_.ffn);
+    LayerLinear(prefix + (shape_.swapped_ffn ? "ffn_up" : "ffn_down"), shape_.ffn, width);
+    if (!IsDeep(index)) return;
+    const std::string deep = "v.deepstack." + std::to_string(index) + ".";
+    Rms(deep + "norm", token_width());
+    Vector(deep + "norm.bias", token_width());
+    Linear(deep + "fc1", token_width(), token_width());
+    Linear(deep + "fc2", token_width(), shape_.embedding_width);
+  }
+
+  void Qwen() {
+    Norm("v.post_ln");
+    Linear("mm.0", token_width(), token_width());
+    Linear("mm.2", token_width(), shape_.embedding_width);
+  }
+
+  // Mistral 3 if it merges patches.
+  void Pixtral() {
+    if (shape_.merge > 1) {
+      Norm("mm.input_norm");
+      Matrix("mm.patch_merger", token_width(), shape_.width);
+    }
+    Linear("mm.1", shape_.width, shape_.embedding_width);
+    Linear("mm.2", shape_.embedding_width, shape_.embedding_width);
+    Vector("v.token_embd.img_break", shape_.embedding_width, 1.0F);
   }
 
   void Gemma3() {
     Norm("v.post_ln");
-    Norm("mm.soft_emb_norm", false);
+    Rms("mm.soft_emb_norm", shape_.width);
     // Rows are inputs.
     Add("mm.input_projection.weight", DType::kF32, {shape_.embedding_width, shape_.width},
         Distribution::kNormal, 1.0F / std::sqrt(static_cast<float>(shape_.width)));

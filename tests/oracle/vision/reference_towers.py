@@ -96,7 +96,146 @@ def gemma3(tower, rgb):
     return x @ tower.tensor("mm.input_projection.weight")
 
 
-FAMILIES = {"gemma3": gemma3}
+def silu(x):
+    return x / (1 + np.exp(-x))
+
+
+def axes(rows, columns):
+    """The row and the column of each patch, in the order of text."""
+    y, x = np.mgrid[:rows, :columns]
+    return y.ravel(), x.ravel()
+
+
+def rotate_halves(x, angles):
+    """Rotates pairs (i, i + half) of x [heads, patches, dim] by angles [patches, dim / 2]."""
+    a, b = np.split(x, 2, axis=-1)
+    c, s = np.cos(angles), np.sin(angles)
+    return np.concatenate([a * c - b * s, b * c + a * s], axis=-1)
+
+
+def rotate_pairs(x, angles):
+    """The same for neighbours (2 i, 2 i + 1)."""
+    a, b = x[..., 0::2], x[..., 1::2]
+    c, s = np.cos(angles), np.sin(angles)
+    return np.stack([a * c - b * s, b * c + a * s], axis=-1).reshape(x.shape)
+
+
+def qwen_rotation(tower, rows, columns):
+    dim = tower.width // tower.heads
+    frequencies = 10000.0 ** (-np.arange(0, dim // 2, 2) / (dim // 2))
+    y, x = axes(rows, columns)
+    angles = np.concatenate([np.outer(y, frequencies), np.outer(x, frequencies)], axis=-1)
+    return lambda heads: rotate_halves(heads, angles)
+
+
+def blocks(x, rows, columns, merge):
+    """[tokens, merge * merge * width] of x [rows * columns, width]: (dy, dx, channel)."""
+    x = x.reshape(rows // merge, merge, columns // merge, merge, -1).transpose(0, 2, 1, 3, 4)
+    return x.reshape((rows // merge) * (columns // merge), -1)
+
+
+def two_frames(tower, patches):
+    x = sum(tower.kernel(patches, "v.patch_embd.weight" + end) for end in ("", ".1"))
+    return x.reshape(-1, tower.width)
+
+
+def merger(tower, x, first, second):
+    return tower.linear(gelu(tower.linear(x, first)), second)
+
+
+def gated_ffn(tower, h, prefix):
+    hidden = silu(tower.linear(h, prefix + "ffn_gate")) * tower.linear(h, prefix + "ffn_up")
+    return tower.linear(hidden, prefix + "ffn_down")
+
+
+def qwen25vl(tower, rgb):
+    patches = tower.patches(rgb)
+    rows, columns = patches.shape[:2]
+    merge = tower.key("spatial_merge_size", 2)
+    x = two_frames(tower, patches)
+    rotate = qwen_rotation(tower, rows, columns)
+    side = 112 // tower.patch // merge * merge
+    y, c = axes(rows, columns)
+    window = (y // side) * 1000 + c // side
+    same = window[:, None] == window[None, :]
+    for i in range(tower.layers):
+        prefix = f"v.blk.{i}."
+        mask = same if (i + 1) % tower.key("n_wa_pattern") != 0 else None
+        h = rms(x, tower.tensor(prefix + "ln1.weight"), tower.eps)
+        x = x + tower.attention(h, prefix, rotate, mask)
+        x = x + gated_ffn(tower, rms(x, tower.tensor(prefix + "ln2.weight"), tower.eps), prefix)
+    x = rms(x, tower.tensor("v.post_ln.weight"), tower.eps)
+    return merger(tower, blocks(x, rows, columns, merge), "mm.0", "mm.2")
+
+
+def interpolated(table, rows, columns):
+    """Bilinear, the corners of both grids at the same places: [rows * columns, width]."""
+    side = int(np.sqrt(len(table)))
+    table = table.reshape(side, side, -1)
+
+    def along(count):
+        at = np.linspace(0, side - 1, count)
+        low = np.floor(at).astype(int)
+        weights = np.zeros((count, side))
+        weights[np.arange(count), low] = 1 - (at - low)
+        weights[np.arange(count), np.minimum(low + 1, side - 1)] += at - low
+        return weights
+
+    out = np.einsum("ra,cb,abw->rcw", along(rows), along(columns), table)
+    return out.reshape(rows * columns, -1)
+
+
+def qwen3vl(tower, rgb):
+    patches = tower.patches(rgb)
+    rows, columns = patches.shape[:2]
+    merge = tower.key("spatial_merge_size", 2)
+    x = two_frames(tower, patches) + tower.tensor("v.patch_embd.bias")
+    x = x + interpolated(tower.tensor("v.position_embd.weight"), rows, columns)
+    rotate = qwen_rotation(tower, rows, columns)
+    deep = []
+    for i in range(tower.layers):
+        prefix = f"v.blk.{i}."
+        x = x + tower.attention(tower.layer_norm(x, prefix + "ln1"), prefix, rotate)
+        x = x + tower.plain_ffn(tower.layer_norm(x, prefix + "ln2"), prefix)
+        if tower.key("is_deepstack_layers")[i]:
+            name = f"v.deepstack.{i}."
+            h = tower.layer_norm(blocks(x, rows, columns, merge), name + "norm")
+            deep.append(merger(tower, h, name + "fc1", name + "fc2"))
+    x = blocks(tower.layer_norm(x, "v.post_ln"), rows, columns, merge)
+    return np.concatenate([merger(tower, x, "mm.0", "mm.2"), *deep], axis=-1)
+
+
+def pixtral(tower, rgb):
+    patches = tower.patches(rgb)
+    rows, columns = patches.shape[:2]
+    merge = tower.key("spatial_merge_size", 1)
+    x = tower.kernel(patches, "v.patch_embd.weight").reshape(rows * columns, -1)
+    x = rms(x, tower.tensor("v.pre_ln.weight"), tower.eps)
+    dim = tower.width // tower.heads
+    frequencies = 10000.0 ** (-np.arange(0, dim, 2) / dim)
+    y, c = axes(rows, columns)
+    angles = np.concatenate([np.outer(y, frequencies[0::2]), np.outer(c, frequencies[1::2])],
+                            axis=-1)
+    for i in range(tower.layers):
+        prefix = f"v.blk.{i}."
+        h = rms(x, tower.tensor(prefix + "ln1.weight"), tower.eps)
+        x = x + tower.attention(h, prefix, lambda heads: rotate_pairs(heads, angles))
+        x = x + gated_ffn(tower, rms(x, tower.tensor(prefix + "ln2.weight"), tower.eps), prefix)
+    if merge > 1:
+        x = rms(x, tower.tensor("mm.input_norm.weight"), tower.eps)
+        x = blocks(x, rows, columns, merge).reshape(-1, merge * merge, tower.width)
+        x = tower.linear(x.transpose(0, 2, 1).reshape(len(x), -1), "mm.patch_merger")
+    x = merger(tower, x, "mm.1", "mm.2")
+    lines = x.reshape(rows // merge, columns // merge, -1)
+    row_break = tower.tensor("v.token_embd.img_break")
+    out = [lines[0]]
+    for line in lines[1:]:
+        out += [row_break[None], line]
+    return np.concatenate(out)
+
+
+FAMILIES = {"gemma3": gemma3, "qwen2.5vl_merger": qwen25vl, "qwen3vl_merger": qwen3vl,
+            "pixtral": pixtral}
 
 
 def embeddings(path, rgb):
