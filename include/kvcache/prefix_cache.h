@@ -67,10 +67,18 @@ struct PrefixOptions {
   std::int64_t history_tokens = 64 << 20;
 };
 
+// Keys [begin, end) of a prompt.
+struct PrefixRange {
+  Position begin = 0;
+  Position end = 0;
+};
+
 struct PrefixPrompt {
   std::span<const PrefixKey> keys;
   std::uint64_t salt = 0;                      // separates tenants and adapters
   std::span<const Position> restore_points{};  // ends of messages, ascending
+  // Pictures, ascending and without overlap: matches, captures and restore points never end inside one.
+  std::span<const PrefixRange> pictures{};
 };
 
 // Why tokens of a prompt were not reused.
@@ -81,6 +89,8 @@ enum class MissReason : std::uint8_t {
   kNoState,        // it is known, and there is no restore point between here and where it ends
   kRestoreFailed,  // the state could not be restored
   kLastToken,      // the last token of a prompt is always evaluated, for its logits
+  kOtherPicture,   // a cached prompt has another picture, or text, where this one has a picture
+  kPartOfPicture,  // the cache has a part of a picture, which is of no use alone
 };
 std::string_view MissReasonName(MissReason reason);
 
@@ -143,7 +153,7 @@ class PrefixCache {
 
   // Begins a request: finds what it reuses, and protects it until Close. `now` is in seconds, of any
   // clock that does not go back. Errors: kInvalidArgument for no keys, or restore points that do not
-  // ascend or lie outside of the prompt; kOutOfMemory.
+  // ascend or lie outside of the prompt, and for such pictures; kOutOfMemory.
   virtual Result<PrefixPlan> Begin(const PrefixPrompt& prompt, double now) = 0;
   // Returns what Begin would, and changes nothing.
   virtual Result<PrefixMatch> Probe(const PrefixPrompt& prompt) const = 0;

@@ -21,6 +21,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "kvcache_engine/picture.h"
 
 namespace kvcache {
 
@@ -56,6 +57,11 @@ class Conversation {
 
   // Appends a message.
   void Add(std::string_view role, std::string_view content);
+  // The same with pictures, which stand before the text. In JSON each is a part {"type": "image", "picture": NAME}.
+  void Add(std::string_view role, std::string_view content, std::vector<PicturePtr> pictures);
+  // Returns the pictures of all messages, in their order. Errors: kInvalidArgument for one that has only a name, as
+  // after ReadJson, with the number of its message.
+  Result<std::vector<PicturePtr>> Pictures() const;
   // Appends the result of a call: the call's id, the tool's name, and what the tool returned.
   void AddToolResult(std::string_view id, std::string_view name, std::string_view text);
   // Removes the messages [begin, end). REQUIRES: begin <= end <= size().
@@ -85,6 +91,7 @@ class Conversation {
 
  private:
   std::unique_ptr<ChatInput> input_;  // never null but after a move
+  std::vector<PicturePtr> pictures_;  // that messages may name
 };
 
 }  // namespace kvcache

@@ -21,6 +21,7 @@
 #include "kvcache/status.h"
 #include "kvcache/store.h"
 #include "kvcache_engine/adapter.h"
+#include "kvcache_engine/picture.h"
 
 namespace kvcache {
 
@@ -28,6 +29,8 @@ namespace kvcache {
 class BatchDrafter;
 class GgufFile;
 class Model;
+class PictureRows;
+class PictureTower;
 class PrefixStore;
 class DraftModel;
 class HiddenStates;
@@ -83,6 +86,7 @@ struct EngineBatch {
   std::span<const SequenceId> sequences;
   std::span<const EngineImage> images{};
   std::span<const std::int32_t> parents{};  // [batch] or empty: drafts, as in Batch
+  std::span<const InputRows> rows{};        // ascending by index, without overlap
   // Forward ends early, with kCancelled, once *interrupt is true; null: never.
   const std::atomic<bool>* interrupt = nullptr;
 };
@@ -125,6 +129,19 @@ class Engine {
   // Returns the text of `tokens`; control tokens have none. Errors: kInvalidArgument: an id that is
   // not in the vocabulary, with its index.
   Result<std::string> Detokenize(std::span<const std::int32_t> tokens) const;
+
+  // Lets prompts have pictures, with the tower of a projector file ("mmproj-NAME.gguf"). Errors name the file:
+  // kUnsupported for a projector that is not offered, or a model that takes no pictures; kInvalidArgument for a tower of
+  // another model, and if the engine has one.
+  Status UseTower(const std::string& path);
+  // Returns Ok if prompts may have pictures, else kUnsupported, with the reason.
+  Status CheckTakesPictures() const;
+  // Decodes a file of a picture and brings it to the tower's size. `name` begins messages ("picture 2"). From any
+  // thread. Errors: that of CheckTakesPictures; kInvalidArgument, kUnsupported, kCorrupt for the file; kOutOfMemory.
+  Result<PicturePtr> PreparePicture(std::span<const std::byte> file, std::string_view name) const;
+  // Appends a picture to a prompt, with the tokens that the model has around one. From any thread. Errors:
+  // that of CheckTakesPictures; kOutOfMemory.
+  Status AddPicture(PicturePtr picture, PicturePrompt& prompt) const;
 
   // Returns whether `token` ends an answer.
   bool IsEndOfGeneration(std::int32_t token) const;
@@ -188,6 +205,10 @@ class Engine {
   PrefixStore* prefix_store();  // null without a store
   HiddenStates* states();       // null without a draft head
   DraftModel* draft_model();    // null without one
+  PictureRows* pictures();      // null without a tower
+  const PictureRows* pictures() const;
+  // As UseTower above. REQUIRES: there is no tower. Errors: those of the model; kInvalidArgument for rows of another size.
+  Status UseTower(std::unique_ptr<PictureTower> tower);
   // Proposes for all drafters of the draft head. REQUIRES: has_draft_head(). Throws std::bad_alloc.
   BatchDrafter& head_batch();
   const GgufFile& file() const;
@@ -207,7 +228,7 @@ class Engine {
                                                   const EngineOptions& options,
                                                   std::unique_ptr<Backend> backend,
                                                   int* gpu_layers);
-  Status CheckTokens(std::span<const std::int32_t> tokens) const;
+  Status CheckTokens(std::span<const std::int32_t> tokens, std::span<const InputRows> rows) const;
 
   std::unique_ptr<Impl> impl_;
 };

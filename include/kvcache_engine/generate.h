@@ -25,7 +25,8 @@
 namespace kvcache {
 
 struct GenerateRequest {
-  std::vector<std::int32_t> prompt;  // token ids, at least one
+  std::vector<std::int32_t> prompt;          // token ids, at least one
+  std::vector<PromptPicture> pictures = {};  // as in ScheduledRequest
   // The most tokens to generate. -1: until the context is full; else a full context is shifted.
   std::int32_t max_tokens = -1;
   SamplingParams sampling = {};

@@ -45,9 +45,12 @@ struct ReuseReport {
   TokensByTier tiers{};   // of these, by tier
   Position computed = 0;
   std::vector<PrefixMiss> missed{};  // why the others were computed
-  PrefixDifference difference{};     // from the nearest known prompt; keys are tokens
+  PrefixDifference
+      difference{};  // from the nearest known prompt; keys are tokens, or ids of pictures
   double restore_ms = 0.0;
-  double store_ms = 0.0;  // from the question to the store to the last token that it gave
+  double store_ms = 0.0;        // from the question to the store to the last token that it gave
+  std::int32_t pictures = 0;    // of the prompt
+  std::int32_t tower_runs = 0;  // of these, whose rows a tower computed for this request
   std::string
       store_problem{};      // why something in the store was not used; empty: nothing was refused
   std::int32_t parked = 0;  // how often the request had to make room

@@ -120,6 +120,8 @@ class TokenConstraint {
 
 struct ScheduledRequest {
   std::vector<std::int32_t> prompt;  // at least one token
+  // The pictures of the prompt, ascending: the prompt has their ids (picture.h).
+  std::vector<PromptPicture> pictures{};
   SamplingParams sampling{};
   // -1: until the model or the context ends; else a full context is shifted.
   std::int32_t max_tokens = -1;
@@ -185,6 +187,8 @@ struct SchedulerStats {
   std::int64_t prefix_tokens = 0;   // as in PrefixStats
   std::int64_t prefix_states = 0;
   std::int64_t evicted_tokens = 0;
+  std::int64_t tower_runs = 0;  // pictures whose rows a tower computed
+  double tower_seconds = 0.0;
   double pass_seconds = 0.0;      // in forward passes and their logits
   double sampling_seconds = 0.0;  // in samplers and the functions of the requests
   double step_seconds = 0.0;      // in Step; the rest is the scheduler's own
@@ -204,7 +208,8 @@ class Scheduler {
   virtual ~Scheduler() = default;
 
   // Adds a request. Errors: kInvalidArgument for an empty prompt, one that is longer than the context
-  // (with the numbers), tokens outside of the vocabulary, adapters that the engine does not have, restore points that do not ascend, or
+  // (with the numbers), tokens outside of the vocabulary, ids of pictures that are not given, pictures that do not fit
+  // into a pass, adapters that the engine does not have, restore points that do not ascend, or
   // sampling parameters out of range.
   virtual Result<RequestId> Submit(ScheduledRequest request) = 0;
   // Ends a request before the next step; its result says kInterrupted. Does nothing if it has ended.

@@ -26,7 +26,7 @@ class Session {
   Session(const Session&) = delete;
   Session& operator=(const Session&) = delete;
 
-  // Returns the tokens that the cache holds, by position.
+  // Returns the tokens that the cache holds, by position; those of pictures are ids (picture.h).
   std::span<const std::int32_t> tokens() const { return tokens_; }
   Position position() const { return static_cast<Position>(tokens_.size()); }
   SequenceId sequence() const { return sequence_; }
@@ -51,6 +51,12 @@ class Session {
   Status Append(std::span<const std::int32_t> tokens, const PassHook& hook = {},
                 const std::atomic<bool>* interrupt = nullptr);
 
+  // Evaluates a picture's cells behind what is held: cells that see each other in one pass, others like tokens. The
+  // tower runs if its rows are not kept. Errors: those of Append; kInvalidArgument for a picture that is
+  // larger than a pass and cannot be divided; the tower's.
+  Status AppendPicture(const PicturePtr& picture, const PassHook& hook = {},
+                       const std::atomic<bool>* interrupt = nullptr);
+
   // Evaluates `current` and the drafts that may follow it in one pass. `verify` gets their logits
   // [1 + drafts, vocabulary] and returns how many drafts stay: `current` stays in any case. The others are as if they
   // had never been there. Errors: those of Transaction::Begin and Commit, of Engine::Forward and of `verify`; the
@@ -73,7 +79,7 @@ class Session {
   // error of a kernel the session is empty.
   Result<std::int32_t> Shift(std::int32_t keep);
 
-  // Removes all tokens from position `length` on. Does nothing if there are none. A cache with a
+  // Removes all tokens from position `length` on, and a picture that would be cut. Does nothing if there are none. A cache with a
   // window or with recurrent states cannot always return to exactly that length. It then returns to
   // an earlier point, and the session evaluates the tokens in between again. Errors: those of
   // Append.
@@ -102,7 +108,12 @@ class Session {
   Status GoBackTo(Position length) { return GoBack(length); }
 
  private:
-  Status Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt);
+  Status Pass(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
+              const std::atomic<bool>* interrupt);
+  Status CheckFits(std::size_t tokens) const;
+  // Pass, then the hook. If either fails, the pass's tokens are removed.
+  Status PassAndHook(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
+                     const PassHook& hook, const std::atomic<bool>* interrupt);
   // Removes all tokens.
   Status Clear();
   // Removes tokens until at most `length` are left and the next one can be evaluated.
@@ -114,6 +125,7 @@ class Session {
   Engine& engine_;
   SequenceId sequence_;
   std::vector<std::int32_t> tokens_;
+  std::vector<PromptPicture> pictures_;     // of them
   std::vector<Position> positions_;         // scratch [max_batch]
   std::vector<SequenceId> sequences_;       // scratch [max_batch]
   std::vector<float> logits_;               // [vocabulary]

@@ -14,6 +14,9 @@
 #include "engine/memory_plan.h"
 #include "engine/packed/packed_weights.h"
 #include "engine/persist/prefix_store.h"
+#include "engine/pictures/batch_rows.h"
+#include "engine/pictures/check_tower.h"
+#include "engine/pictures/picture_rows.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache/drafter.h"
@@ -31,7 +34,9 @@ struct Engine::Impl {
   std::unique_ptr<Tokenizer> tokenizer;
   std::unique_ptr<Model> model;
   std::unique_ptr<Cache> cache;
-  std::vector<MultimodalItem> items;  // scratch
+  std::vector<MultimodalItem> items;      // scratch
+  std::vector<std::int32_t> not_causal;   // scratch: batch indices
+  std::unique_ptr<PictureRows> pictures;  // null without a tower
   std::unique_ptr<PrefixStore> prefix_store;
   std::unique_ptr<HiddenStates> states;      // for a draft head; null without one
   std::unique_ptr<BatchDrafter> head_batch;  // null until a drafter of the head is made
@@ -346,6 +351,17 @@ BatchDrafter& Engine::head_batch() {
   if (impl_->head_batch == nullptr) impl_->head_batch = MakeHeadBatch(*this);
   return *impl_->head_batch;
 }
+Status Engine::UseTower(std::unique_ptr<PictureTower> tower) {
+  KVCACHE_RETURN_IF_ERROR(CheckTower(*this, *tower));
+  return Guarded("no memory for a tower",
+                 [&] { impl_->pictures = std::make_unique<PictureRows>(std::move(tower)); });
+}
+PictureRows* Engine::pictures() {
+  return impl_->pictures.get();
+}
+const PictureRows* Engine::pictures() const {
+  return impl_->pictures.get();
+}
 std::span<const AdapterInfo> Engine::adapters() const {
   return impl_->adapters.infos();
 }
@@ -389,12 +405,18 @@ Status Engine::Logits(std::span<const std::int32_t> rows, float* logits) {
   return impl_->model->Logits(rows, logits);
 }
 
-Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
-  for (const std::int32_t token : tokens) {
-    if (token < 0 || token >= info().embedding_rows) {
-      return InvalidArgument(
-          StrCat("token ", token, " is not in the vocabulary of ", info().embedding_rows));
+Status Engine::CheckTokens(std::span<const std::int32_t> tokens,
+                           std::span<const InputRows> rows) const {
+  for (std::size_t i = 0; i < tokens.size(); ++i) {
+    if (!rows.empty() && static_cast<std::size_t>(rows.front().index) == i) {
+      i += static_cast<std::size_t>(rows.front().count) - 1;
+      rows = rows.subspan(1);
+      continue;
     }
+    const std::int32_t token = tokens[i];
+    if (token >= 0 && token < info().embedding_rows) continue;
+    return InvalidArgument(
+        StrCat("token ", token, " is not in the vocabulary of ", info().embedding_rows));
   }
   return Status::Ok();
 }
@@ -402,7 +424,7 @@ Status Engine::CheckTokens(std::span<const std::int32_t> tokens) const {
 Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
                       const std::atomic<bool>* interrupt) {
   impl_->model->SetInterrupt(interrupt);
-  KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens));
+  KVCACHE_RETURN_IF_ERROR(CheckTokens(tokens, {}));
   if (has_encoder() && tokens.size() > static_cast<std::size_t>(context())) {
     return CacheFull(StrCat(tokens.size(), " tokens do not fit into the context of ", context()));
   }
@@ -417,7 +439,8 @@ Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
 
 Status Engine::Forward(const EngineBatch& batch) {
   impl_->model->SetInterrupt(batch.interrupt);
-  KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens));
+  if (!batch.rows.empty()) KVCACHE_RETURN_IF_ERROR(CheckInputRows(batch));
+  KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens, batch.rows));
   KVCACHE_RETURN_IF_ERROR(CheckImages(batch));
   impl_->items.clear();
   for (const EngineImage& image : batch.images) impl_->items.push_back({image.index, image.hash});
@@ -430,6 +453,13 @@ Status Engine::Forward(const EngineBatch& batch) {
     const SequenceId sequence = batch.sequences[static_cast<std::size_t>(image.index)];
     KVCACHE_RETURN_IF_ERROR(impl_->model->EncodeStates(image.states, sequence, *impl_->cache));
   }
+  if (!batch.rows.empty()) {
+    KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the indices of a picture's tokens", [&] {
+      TokensThatSeeEachOther(batch.rows, impl_->not_causal);
+      return impl_->cache->SetCausal(impl_->not_causal);
+    }));
+  }
+  impl_->model->SetInputRows(batch.rows);
   impl_->model->SetAdapters(impl_->adapters.OfTokens(batch.sequences));
   HiddenStates* const states = impl_->states.get();
   if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));

@@ -7,6 +7,8 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/picture_rows.h"
+#include "engine/pictures/prompt_pictures.h"
 #include "engine/prefixes/hidden_states.h"
 #include "kvcache/transaction.h"
 
@@ -59,28 +61,65 @@ Status Session::Append(std::span<const std::int32_t> tokens, const PassHook& hoo
   if (engine_.has_encoder() && tokens_.empty() && !tokens.empty()) {
     return InvalidArgument("the model has an encoder, which reads a text first: call Encode");
   }
-  const std::size_t total = tokens_.size() + tokens.size();
-  if (total > static_cast<std::size_t>(engine_.context())) {
-    return CacheFull(StrCat(total, " tokens do not fit into the context of ", engine_.context()));
-  }
+  KVCACHE_RETURN_IF_ERROR(CheckFits(tokens.size()));
   while (!tokens.empty()) {
-    if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
-      return {StatusCode::kCancelled, "interrupted"};
-    }
     const auto count = std::min(tokens.size(), static_cast<std::size_t>(engine_.max_batch()));
-    const Position first = position();
-    Status status = Pass(tokens.first(count), interrupt);
-    if (status.ok() && hook) status = hook(first, static_cast<std::int32_t>(count));
-    if (!status.ok()) {
-      KVCACHE_RETURN_IF_ERROR(GoBack(first));
-      return status;
-    }
+    KVCACHE_RETURN_IF_ERROR(PassAndHook(tokens.first(count), {}, hook, interrupt));
     tokens = tokens.subspan(count);
   }
   return Status::Ok();
 }
 
-Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<bool>* interrupt) {
+Status Session::AppendPicture(const PicturePtr& picture, const PassHook& hook,
+                              const std::atomic<bool>* interrupt) {
+  if (picture == nullptr) return InvalidArgument("there is no picture to append");
+  KVCACHE_RETURN_IF_ERROR(engine_.CheckTakesPictures());
+  KVCACHE_RETURN_IF_ERROR(CheckFits(static_cast<std::size_t>(picture->cells())));
+  const std::int32_t most = engine_.max_batch();
+  if (picture->shape().is_whole && picture->cells() > most) {
+    return InvalidArgument(StrCat("a picture has ", picture->cells(), " tokens, a pass at most ",
+                                  most, ", and the model reads a picture in one pass"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const EmbeddedPtr rows, engine_.pictures()->Compute(picture, interrupt));
+  KVCACHE_RETURN_IF_ERROR(Guarded("no memory for the list of pictures", [&] {
+    pictures_.push_back({position(), picture});
+  }));
+  for (std::int32_t done = 0; done < picture->cells();) {
+    const std::int32_t count = std::min(picture->cells() - done, most);
+    const InputRows input[] = {
+        {.count = count, .values = rows->Row(done), .see_each_other = picture->shape().is_whole}};
+    const auto ids =
+        picture->ids().subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count));
+    const Status status = PassAndHook(ids, input, hook, interrupt);
+    if (!status.ok()) {
+      KVCACHE_RETURN_IF_ERROR(GoBack(position()));  // a part of a picture does not stay
+      return status;
+    }
+    done += count;
+  }
+  return Status::Ok();
+}
+
+Status Session::CheckFits(std::size_t tokens) const {
+  const std::size_t total = tokens_.size() + tokens;
+  if (total <= static_cast<std::size_t>(engine_.context())) return Status::Ok();
+  return CacheFull(StrCat(total, " tokens do not fit into the context of ", engine_.context()));
+}
+
+Status Session::PassAndHook(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
+                            const PassHook& hook, const std::atomic<bool>* interrupt) {
+  if (interrupt != nullptr && interrupt->load(std::memory_order_relaxed)) {
+    return {StatusCode::kCancelled, "interrupted"};
+  }
+  const Position first = position();
+  Status status = Pass(tokens, rows, interrupt);
+  if (status.ok() && hook) status = hook(first, static_cast<std::int32_t>(tokens.size()));
+  if (!status.ok()) KVCACHE_RETURN_IF_ERROR(GoBack(first));
+  return status;
+}
+
+Status Session::Pass(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
+                     const std::atomic<bool>* interrupt) {
   const std::size_t count = tokens.size();
   std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
             position());
@@ -88,6 +127,7 @@ Status Session::Pass(std::span<const std::int32_t> tokens, const std::atomic<boo
   Status status = engine_.Forward({.tokens = tokens,
                                    .positions = std::span(positions_).first(count),
                                    .sequences = std::span(sequences_).first(count),
+                                   .rows = rows,
                                    .interrupt = interrupt});
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
@@ -130,11 +170,12 @@ Result<std::span<const float>> Session::LastLogits() {
 }
 
 Result<std::int32_t> Session::Shift(std::int32_t keep) {
+  keep = std::min(BehindPicture(pictures_, keep), std::max(keep, position()));
   if (engine_.has_encoder()) {
     return Unsupported(StrCat("the context of ", engine_.context(),
                               " tokens is full, and a model with an encoder cannot remove tokens"));
   }
-  const std::int32_t dropped = (position() - keep) / 2;
+  const std::int32_t dropped = BehindPicture(pictures_, keep + (position() - keep) / 2) - keep;
   if (keep < 0 || dropped < 1) {
     return InvalidArgument(StrCat("keep is ", keep, " of ", position(),
                                   " tokens; it must be at least 0 and leave two tokens or more"));
@@ -147,6 +188,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
   }
   if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);  // positions have changed
   tokens_.erase(tokens_.begin() + keep, tokens_.begin() + keep + dropped);
+  EraseTokens(pictures_, keep, keep + dropped);
   KVCACHE_RETURN_IF_ERROR(RestoreTo(position()));
   return dropped;
 }
@@ -157,7 +199,10 @@ Status Session::GoBack(Position length) {
   KVCACHE_ASSIGN_OR_RETURN(const Position kept, engine_.cache().PrepareRestore(sequence_, length));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().Remove(sequence_, kept, kEndOfSequence));
   tokens_.resize(static_cast<std::size_t>(std::min(kept, position())));
-  return Status::Ok();
+  if (pictures_.empty()) return Status::Ok();
+  const Position whole = BeforePicture(pictures_, position());
+  std::erase_if(pictures_, [&](const PromptPicture& picture) { return picture.end() > whole; });
+  return whole < position() ? GoBack(whole) : Status::Ok();
 }
 
 std::span<const float> Session::LastState() const {
@@ -178,6 +223,7 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
                                  is_whole ? last : std::span<const float>());
     }
     tokens_.assign(tokens.begin(), tokens.end());
+    pictures_.clear();
   } else if (!cache.CanResume(sequence_, position())) {
     KVCACHE_RETURN_IF_ERROR(GoBack(0));
   }
@@ -186,17 +232,26 @@ Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> 
 
 Status Session::RestoreTo(Position length) {
   const std::vector<std::int32_t> wanted(tokens_.begin(), tokens_.begin() + length);
+  const std::vector<PromptPicture> pictures = pictures_;
   KVCACHE_RETURN_IF_ERROR(GoBack(length));
-  return Append(std::span(wanted).subspan(tokens_.size()));
+  while (position() < length) {
+    const PromptPicture* const next = PictureFrom(pictures, position());
+    const Position end = next == nullptr ? length : std::min(next->begin, length);
+    KVCACHE_RETURN_IF_ERROR(
+        Append(std::span(wanted).first(static_cast<std::size_t>(end)).subspan(tokens_.size())));
+    if (next != nullptr && end < length) KVCACHE_RETURN_IF_ERROR(AppendPicture(next->picture));
+  }
+  return Status::Ok();
 }
 
 Status Session::Truncate(Position length) {
   if (length < 0 || length >= position()) return Status::Ok();
-  return RestoreTo(length);
+  return RestoreTo(BeforePicture(pictures_, length));
 }
 
 Status Session::Clear() {
   tokens_.clear();
+  pictures_.clear();
   if (engine_.states() != nullptr) engine_.states()->Forget(sequence_);
   return engine_.cache().Remove(sequence_, 0, kEndOfSequence);
 }
@@ -209,13 +264,15 @@ Status Session::ForkFrom(const Session& source, Position length) {
   if (&source.engine_ != &engine_) {
     return InvalidArgument("the source is a session of another engine");
   }
-  if (&source == this) return RestoreTo(length);
+  if (&source == this) return RestoreTo(BeforePicture(pictures_, length));
   KVCACHE_RETURN_IF_ERROR(Clear());
   KVCACHE_RETURN_IF_ERROR(engine_.SetAdapters(sequence_, engine_.adapters_of(source.sequence_)));
   KVCACHE_RETURN_IF_ERROR(engine_.cache().CopyPrefix(source.sequence_, sequence_, length));
   if (engine_.states() != nullptr) engine_.states()->Copy(source.sequence_, sequence_);
   tokens_.assign(source.tokens_.begin(), source.tokens_.begin() + length);
-  return RestoreTo(length);
+  pictures_ = source.pictures_;
+  std::erase_if(pictures_, [&](const PromptPicture& picture) { return picture.begin >= length; });
+  return RestoreTo(BeforePicture(pictures_, length));
 }
 
 }  // namespace kvcache

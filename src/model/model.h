@@ -20,6 +20,7 @@
 #include "kvcache/status.h"
 #include "kvcache/transaction.h"
 #include "kvcache_engine/adapter.h"
+#include "kvcache_engine/picture.h"
 #include "model/layer_memory.h"
 
 namespace kvcache {
@@ -126,6 +127,10 @@ class Model {
   // Logits. After an error the pass's tokens must be removed from the cache.
   virtual Status Forward(std::span<const std::int32_t> tokens, std::span<const Position> positions,
                          Cache& cache) = 0;
+
+  // Says which tokens of the next Forward have rows in the place of embeddings; without this call none has. What else
+  // depends on these tokens takes token 0. The spans live until then.
+  virtual void SetInputRows(std::span<const InputRows> rows) = 0;
 
   // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;

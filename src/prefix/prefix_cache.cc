@@ -16,7 +16,39 @@ constexpr char kNoMemory[] = "no memory for the prefix cache";
 
 // Most prompts of a model begin with the same token, which says nothing of the text.
 constexpr Position kCommonStart = 1;
-constexpr std::size_t kMaxMisses = 3;  // reasons of one prompt
+constexpr std::size_t kMaxMisses = 4;  // reasons of one prompt
+
+// Returns the picture that has the key at `at`, or null.
+const PrefixRange* PictureAt(std::span<const PrefixRange> pictures, Position at) {
+  const auto next = std::upper_bound(
+      pictures.begin(), pictures.end(), at,
+      [](Position position, const PrefixRange& picture) { return position < picture.begin; });
+  if (next == pictures.begin()) return nullptr;
+  const PrefixRange& picture = *std::prev(next);
+  return at < picture.end ? &picture : nullptr;
+}
+
+// Returns the largest length, at most `length`, that ends in no picture.
+Position OutsidePictures(std::span<const PrefixRange> pictures, Position length) {
+  if (pictures.empty()) return length;
+  const PrefixRange* const picture = PictureAt(pictures, length);
+  return picture == nullptr ? length : picture->begin;
+}
+
+Status CheckPictures(const PrefixPrompt& prompt) {
+  Position before = 0;
+  for (const PrefixRange& picture : prompt.pictures) {
+    const bool is_inside = static_cast<std::size_t>(picture.end) <= prompt.keys.size();
+    if (picture.begin < before || picture.end <= picture.begin || !is_inside) {
+      return InvalidArgument(StrCat("a picture has the keys [", picture.begin, ", ", picture.end,
+                                    ") behind one that ends at ", before,
+                                    "; they must ascend within the prompt of ",
+                                    prompt.keys.size()));
+    }
+    before = picture.end;
+  }
+  return Status::Ok();
+}
 
 }  // namespace
 
@@ -43,7 +75,7 @@ Status PrefixCacheImpl::CheckPrompt(const PrefixPrompt& prompt) const {
     }
     before = point;
   }
-  return Status::Ok();
+  return CheckPictures(prompt);
 }
 
 // A divisible state deeper down restores every length above it. Nearly every leaf has one: only a leaf
@@ -68,7 +100,7 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
   const auto size = static_cast<Position>(prompt.keys.size());
   PrefixTrie::Place place{root, 0};
   if (root != nullptr) place = trie_.Match(*root, prompt.keys);
-  match.matched = std::min(place.length, size - 1);
+  match.matched = OutsidePictures(prompt.pictures, std::min(place.length, size - 1));
   found.node = place.node;
   if (options_.divisible) {
     while (found.node != root && found.node->begin() >= match.matched) {
@@ -91,6 +123,7 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
       match.resumed = found.node->end;
     }
   }
+  if (!prompt.pictures.empty()) LeavePicture(prompt, root, found);
   if (found.node == root) match.resumed = 0;
 
   found.length = place.length;
@@ -106,20 +139,38 @@ PrefixCacheImpl::Found PrefixCacheImpl::Find(const PrefixPrompt& prompt, PrefixN
   return found;
 }
 
+// A node ends inside a picture if its request stopped there.
+void PrefixCacheImpl::LeavePicture(const PrefixPrompt& prompt, const PrefixNode* root,
+                                   Found& found) const {
+  PrefixMatch& match = found.match;
+  const Position length = OutsidePictures(prompt.pictures, match.resumed);
+  if (length == match.resumed) return;
+  match.resumed = options_.divisible ? length : 0;
+  while (found.node != root && found.node->begin() >= match.resumed) {
+    found.node = found.node->parent;
+  }
+}
+
 // Allocates nothing: `missed` has room.
-PrefixMatch PrefixCacheImpl::WithMisses(Found found, Position size, Position known) {
+PrefixMatch PrefixCacheImpl::WithMisses(Found found, const PrefixPrompt& prompt, Position known) {
+  const auto size = static_cast<Position>(prompt.keys.size());
   PrefixMatch match = std::move(found.match);
   const auto miss = [&](Position tokens, MissReason reason) {
     if (tokens > 0) match.missed.push_back({tokens, reason});
   };
   miss(match.matched - match.resumed, MissReason::kNoState);
+  const Position end = std::min(found.length, size - 1);
+  miss(end - match.matched, MissReason::kPartOfPicture);
   if (found.length == size) {
     miss(1, MissReason::kLastToken);
   } else {
-    const Position evicted = std::clamp(known, match.matched, size) - match.matched;
+    const Position evicted = std::clamp(known, end, size) - end;
     miss(evicted, MissReason::kEvicted);
-    miss(size - match.matched - evicted,
-         match.difference.position > kCommonStart ? MissReason::kDiffers : MissReason::kNew);
+    const Position at = match.difference.position;
+    const bool is_other = at >= 0 && PictureAt(prompt.pictures, at) != nullptr;
+    miss(size - end - evicted, is_other            ? MissReason::kOtherPicture
+                               : at > kCommonStart ? MissReason::kDiffers
+                                                   : MissReason::kNew);
   }
   return match;
 }
@@ -137,6 +188,7 @@ std::vector<Position> PrefixCacheImpl::Captures(const Request& request, Position
   lengths.insert(lengths.end(), request.restore_points.begin(), request.restore_points.end());
   lengths.push_back(matched);
   lengths.push_back(last);
+  for (Position& at : lengths) at = OutsidePictures(request.pictures, at);
   std::erase_if(lengths, [&](Position at) { return at <= from || at >= request.prompt; });
   std::sort(lengths.begin(), lengths.end());
   lengths.erase(std::unique(lengths.begin(), lengths.end()), lengths.end());
@@ -147,8 +199,7 @@ Result<PrefixMatch> PrefixCacheImpl::Probe(const PrefixPrompt& prompt) const {
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(prompt));
   return Guarded(kNoMemory, [&]() -> Result<PrefixMatch> {
     const Position known = policy_->Known(prompt.keys, prompt.salt);
-    return WithMisses(Find(prompt, trie_.FindRoot(prompt.salt)),
-                      static_cast<Position>(prompt.keys.size()), known);
+    return WithMisses(Find(prompt, trie_.FindRoot(prompt.salt)), prompt, known);
   });
 }
 
@@ -159,6 +210,7 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
     Request request{.salt = prompt.salt,
                     .keys = {prompt.keys.begin(), prompt.keys.end()},
                     .restore_points = {prompt.restore_points.begin(), prompt.restore_points.end()},
+                    .pictures = {prompt.pictures.begin(), prompt.pictures.end()},
                     .prompt = static_cast<Position>(prompt.keys.size())};
     PrefixNode& root = trie_.Root(prompt.salt);
     Found found = Find(prompt, &root);
@@ -175,8 +227,7 @@ Result<PrefixPlan> PrefixCacheImpl::Begin(const PrefixPrompt& prompt, double now
     Protect(slot->second, *node);
     const Position known = policy_->Begin(prompt.keys, prompt.salt);
     slot->second.known = known;
-    const auto size = static_cast<Position>(prompt.keys.size());
-    static_cast<PrefixMatch&>(plan) = WithMisses(std::move(found), size, known);
+    static_cast<PrefixMatch&>(plan) = WithMisses(std::move(found), prompt, known);
     return plan;
   });
 }
@@ -343,6 +394,8 @@ std::string_view MissReasonName(MissReason reason) {
     case MissReason::kNoState: return "no restore point";
     case MissReason::kRestoreFailed: return "restore failed";
     case MissReason::kLastToken: return "last token";
+    case MissReason::kOtherPicture: return "other picture";
+    case MissReason::kPartOfPicture: return "part of a picture";
   }
   return "unknown";
 }

@@ -43,6 +43,7 @@ class PrefixCacheImpl final : public PrefixCache {
     std::uint64_t salt = 0;
     std::vector<PrefixKey> keys;
     std::vector<Position> restore_points;
+    std::vector<PrefixRange> pictures;
     Position prompt = 0;
     Position known = 0;          // keys of the prompt that were seen before
     Position extended = 0;       // the greatest length given to Extend, or resumed
@@ -57,8 +58,10 @@ class PrefixCacheImpl final : public PrefixCache {
 
   Status CheckPrompt(const PrefixPrompt& prompt) const;
   Found Find(const PrefixPrompt& prompt, PrefixNode* root) const;
-  // Returns the match of a prompt of `size` keys, with what it misses. `known`: what the history has.
-  static PrefixMatch WithMisses(Found found, Position size, Position known);
+  // Ends the match before a picture that it ends in.
+  void LeavePicture(const PrefixPrompt& prompt, const PrefixNode* root, Found& found) const;
+  // Returns the match of a prompt, with what it misses. `known`: what the history has.
+  static PrefixMatch WithMisses(Found found, const PrefixPrompt& prompt, Position known);
   // Returns the first node with a state, this one or below it, or null.
   PrefixNode* StateBelow(PrefixNode* top) const;
   std::vector<Position> Captures(const Request& request, Position from, Position matched) const;

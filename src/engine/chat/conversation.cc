@@ -1,6 +1,8 @@
 #include "kvcache_engine/conversation.h"
 
+#include <algorithm>
 #include <cstddef>
+#include <iterator>
 #include <nlohmann/json.hpp>
 #include <utility>
 
@@ -79,6 +81,8 @@ const std::string* StringMember(const ordered_json& object, const char* name) {
 
 std::string PartText(const ordered_json& part) {
   if (const auto* text = part.get_ptr<const std::string*>()) return *text;
+  const std::string* const type = StringMember(part, "type");
+  if (type != nullptr && *type == "image") return "[picture]";
   const std::string* const text = StringMember(part, "text");
   return text != nullptr ? *text : OneLineJson(part);
 }
@@ -136,6 +140,7 @@ Conversation& Conversation::operator=(Conversation&&) noexcept = default;
 Conversation Conversation::Copy() const {
   Conversation copy;
   *copy.input_ = *input_;
+  copy.pictures_ = pictures_;
   return copy;
 }
 
@@ -175,6 +180,39 @@ void Conversation::Add(std::string_view role, std::string_view content) {
   input_->messages.push_back(Message(role, content));
 }
 
+void Conversation::Add(std::string_view role, std::string_view content,
+                       std::vector<PicturePtr> pictures) {
+  if (pictures.empty()) return Add(role, content);
+  ordered_json parts = ordered_json::array();
+  for (PicturePtr& picture : pictures) {
+    parts.push_back({{"type", "image"}, {"picture", picture->name()}});
+    pictures_.push_back(std::move(picture));
+  }
+  parts.push_back({{"type", "text"}, {"text", content}});
+  input_->messages.push_back({{"role", role}, {"content", std::move(parts)}});
+}
+
+Result<std::vector<PicturePtr>> Conversation::Pictures() const {
+  std::vector<PicturePtr> pictures;
+  for (std::size_t i = 0; i < size(); ++i) {
+    const auto content = input_->messages[i].find("content");
+    if (content == input_->messages[i].end() || !content->is_array()) continue;
+    for (const ordered_json& part : *content) {
+      const std::string* const type = StringMember(part, "type");
+      if (type == nullptr || *type != "image") continue;
+      const std::string* const name = StringMember(part, "picture");
+      const auto found = std::find_if(
+          pictures_.begin(), pictures_.end(),
+          [&](const PicturePtr& picture) { return name != nullptr && picture->name() == *name; });
+      if (found == pictures_.end()) {
+        return Wrong(StrCat("the picture of message ", i + 1, " is not there: add it again"));
+      }
+      pictures.push_back(*found);
+    }
+  }
+  return pictures;
+}
+
 void Conversation::AddToolResult(std::string_view id, std::string_view name,
                                  std::string_view text) {
   input_->messages.push_back(
@@ -192,6 +230,7 @@ Conversation Conversation::CutTail(std::size_t begin) {
   for (std::size_t i = begin; i < size(); ++i) {
     tail.input_->messages.push_back(std::move(input_->messages[i]));
   }
+  tail.pictures_ = pictures_;
   Remove(begin, size());
   return tail;
 }
@@ -200,6 +239,7 @@ void Conversation::Append(Conversation tail) {
   for (ordered_json& message : tail.input_->messages) {
     input_->messages.push_back(std::move(message));
   }
+  std::move(tail.pictures_.begin(), tail.pictures_.end(), std::back_inserter(pictures_));
 }
 
 void Conversation::SetSystem(std::string_view content) {

@@ -27,6 +27,7 @@ class Answer : public std::enable_shared_from_this<Answer> {
 
   ScheduledRequest Scheduled() {
     ScheduledRequest scheduled{.prompt = request_.prompt,
+                               .pictures = request_.pictures,
                                .sampling = request_.sampling,
                                .max_tokens = request_.max_tokens,
                                .evaluates_last = true,

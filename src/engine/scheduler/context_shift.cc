@@ -21,7 +21,10 @@ Status Shift(Engine& engine, JobPrefixes& prefixes, Job& job) {
   prefixes.Keep(job);
   prefixes.Close(job);
   const Position keep = job.tokens.front() == engine.tokenizer().bos() ? 1 : 0;
-  const Position dropped = (job.length - keep) / 2;
+  Position dropped = (job.length - keep) / 2;
+  if (job.pictures != nullptr) {  // a picture goes as a whole
+    dropped = BehindPicture(job.pictures->list, keep + dropped) - keep;
+  }
   Cache& cache = engine.cache();
   while (cache.memory()->FreeCells() < job.length && prefixes.cache().Evict(job.length) >= 0) {
   }
@@ -32,9 +35,13 @@ Status Shift(Engine& engine, JobPrefixes& prefixes, Job& job) {
   KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, keep, keep + dropped));
   if (engine.states() != nullptr) engine.states()->Forget(job.sequence);  // positions have changed
   job.tokens.erase(job.tokens.begin() + keep, job.tokens.begin() + keep + dropped);
+  if (job.pictures != nullptr) job.pictures->Erase(keep, keep + dropped);
   ++job.result.shifts;
   const Position length = job.length - dropped;
-  KVCACHE_ASSIGN_OR_RETURN(const Position kept, cache.PrepareRestore(job.sequence, length));
+  KVCACHE_ASSIGN_OR_RETURN(Position kept, cache.PrepareRestore(job.sequence, length));
+  if (job.pictures != nullptr) {
+    KVCACHE_ASSIGN_OR_RETURN(kept, cache.PrepareRestore(job.sequence, job.pictures->Before(kept)));
+  }
   KVCACHE_RETURN_IF_ERROR(cache.Remove(job.sequence, kept, kEndOfSequence));
   job.length = kept;
   job.in_prompt = job.pending() > 1;

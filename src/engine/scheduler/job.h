@@ -3,15 +3,18 @@
 // Thread safety: the engine's thread.
 #pragma once
 
+#include <algorithm>
 #include <atomic>
 #include <chrono>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <vector>
 
 #include "engine/persist/prefix_store.h"
 #include "engine/persist/store_loader.h"
 #include "engine/prefixes/scheduled_captures.h"
+#include "engine/scheduler/job_pictures.h"
 #include "kvcache/drafter.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -56,7 +59,8 @@ struct Job {
   bool started = false;        // had a sequence before
   Position prefix_tokens = 0;  // keys that the prefix has
   ScheduledCaptures captures{};
-  std::unique_ptr<JobDrafts> drafts{};  // null: it has none
+  std::unique_ptr<JobDrafts> drafts{};      // null: it has none
+  std::unique_ptr<JobPictures> pictures{};  // of `tokens`; null: none
   PrefixRequest prefix{};
   JobStore store{};
   RequestId id{};
@@ -74,6 +78,9 @@ struct Job {
     return request.evaluates_last && request.max_tokens > 0 &&
            result.tokens.size() >= static_cast<std::size_t>(request.max_tokens);
   }
+  std::span<const PrefixRange> picture_ranges() const {
+    return pictures == nullptr ? std::span<const PrefixRange>() : pictures->ranges;
+  }
   bool is_interrupted() const {
     return request.interrupt != nullptr && request.interrupt->load(std::memory_order_relaxed);
   }
@@ -82,6 +89,14 @@ struct Job {
 };
 
 using JobPtr = std::unique_ptr<Job>;
+
+// Returns the most of the job's next `count` tokens that divide no picture whose cells see each other.
+inline Position FitWhole(const Job& job, Position count) {
+  if (job.pictures == nullptr) return count;
+  const PromptPicture* const cut = PictureCutAt(job.pictures->list, job.length + count);
+  if (cut == nullptr || !cut->picture->shape().is_whole) return count;
+  return std::max<Position>(0, cut->begin - job.length);
+}
 
 inline bool WaitsForEncoder(const Engine& engine, const Job& job) {
   return engine.has_encoder() && job.length == 0 && !job.store.has_output;

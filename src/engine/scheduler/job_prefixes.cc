@@ -51,7 +51,8 @@ Result<PrefixPlan> JobPrefixes::Begin(Job& job) {
   return Guarded(kNoMemoryForKeys, [&] {
     auto plan = prefixes_->Begin({.keys = KeysOf(job.tokens),
                                   .salt = job.salt,
-                                  .restore_points = job.request.restore_points},
+                                  .restore_points = job.request.restore_points,
+                                  .pictures = job.picture_ranges()},
                                  Now());
     if (!plan.ok()) return plan;
     job.prefix = plan->request;
@@ -77,7 +78,7 @@ Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
     if (restored.code() != StatusCode::kCacheFull || prefixes_->Evict(plan.resumed) < 0) {
       return restored;
     }
-    const auto match = Probe(job.tokens, job.salt);
+    const auto match = Probe(job.tokens, job.salt, {}, job.picture_ranges());
     if (!match.ok() || match->resumed == 0) return restored;
     plan.state = match->state;
     plan.resumed = match->resumed;
@@ -85,9 +86,10 @@ Status JobPrefixes::RestoreState(const Job& job, PrefixPlan& plan) {
 }
 
 Result<PrefixMatch> JobPrefixes::Probe(std::span<const std::int32_t> tokens, std::uint64_t salt,
-                                       std::span<const JobPtr> live) const {
+                                       std::span<const JobPtr> live,
+                                       std::span<const PrefixRange> pictures) const {
   return Guarded(kNoMemoryForKeys, [&] {
-    auto match = prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt});
+    auto match = prefixes_->Probe({.keys = KeysOf(tokens), .salt = salt, .pictures = pictures});
     if (!match.ok()) return match;
     const Position shared = FindSharer(tokens, salt, live).tokens;
     Position more = std::max<Position>(0, shared - match->resumed);
@@ -124,6 +126,8 @@ void JobPrefixes::TakeCaptures(Job& job) {
 }
 
 void JobPrefixes::Keep(Job& job) {
+  const bool is_cut = job.pictures != nullptr && job.pictures->Before(job.length) < job.length;
+  if (is_cut && !divisible_) return;  // nothing continues there
   if (job.length < 1 || !AppendKeys(job)) return;
   auto state = states_.Take(job.sequence, job.length);
   if (!state.ok()) return;
@@ -174,7 +178,7 @@ bool JobPrefixes::ShouldWait(const Job& job, std::span<const JobPtr> live) const
   if (max < kWorthWaiting) return false;
   // The rest of a long prompt is not worth waiting for.
   if (reader != nullptr && reader->length >= max) return false;
-  const auto match = Probe(job.tokens, job.salt);
+  const auto match = Probe(job.tokens, job.salt, {}, job.picture_ranges());
   return match.ok() && max > match->resumed + kWorthWaiting;
 }
 
@@ -198,7 +202,7 @@ JobPrefixes::Sharer JobPrefixes::FindSharer(std::span<const std::int32_t> tokens
 void JobPrefixes::ShareLive(const Job& job, std::span<const JobPtr> live) {
   const Sharer sharer = FindSharer(job.tokens, job.salt, live);
   if (sharer.job == nullptr) return;
-  const auto match = Probe(job.tokens, job.salt);
+  const auto match = Probe(job.tokens, job.salt, {}, job.picture_ranges());
   if (!match.ok() || match->resumed >= sharer.tokens || !AppendKeys(*sharer.job)) return;
   auto state = states_.Take(sharer.job->sequence, sharer.job->length);
   if (state.ok()) {

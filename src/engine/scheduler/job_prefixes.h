@@ -50,7 +50,8 @@ class JobPrefixes {
   void ShareLive(const Job& job, std::span<const JobPtr> live);
   // Returns what the tokens would reuse now. Its state is that of the prefix cache, also if a live request has more.
   Result<PrefixMatch> Probe(std::span<const std::int32_t> tokens, std::uint64_t salt,
-                            std::span<const JobPtr> live = {}) const;
+                            std::span<const JobPtr> live = {},
+                            std::span<const PrefixRange> pictures = {}) const;
 
   // Returns whether states can be cut at every length.
   bool divisible() const { return divisible_; }

@@ -6,6 +6,7 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/memory_plan.h"
+#include "engine/pictures/picture_rows.h"
 #include "engine/prefixes/hidden_states.h"
 #include "engine/scheduler/pass/capture_limit.h"
 #include "model/layer_memory.h"
@@ -71,7 +72,8 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
 
 std::int64_t MemoryBudget::HeldBytes() const {
   const Cache& cache = engine_.cache();
-  const std::int64_t states = states_.last_state_bytes();
+  std::int64_t states = states_.last_state_bytes();
+  if (engine_.pictures() != nullptr) states += engine_.pictures()->bytes();
   if (!engine_.options().releases_memory) return cache.memory()->UsedBytes() + states;
   return cache.memory()->ResidentBytes() + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
 }
@@ -112,6 +114,7 @@ bool MemoryBudget::HasRoom(std::int64_t cells, std::span<const PassRows> rows) {
 bool MemoryBudget::Release() {
   if (!engine_.options().releases_memory) return true;
   runner_.Release();
+  if (engine_.pictures() != nullptr) engine_.pictures()->Drop();
   return engine_.cache().memory()->ReleaseFreeMemory().ok();
 }
 

@@ -28,6 +28,10 @@ Result<JobPtr> MakeJob(const Engine& engine, ScheduledRequest request) {
   } else {
     job->tokens = job->request.prompt;
   }
+  if (!job->request.pictures.empty()) {
+    job->result.reuse.pictures = static_cast<std::int32_t>(job->request.pictures.size());
+    job->pictures = std::make_unique<JobPictures>(std::move(job->request.pictures));
+  }
   job->result.reuse.prompt = static_cast<Position>(job->request.prompt.size());
   return job;
 }

@@ -60,6 +60,7 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options)
       runner_(engine, options_.clock, stats_.pass_seconds),
       memory_(engine, options_, prefixes_.states(), runner_),
       loads_(engine, options_, prefixes_, memory_, stats_),
+      towers_(engine, options_.clock, options.step_ms / 1000.0, stats_),
       composer_(engine, StepTokens(engine, options), options.step_ms / 1000.0),
       sampler_(engine, options_.clock, stats_.sampling_seconds),
       proposals_(engine, options_, prefixes_),

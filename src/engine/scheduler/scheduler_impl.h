@@ -25,6 +25,7 @@
 #include "engine/scheduler/pass/pass_runner.h"
 #include "engine/scheduler/request_queue.h"
 #include "engine/scheduler/store_loads.h"
+#include "engine/scheduler/tower_runs.h"
 #include "kvcache_engine/scheduler.h"
 
 namespace kvcache {
@@ -75,6 +76,8 @@ class SchedulerImpl final : public Scheduler {
   void EndInterrupted();
   // Shifts full contexts, or ends their requests.
   void MakeContexts();
+  // Runs the tower for pictures of prompts.
+  void RunTower();
   // Runs the composed pass.
   void RunPass();
   // Sends the sequences of a failed pass back to the tokens before it.
@@ -107,6 +110,7 @@ class SchedulerImpl final : public Scheduler {
   PassRunner runner_;
   MemoryBudget memory_;
   StoreLoads loads_;
+  TowerRuns towers_;
   PassComposer composer_;
   ComposedPass pass_;
   JobSampler sampler_;

@@ -82,12 +82,13 @@ bool SchedulerImpl::EnsureCapacity() {
 bool SchedulerImpl::ComposeAlone() {
   if (pass_.tokens.size() > 1) {
     PassRows& of = pass_.rows.front();
-    const std::int64_t fits =
-        std::min<std::int64_t>(engine_.cache().memory()->FreeCells(), of.tokens / 2);
+    const std::int64_t free = engine_.cache().memory()->FreeCells();
+    const auto fits =
+        FitWhole(*of.job, static_cast<Position>(std::min<std::int64_t>(free, of.tokens / 2)));
     pass_.RemoveTokens();
     of.tokens = 0;
     if (fits >= 1) {
-      pass_.Add(of, static_cast<Position>(fits));
+      pass_.Add(of, fits);
       return true;
     }
   }

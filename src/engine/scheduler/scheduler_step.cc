@@ -63,6 +63,7 @@ void SchedulerImpl::RunStep() {
   EndInterrupted();
   MakeContexts();
   loads_.Advance(live_);
+  RunTower();
   DraftProposals::Drop(live_);
   if (round_.works()) proposals_.Propose(live_, composer_);
   composer_.Compose(live_, pass_);
@@ -93,6 +94,15 @@ void SchedulerImpl::MakeContexts() {
     } else {
       FinishAt(i, StopReason::kInterrupted, has_context.status());
     }
+  }
+}
+
+void SchedulerImpl::RunTower() {
+  const Job* const failed = towers_.Advance(live_);
+  if (failed == nullptr) return;
+  for (std::size_t i = 0; i < live_.size(); ++i) {
+    if (live_[i].get() == failed)
+      return FinishAt(i, StopReason::kInterrupted, failed->result.status);
   }
 }
 

@@ -270,6 +270,7 @@ void StoreLoads::LoseRestored(Job& job) {
 
 void StoreLoads::End(Job& job, std::string problem) {
   job.store.load.reset();
+  if (job.pictures != nullptr) LeavePicture(job);
   ReuseReport& reuse = job.result.reuse;
   reuse.store_ms += MillisecondsSince(job.store.began);
   if (!problem.empty()) reuse.store_problem = std::move(problem);
@@ -278,6 +279,26 @@ void StoreLoads::End(Job& job, std::string problem) {
   job.captures.Schedule(engine_.cache(), job.sequence, std::move(captures));
   if (!prefixes_.divisible() && job.store.loaded > 0)
     prefixes_.Keep(job);  // others continue from here
+}
+
+// Whole states end in no picture.
+void StoreLoads::LeavePicture(Job& job) {
+  const Position length = job.pictures->Before(job.length);
+  const Position part = job.length - length;
+  if (part == 0 || !engine_.cache().Remove(job.sequence, length, kEndOfSequence).ok()) return;
+  job.length = length;
+  stats_.restored_tokens -= part;
+  job.store.loaded -= part;
+  ReuseReport& reuse = job.result.reuse;
+  if (!job.store.is_first) {
+    reuse.recomputed += part;
+    return;
+  }
+  reuse.stored -= part;
+  for (Position& tokens : reuse.tiers) tokens = std::min(tokens, reuse.stored);
+  reuse.restored -= part;
+  reuse.computed += part;
+  reuse.missed.insert(reuse.missed.begin(), {part, MissReason::kPartOfPicture});
 }
 
 void StoreLoads::Cancel(Job& job) {

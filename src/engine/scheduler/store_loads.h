@@ -62,6 +62,8 @@ class StoreLoads {
   // Counts restored tokens that are computed after all.
   void LoseRestored(Job& job);
   void End(Job& job, std::string problem);
+  // Takes the cells of a picture back of which the store has a part.
+  void LeavePicture(Job& job);
 
   Engine& engine_;
   const int max_wait_ms_;  // for room in the store's queue

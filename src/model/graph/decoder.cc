@@ -169,6 +169,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   }
   // A failed pass leaves no hidden states for Logits.
   batch_ = 0;
+  tokens = EmbeddedTokens(tokens);
   Pass pass(backend_, activations_, &cache, positions, interrupt());
   const TensorView x = pass.TakeHidden(params_.hidden_size);
   TensorView finals;
@@ -177,6 +178,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
     finals = pass.TakeHidden(params_.hidden_size);
   }
   EmbedAdapted(pass, tokens, x);
+  CopyInputRows(pass, x);
   RunLayers(pass, tokens, x);
   pass.EnterLayer(params_.layers);
   if (has_head()) pass.Normalize(x, output_norm_, finals);
@@ -271,6 +273,23 @@ void Decoder::EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, con
   pass.Embed(embedding_, tokens, x);
   pass.AdaptEmbedding(tokens, x);
   ScaleEmbedding(pass, x);
+}
+
+std::span<const std::int32_t> Decoder::EmbeddedTokens(std::span<const std::int32_t> tokens) {
+  if (input_rows_.empty()) return tokens;
+  embedded_tokens_.assign(tokens.begin(), tokens.end());
+  for (const InputRows& rows : input_rows_) {
+    std::fill_n(embedded_tokens_.begin() + rows.index, rows.count, 0);
+  }
+  return embedded_tokens_;
+}
+
+void Decoder::CopyInputRows(Pass& pass, const TensorView& x) {
+  for (const InputRows& rows : std::exchange(input_rows_, {})) {
+    TensorView columns = WithOffset(x, rows.index * x.stride_bytes[1]);
+    columns.dims[1] = rows.count;
+    pass.CopyFromHost(rows.values, columns);
+  }
 }
 
 Status Decoder::Encode(std::span<const std::int32_t>, SequenceId, Cache&) {

@@ -58,6 +58,7 @@ class Decoder : public Model {
   std::size_t OwnedWeightBytes() const override {
     return owned_weight_bytes_ + adapters_.owned_bytes();
   }
+  void SetInputRows(std::span<const InputRows> rows) override { input_rows_ = rows; }
   Status AddAdapter(const AdapterFile& file) override;
   void SetAdapters(std::span<const AdapterUses> of_token) override { of_token_ = of_token; }
   Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
@@ -130,6 +131,10 @@ class Decoder : public Model {
   void ScaleEmbedding(Pass& pass, const TensorView& x) const;
   // Begins a pass with the adapters of its tokens, and embeds these.
   void EmbedAdapted(Pass& pass, std::span<const std::int32_t> tokens, const TensorView& x);
+  // Returns the tokens with 0 in the place of those that have input rows. May throw std::bad_alloc.
+  std::span<const std::int32_t> EmbeddedTokens(std::span<const std::int32_t> tokens);
+  // Puts the input rows into x [hidden_size, batch].
+  void CopyInputRows(Pass& pass, const TensorView& x);
   void EmbedForHead(Pass& pass, std::span<const std::int32_t> tokens,
                     const TensorView& embedded) const;
   // Gives the cache the head's keys and values of the pass's tokens.
@@ -155,6 +160,9 @@ class Decoder : public Model {
 
   AdapterBank adapters_;
   std::span<const AdapterUses> of_token_;  // of the next Forward
+
+  std::span<const InputRows> input_rows_;      // of the next Forward
+  std::vector<std::int32_t> embedded_tokens_;  // scratch of a pass with input rows
 
   std::optional<DraftHead> head_;
   std::uint64_t head_digest_ = 0;

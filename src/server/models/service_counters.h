@@ -26,7 +26,8 @@ struct SecondsHistogram {
 // How requests ended: as StopReason says, or with an error.
 inline constexpr std::size_t kFailedEnd = static_cast<std::size_t>(StopReason::kInterrupted) + 1;
 inline constexpr std::size_t kRequestEnds = kFailedEnd + 1;
-inline constexpr std::size_t kMissReasons = static_cast<std::size_t>(MissReason::kLastToken) + 1;
+inline constexpr std::size_t kMissReasons =
+    static_cast<std::size_t>(MissReason::kPartOfPicture) + 1;
 
 struct ServiceCounters {
   std::int64_t requests = 0;

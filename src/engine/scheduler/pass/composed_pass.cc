@@ -10,6 +10,7 @@ void ComposedPass::Reserve(std::size_t max_tokens, std::size_t max_requests) {
   positions.reserve(max_tokens);
   sequences.reserve(max_tokens);
   rows.reserve(max_requests);
+  input_rows.reserve(max_requests);
 }
 
 bool ComposedPass::has_drafts() const {
@@ -25,6 +26,7 @@ void ComposedPass::Clear(std::span<const JobPtr> live) {
 
 void ComposedPass::Add(PassRows& of, Position count) {
   const Job& job = *of.job;
+  if (job.pictures != nullptr) AddInputRows(job, count);
   of.tokens = count;
   of.samples = count == job.pending() && !job.is_complete();
   for (Position i = 0; i < count; ++i) {
@@ -33,6 +35,18 @@ void ComposedPass::Add(PassRows& of, Position count) {
     sequences.push_back(job.sequence);
   }
   of.last_row = tokens.size() - 1;
+}
+
+// A pass has at most one picture of a request.
+void ComposedPass::AddInputRows(const Job& job, Position count) {
+  const PromptPicture* const picture = job.pictures->Next(job.length);
+  const Position end = job.length + count;
+  if (picture == nullptr || picture->begin >= end) return;
+  const Position first = std::max(picture->begin, job.length);
+  input_rows.push_back({.index = static_cast<std::int32_t>(tokens.size()) + first - job.length,
+                        .count = std::min(picture->end(), end) - first,
+                        .values = job.pictures->rows->Row(first - picture->begin),
+                        .see_each_other = picture->picture->shape().is_whole});
 }
 
 void ComposedPass::AddDrafts(PassRows& of) {
@@ -60,6 +74,7 @@ void ComposedPass::RemoveDrafts() {
 void ComposedPass::RemoveTokens() {
   tokens.clear();
   positions.clear();
+  input_rows.clear();
   sequences.clear();
 }
 

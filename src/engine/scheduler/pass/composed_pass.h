@@ -36,8 +36,9 @@ struct ComposedPass {
   std::vector<std::int32_t> tokens;
   std::vector<Position> positions;
   std::vector<SequenceId> sequences;
-  std::vector<PassRows> rows;  // [live requests], in their order
-  Job* encoding = nullptr;     // the encoder reads this request's text in the pass; null: none
+  std::vector<InputRows> input_rows;  // of the pictures in the pass, ascending
+  std::vector<PassRows> rows;         // [live requests], in their order
+  Job* encoding = nullptr;  // the encoder reads this request's text in the pass; null: none
 
   // Throws std::bad_alloc.
   void Reserve(std::size_t max_tokens, std::size_t max_requests);
@@ -46,7 +47,7 @@ struct ComposedPass {
 
   // Begins a pass in which no request has tokens. Allocates nothing within what was reserved.
   void Clear(std::span<const JobPtr> live);
-  // Adds the next `count` tokens of a request that has none in the pass.
+  // Adds the next `count` tokens of a request that has none in the pass. REQUIRES: it has the rows of a picture in them.
   void Add(PassRows& of, Position count);
   // Adds what was proposed for a request behind its tokens.
   void AddDrafts(PassRows& of);
@@ -54,6 +55,9 @@ struct ComposedPass {
   void RemoveDrafts();
   // Takes all tokens out.
   void RemoveTokens();
+
+ private:
+  void AddInputRows(const Job& job, Position count);
 };
 
 }  // namespace kvcache

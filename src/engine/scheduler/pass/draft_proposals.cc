@@ -34,7 +34,9 @@ bool Wants(const JobPtr& job) {
 
 void DraftProposals::GiveDrafter(Job& job) {
   const bool head = options_.use_engine_drafts && engine_.has_draft_head();
-  DraftModel* const model = options_.use_engine_drafts ? engine_.draft_model() : nullptr;
+  // A draft model has no tower.
+  const bool has_model = options_.use_engine_drafts && job.pictures == nullptr;
+  DraftModel* const model = has_model ? engine_.draft_model() : nullptr;
   if (!head && model == nullptr && !options_.look_up_drafts) return;
   if (job.drafts != nullptr || job.request.draft_tokens == 0) return;
   try {

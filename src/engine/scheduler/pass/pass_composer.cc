@@ -21,6 +21,19 @@ Position LimitCaptures(const Job& job, Position count, int& captures) {
   return count;
 }
 
+// Ends the chunk before a picture whose rows are not there, and behind one whose cells see each other: it is read as a
+// whole. `room`: the tokens that the pass has left.
+Position FitPicture(const Job& job, Position count, Position room) {
+  if (job.pictures == nullptr) return count;
+  const PromptPicture* const next = job.pictures->Next(job.length);
+  if (next == nullptr || next->begin >= job.length + count) return count;
+  const Position before = std::max<Position>(0, next->begin - job.length);
+  const Position behind = next->end() - job.length;
+  if (!job.pictures->has_rows_of(*next)) return before;
+  if (!next->picture->shape().is_whole) return std::min(count, behind);
+  return behind <= room ? behind : before;
+}
+
 }  // namespace
 
 PassComposer::PassComposer(const Engine& engine, int max_tokens, double step_seconds)
@@ -59,6 +72,19 @@ PassRows* PassComposer::NextToEncode(ComposedPass& pass) const {
   return any_decodes && turn_ % 2 == 1 ? nullptr : &*next;
 }
 
+Position PassComposer::NextPicture(const ComposedPass& pass) const {
+  Position most = 0;
+  for (const PassRows& of : pass.rows) {
+    const Job& job = *of.job;
+    if (job.pictures == nullptr || !ReadsPrompt(engine_, job)) continue;
+    const PromptPicture* const next = job.pictures->Next(job.length);
+    const bool is_next = next != nullptr && next->begin == job.length &&
+                         next->picture->shape().is_whole && job.pictures->has_rows_of(*next);
+    if (is_next) most = std::max(most, next->picture->cells());
+  }
+  return most;
+}
+
 Position PassComposer::AddDecodes(ComposedPass& pass) const {
   std::size_t left = static_cast<std::size_t>(max_tokens_);
   const std::size_t count = pass.rows.size();
@@ -66,8 +92,10 @@ Position PassComposer::AddDecodes(ComposedPass& pass) const {
       std::any_of(pass.rows.begin(), pass.rows.end(),
                   [this](const PassRows& of) { return ReadsPrompt(engine_, *of.job); });
   // If a step is one token, all take turns.
-  const std::size_t for_prompts = any_prompt ? PromptShare() : 0;
-  const std::size_t min = for_prompts < left ? for_prompts : turn_ % 2;
+  const std::size_t for_picture = any_prompt ? static_cast<std::size_t>(NextPicture(pass)) : 0;
+  const std::size_t for_prompts = any_prompt ? std::max(PromptShare(), for_picture) : 0;
+  const std::size_t all = for_picture > 0 ? left : 1;
+  const std::size_t min = for_prompts < left ? for_prompts : turn_ % 2 * all;
   for (std::size_t i = 0; i < count && left > min; ++i) {
     PassRows& of = pass.rows[(turn_ + i) % count];
     if (of.job->in_prompt) continue;
@@ -104,8 +132,11 @@ void PassComposer::AddPrompts(ComposedPass& pass, Position room) {
   for (PassRows* const of : prompts_) {
     const Job& job = *of->job;
     const Position left = job.pending();
-    const Position tokens = LimitCaptures(job, budget.Offer(job.length, left), captures);
+    const Position most = FitPicture(job, budget.Offer(job.length, left), room);
+    Position tokens = LimitCaptures(job, most, captures);
+    if (tokens < most) tokens = FitWhole(job, tokens);
     if (tokens < 1) continue;
+    room -= tokens;
     budget.Take(job.length, left, tokens);
     pass.Add(*of, tokens);
   }

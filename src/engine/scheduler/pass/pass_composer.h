@@ -34,6 +34,8 @@ class PassComposer {
  private:
   // Returns the rows of the request whose text the encoder reads in this pass, or null. It alternates with decodes.
   PassRows* NextToEncode(ComposedPass& pass) const;
+  // Returns the tokens of the largest picture that a prompt has before it, cannot divide, and has the rows of; 0: none.
+  Position NextPicture(const ComposedPass& pass) const;
   // Adds a token of each request that generates, and its drafts. Returns how many tokens are left.
   Position AddDecodes(ComposedPass& pass) const;
   // Adds prompts, at most `room` tokens.

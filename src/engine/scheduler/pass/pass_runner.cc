@@ -40,6 +40,7 @@ Status PassRunner::Run(ComposedPass& pass) {
           : engine_.Forward({.tokens = pass.tokens,
                              .positions = pass.positions,
                              .sequences = pass.sequences,
+                             .rows = pass.input_rows,
                              .interrupt = interrupt}));
   KVCACHE_RETURN_IF_ERROR(ReserveLogits(pass));
   return rows_.empty() ? Status::Ok() : engine_.Logits(rows_, logits_.data());

@@ -1,0 +1,62 @@
+#include "kvcache_engine/picture.h"
+
+#include <gtest/gtest.h>
+
+#include <set>
+
+#include "base/sha256.h"
+#include "engine/pictures/prompt_pictures.h"
+
+namespace kvcache {
+namespace {
+
+Sha256Hash HashOfText(std::string_view text) {
+  return Sha256Of(std::as_bytes(std::span(text)));
+}
+
+TEST(PictureTest, IdsAreBelowZeroAndDifferByContentAndCell) {
+  const Picture a(HashOfText("a"), {.cells = 256});
+  const Picture b(HashOfText("b"), {.cells = 256});
+  std::set<std::int32_t> ids;
+  for (const Picture* const picture : {&a, &b}) {
+    ASSERT_EQ(picture->ids().size(), 256U);
+    for (const std::int32_t id : picture->ids()) {
+      EXPECT_LT(id, 0);
+      ids.insert(id);
+    }
+  }
+  EXPECT_EQ(ids.size(), 512U);
+  const Picture again(HashOfText("a"), {.cells = 256});
+  EXPECT_TRUE(std::ranges::equal(a.ids(), again.ids()));
+  EXPECT_EQ(a.name(), again.name());
+  EXPECT_NE(a.name(), b.name());
+}
+
+// Stores outlive the program: the ids of a picture must stay what they are.
+TEST(PictureTest, IdsStayTheSameInAllVersions) {
+  const Picture picture(HashOfText("a"), {.cells = 9});
+  std::vector<std::int32_t> first(picture.ids().begin(), picture.ids().end());
+  EXPECT_EQ(first[0], -273433949);
+  EXPECT_EQ(first[8], -82357974);
+}
+
+TEST(PictureTest, LengthsInsideAPictureAreCut) {
+  const auto picture = std::make_shared<Picture>(HashOfText("a"), PictureShape{.cells = 4});
+  std::vector<PromptPicture> pictures{{3, picture}, {7, picture}, {20, picture}};
+  EXPECT_EQ(BeforePicture(pictures, 3), 3);
+  EXPECT_EQ(BeforePicture(pictures, 4), 3);
+  EXPECT_EQ(BeforePicture(pictures, 7), 7);
+  EXPECT_EQ(BeforePicture(pictures, 8), 7);
+  EXPECT_EQ(BeforePicture(pictures, 30), 30);
+  EXPECT_EQ(BehindPicture(pictures, 8), 11);
+  EXPECT_EQ(BehindPicture(pictures, 11), 11);
+  EXPECT_EQ(PictureFrom(pictures, 7)->begin, 7);
+  EXPECT_EQ(PictureFrom(pictures, 11)->begin, 20);
+  EXPECT_EQ(PictureFrom(pictures, 24), nullptr);
+  EraseTokens(pictures, 1, 11);
+  ASSERT_EQ(pictures.size(), 1U);
+  EXPECT_EQ(pictures[0].begin, 10);
+}
+
+}  // namespace
+}  // namespace kvcache
