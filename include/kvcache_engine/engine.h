@@ -205,7 +205,8 @@ class Engine {
   PrefixStore* prefix_store();  // null without a store
   HiddenStates* states();       // null without a draft head
   DraftModel* draft_model();    // null without one
-  PictureRows* pictures();      // null without a tower
+  Backend& backend();
+  PictureRows* pictures();  // null without a tower
   const PictureRows* pictures() const;
   // As UseTower above. REQUIRES: there is no tower. Errors: those of the model; kInvalidArgument for rows of another size.
   Status UseTower(std::unique_ptr<PictureTower> tower);

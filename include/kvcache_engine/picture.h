@@ -24,6 +24,7 @@
 #include <memory>
 #include <span>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "kvcache/types.h"
@@ -74,6 +75,14 @@ class Picture {
 };
 
 using PicturePtr = std::shared_ptr<const Picture>;
+
+// What is written around the cells of a picture, and for a picture in chat templates. Special tokens in it are special.
+struct PictureMarks {
+  std::string_view before{};
+  std::string_view after{};
+  std::string_view
+      in_template{};  // in the place of which a prompt has `before`, the cells and `after`
+};
 
 // A picture of a prompt, and its first cell's index in the prompt.
 struct PromptPicture {

@@ -4,6 +4,7 @@
 #include <utility>
 
 #include "base/strings.h"
+#include "chat_template/picture_places.h"
 #include "gguf/gguf.h"
 
 namespace kvcache {
@@ -107,12 +108,19 @@ Result<std::string> ChatFormat::Probe(ChatInput input) const {
 Result<ChatPrompt> ChatFormat::Write(ChatInput input, const ThoughtSyntax& thoughts) const {
   Prepare(input);
   ChatPrompt prompt;
+  std::vector<PicturePtr> pictures = std::move(input.pictures);
+  const PictureMarks marks = input.picture_marks;
   KVCACHE_ASSIGN_OR_RETURN(prompt.open, PrepareLastMessage(input, thoughts));
   if (prompt.open == OpenPart::kText) {
     prompt.open_text = input.messages.back()["content"].get<std::string>();
   }
   auto rendered = RenderOpen(template_, std::move(input), prompt.open, thoughts);
   if (!rendered.ok()) return std::move(rendered).TakeStatus().WithContext(name_);
+  std::vector<std::size_t> places;
+  if (!pictures.empty()) {
+    places = PlacePictures(marks, *rendered);
+    KVCACHE_RETURN_IF_ERROR(CheckPlaces(places.size(), pictures.size()).WithContext(name_));
+  }
   KVCACHE_ASSIGN_OR_RETURN(
       prompt.marked, tokenizer_->EncodeMarked(rendered->text, rendered->foreign, in_literals_));
   prompt.text = std::move(rendered->text);
@@ -123,6 +131,9 @@ Result<ChatPrompt> ChatFormat::Write(ChatInput input, const ThoughtSyntax& thoug
   if (wants_bos && (tokens.empty() || tokens.front() != bos)) {
     tokens.insert(tokens.begin(), bos);
     for (TokenAnchor& anchor : prompt.marked.anchors) ++anchor.index;
+  }
+  if (!pictures.empty()) {
+    KVCACHE_RETURN_IF_ERROR(InsertPictures(places, std::move(pictures), prompt).WithContext(name_));
   }
   return prompt;
 }

@@ -37,7 +37,8 @@ enum class ToolUse : std::uint8_t { kNone, kTools };
 
 struct ChatPrompt {
   std::string text;
-  std::vector<TextRange> foreign;   // ranges that the template did not write
+  std::vector<TextRange> foreign;         // ranges that the template did not write
+  std::vector<PromptPicture> pictures{};  // whose ids are among the tokens; `text` has their names
   MarkedTokens marked;              // with a begin-of-sequence token if the vocabulary adds one
   OpenPart open = OpenPart::kNone;  // of the last message, which the answer continues
   std::string open_text{};          // its content, if that is continued

@@ -25,6 +25,7 @@
 #include <vector>
 
 #include "kvcache/status.h"
+#include "kvcache_engine/picture.h"
 #include "tokenizer/special_tokens.h"
 
 namespace kvcache {
@@ -48,6 +49,10 @@ struct ChatInput {
   nlohmann::ordered_json tools = nullptr;
   // A template alone takes kByLastMessage for kAdd.
   GenerationPrompt generation_prompt = GenerationPrompt::kByLastMessage;
+  // The pictures that parts {"type": "image"} of the messages stand for, in order (ChatFormat only), and what is around
+  // one in a prompt.
+  std::vector<PicturePtr> pictures{};
+  PictureMarks picture_marks{};
   // More variables, such as {"enable_thinking": false}.
   nlohmann::ordered_json variables = nlohmann::ordered_json::object();
   std::string bos;  // the begin- and end-of-sequence tokens' texts

@@ -356,6 +356,9 @@ Status Engine::UseTower(std::unique_ptr<PictureTower> tower) {
   return Guarded("no memory for a tower",
                  [&] { impl_->pictures = std::make_unique<PictureRows>(std::move(tower)); });
 }
+Backend& Engine::backend() {
+  return *impl_->backend;
+}
 PictureRows* Engine::pictures() {
   return impl_->pictures.get();
 }

@@ -40,6 +40,7 @@ class ScriptedTower final : public PictureTower {
     return PicturePtr(std::make_shared<Picture>(Sha256Of(file), shape));
   }
   PictureMarks marks() const override { return {.before = "", .after = "", .in_template = ""}; }
+  bool IsOf(std::string_view architecture) const override { return architecture == "gemma3"; }
   int row_size() const override { return row_size_; }
 
   Status Begin(const Picture& picture) override {
@@ -49,7 +50,7 @@ class ScriptedTower final : public PictureTower {
     rows_ = RowsOf(picture, row_size_);
     return Status::Ok();
   }
-  Status Step() override {
+  Status Step(int) override {
     ++counts_->steps;
     --left_;
     return Status::Ok();

@@ -11,6 +11,7 @@
 #include "dialect/model_dialect.h"
 #include "engine/chat/chat_answer.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/picture_rows.h"
 #include "engine/request/shown_tokens.h"
 #include "engine/request/text_stream.h"
 
@@ -70,6 +71,21 @@ std::vector<Position> RestorePoints(const MarkedTokens& marked) {
   return points;
 }
 
+// Takes the pictures of `source` in its first `old_index` tokens, in the place of those in the first `index` tokens.
+void AlignPictures(std::span<const PromptPicture> source, Position old_index, Position index,
+                   std::vector<PromptPicture>& pictures) {
+  std::vector<PromptPicture> merged;
+  for (const PromptPicture& picture : source) {
+    if (picture.begin < old_index) merged.push_back(picture);
+  }
+  for (PromptPicture& picture : pictures) {
+    if (picture.begin >= index) {
+      merged.push_back({picture.begin - index + old_index, std::move(picture.picture)});
+    }
+  }
+  pictures = std::move(merged);
+}
+
 // The text that the template wrote and the model generated, and its tokens.
 // Moving the JSON cannot throw, though a check inside it looks so.
 // NOLINTNEXTLINE(bugprone-exception-escape)
@@ -77,6 +93,7 @@ struct Written {
   std::string text;
   MarkedTokens marked;
   ordered_json input;  // the snapshot from which it was written
+  std::vector<PromptPicture> pictures{};
 };
 
 }  // namespace
@@ -88,6 +105,8 @@ struct Chat::Impl {
   const Written& NearestTo(std::string_view text) const;
   Written Align(ChatPrompt prompt, const Written& source) const;
   Status CheckFits(std::size_t tokens) const;
+  // Returns the conversation with its pictures.
+  Result<ChatInput> WithPictures();
   // Returns the tokens of the last prompt and answer that this one does not have.
   std::int32_t DroppedTokens(std::span<const std::int32_t> tokens) const;
   Result<ChatTurn> Answer(GenerateRequest request, ChatHandlers handlers);
@@ -184,8 +203,8 @@ const Written& Chat::Impl::NearestTo(std::string_view text) const {
 // `source` up to the last anchor.
 Written Chat::Impl::Align(ChatPrompt prompt, const Written& source) const {
   const std::size_t common = CommonPrefix(source.text, prompt.text);
-  Written aligned{std::move(prompt.text), std::move(prompt.marked),
-                  InputJson(conversation.input())};
+  Written aligned{std::move(prompt.text), std::move(prompt.marked), InputJson(conversation.input()),
+                  std::move(prompt.pictures)};
   const std::vector<TokenAnchor>& old_anchors = source.marked.anchors;
   std::vector<TokenAnchor>& anchors = aligned.marked.anchors;
   std::size_t old_at = old_anchors.size();
@@ -215,6 +234,8 @@ Written Chat::Impl::Align(ChatPrompt prompt, const Written& source) const {
     merged.push_back({anchors[i].byte, anchors[i].index - index + old_index});
   }
   aligned.marked = {std::move(tokens), std::move(merged)};
+  AlignPictures(source.pictures, static_cast<Position>(old_index), static_cast<Position>(index),
+                aligned.pictures);
   return aligned;
 }
 
@@ -265,8 +286,18 @@ ChatTurn Chat::Impl::Replace(Written aligned) {
   return turn;
 }
 
+Result<ChatInput> Chat::Impl::WithPictures() {
+  ChatInput with = input();
+  KVCACHE_ASSIGN_OR_RETURN(with.pictures, conversation.Pictures());
+  if (with.pictures.empty()) return with;
+  KVCACHE_RETURN_IF_ERROR(engine.CheckTakesPictures());
+  with.picture_marks = engine.pictures()->tower().marks();
+  return with;
+}
+
 Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request, ChatHandlers handlers) {
-  KVCACHE_ASSIGN_OR_RETURN(DialectPrompt prompt, dialect.Write(input()));
+  KVCACHE_ASSIGN_OR_RETURN(ChatInput with_pictures, WithPictures());
+  KVCACHE_ASSIGN_OR_RETURN(DialectPrompt prompt, dialect.Write(std::move(with_pictures)));
   const Written& source = NearestTo(prompt.written.text);
   Written aligned = Align(std::move(prompt.written), source);
   KVCACHE_RETURN_IF_ERROR(CheckFits(aligned.marked.tokens.size()));
@@ -274,6 +305,7 @@ Result<ChatTurn> Chat::Impl::Answer(GenerateRequest request, ChatHandlers handle
   ChatTurn turn = Replace(std::move(aligned));
 
   request.prompt = written.marked.tokens;
+  request.pictures = written.pictures;
   request.restore_points = RestorePoints(written.marked);
   const auto prompt_tokens = static_cast<std::int32_t>(request.prompt.size());
   const std::int32_t free_tokens = engine.context() - prompt_tokens;

@@ -51,14 +51,6 @@ Result<ObjectId> IdOf(const FileIdentity& identity) {
   return id;
 }
 
-// The hash of the hashes of the header and of each tensor.
-Result<StoreHash> HashFile(const GgufFile& file) {
-  std::vector<std::byte> sums;
-  for (const GgufPart& part : file.parts()) Append(sums, store::FastHash(part.header()));
-  for (const GgufTensor& tensor : file.tensors()) Append(sums, store::FastHash(tensor.bytes));
-  return store::StoreHashOf(sums);
-}
-
 std::string LayerText(const LayerMemory& layer) {
   return StrCat("layer ", layer.layer, " ", NameOf(layer.kind), ", heads ", layer.kv.kv_heads,
                 " of ", layer.kv.k_dim, " and ", layer.kv.v_dim, layer.kv.v_in_k ? ", V in K" : "",
@@ -90,6 +82,14 @@ std::string CacheText(std::string_view fingerprint) {
 
 }  // namespace
 
+// The hash of the hashes of the header and of each tensor.
+Result<StoreHash> FileHash(const GgufFile& file) {
+  std::vector<std::byte> sums;
+  for (const GgufPart& part : file.parts()) Append(sums, store::FastHash(part.header()));
+  for (const GgufTensor& tensor : file.tensors()) Append(sums, store::FastHash(tensor.bytes));
+  return store::StoreHashOf(sums);
+}
+
 Result<StoreHash> ModelHash(const Engine& engine, Store& store) {
   const GgufFile& file = engine.file();
   const bool is_settled = IsSettled(file.identity());
@@ -101,7 +101,7 @@ Result<StoreHash> ModelHash(const Engine& engine, Store& store) {
     return Status::Ok();
   });
   if (known.ok() && is_settled) return hash;
-  KVCACHE_ASSIGN_OR_RETURN(hash, HashFile(file));
+  KVCACHE_ASSIGN_OR_RETURN(hash, FileHash(file));
   if (is_settled) (void)store.Put(id, hash.bytes).ok();  // else it is computed again
   return hash;
 }

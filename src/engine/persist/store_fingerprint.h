@@ -11,6 +11,9 @@
 
 namespace kvcache {
 
+// Returns the hash of all of a file, which is read: metadata and weights. Errors: kOutOfMemory.
+Result<StoreHash> FileHash(const GgufFile& file);
+
 // Returns the hash of all of the model's file: metadata, tokenizer and weights. Reads the whole file; the
 // result is kept in `store` for as long as the file does not change. Errors: kOutOfMemory.
 Result<StoreHash> ModelHash(const Engine& engine, Store& store);

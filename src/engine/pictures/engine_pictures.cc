@@ -1,6 +1,4 @@
 // What an engine does with pictures, besides its passes.
-#include <algorithm>
-#include <iterator>
 #include <string>
 #include <utility>
 
@@ -8,12 +6,11 @@
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/pictures/check_tower.h"
+#include "engine/pictures/file_tower.h"
 #include "engine/pictures/picture_rows.h"
 
 namespace kvcache {
 namespace {
-
-constexpr std::string_view kArchitectures[] = {"gemma3"};
 
 // Appends the tokens of a mark. Special tokens in it are special.
 Status AddMark(const Tokenizer& tokenizer, std::string_view mark, PicturePrompt& prompt) {
@@ -30,15 +27,19 @@ Status AddMark(const Tokenizer& tokenizer, std::string_view mark, PicturePrompt&
 
 Status CheckTower(const Engine& engine, const PictureTower& tower) {
   const ModelInfo& info = engine.info();
-  const auto known = std::find(std::begin(kArchitectures), std::end(kArchitectures),
-                               std::string_view(info.architecture));
-  if (known == std::end(kArchitectures)) {
-    return Unsupported(StrCat("models of architecture ", info.architecture, " take no pictures"));
+  if (!tower.IsOf(info.architecture)) {
+    return Unsupported(
+        StrCat("models of architecture ", info.architecture, " take no pictures of this tower"));
   }
   if (engine.pictures() != nullptr) return InvalidArgument("the engine has a tower");
   if (tower.row_size() == info.hidden_size) return Status::Ok();
   return InvalidArgument(StrCat("the tower's rows have ", tower.row_size(),
                                 " values, the model's embeddings ", info.hidden_size));
+}
+
+Status Engine::UseTower(const std::string& path) {
+  KVCACHE_ASSIGN_OR_RETURN(auto tower, OpenTower(path, backend()));
+  return UseTower(std::move(tower)).WithContext(path);
 }
 
 Status Engine::CheckTakesPictures() const {

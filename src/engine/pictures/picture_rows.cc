@@ -10,14 +10,14 @@ namespace kvcache {
 
 EmbeddedPtr PictureRows::Find(const Picture& picture) {
   const auto found = std::find_if(kept_.begin(), kept_.end(), [&](const EmbeddedPtr& rows) {
-    return rows->picture->name() == picture.name();
+    return rows->name == picture.name();
   });
   if (found == kept_.end()) return nullptr;
   kept_.splice(kept_.begin(), kept_, found);
   return kept_.front();
 }
 
-Result<EmbeddedPtr> PictureRows::Advance(const PicturePtr& picture,
+Result<EmbeddedPtr> PictureRows::Advance(const PicturePtr& picture, int step_rows,
                                          const std::function<bool()>& stops) {
   if (EmbeddedPtr kept = Find(*picture); kept != nullptr) return kept;
   const auto problem = [&] { return StrCat("no memory for the ", picture->cells(), " rows"); };
@@ -29,11 +29,11 @@ Result<EmbeddedPtr> PictureRows::Advance(const PicturePtr& picture,
       current_ = picture;
     }
     while (!tower_->done()) {
-      KVCACHE_RETURN_IF_ERROR(tower_->Step());
+      KVCACHE_RETURN_IF_ERROR(tower_->Step(step_rows));
       if (!tower_->done() && stops()) return Status::Ok();
     }
     auto rows = std::make_shared<EmbeddedPicture>();
-    rows->picture = picture;
+    rows->name = picture->name();
     rows->row_size = tower_->row_size();
     rows->values.resize(static_cast<std::size_t>(rows->row_size) *
                         static_cast<std::size_t>(picture->cells()));
@@ -53,7 +53,8 @@ Result<EmbeddedPtr> PictureRows::Compute(const PicturePtr& picture,
   const auto is_interrupted = [&] {
     return interrupt != nullptr && interrupt->load(std::memory_order_relaxed);
   };
-  KVCACHE_ASSIGN_OR_RETURN(EmbeddedPtr rows, Advance(picture, is_interrupted));
+  KVCACHE_ASSIGN_OR_RETURN(EmbeddedPtr rows,
+                           Advance(picture, PictureTower::kMaxStepRows, is_interrupted));
   if (rows == nullptr) return Status{StatusCode::kCancelled, "interrupted"};
   return rows;
 }

@@ -4,10 +4,13 @@
 // Design: docs/design/images.md.
 #pragma once
 
+#include <atomic>
 #include <cstdint>
 #include <functional>
 #include <list>
 #include <memory>
+#include <string>
+#include <utility>
 #include <vector>
 
 #include "engine/pictures/picture_tower.h"
@@ -18,7 +21,7 @@ namespace kvcache {
 
 // The rows of a picture's cells.
 struct EmbeddedPicture {
-  PicturePtr picture;
+  std::string name;  // of the picture
   int row_size = 0;
   std::vector<float> values;  // [row_size, cells]
 
@@ -40,9 +43,10 @@ class PictureRows {
 
   // Returns the rows if they are kept, else null.
   EmbeddedPtr Find(const Picture& picture);
-  // Works on the rows until `stops` returns true after a step, and returns them once they are complete, else null.
-  // Another picture's work that was not completed is lost. Errors: the tower's; kOutOfMemory.
-  Result<EmbeddedPtr> Advance(const PicturePtr& picture, const std::function<bool()>& stops);
+  // Works on the rows until `stops` returns true after a step over `step_rows` rows of the tower, and returns them once
+  // they are complete, else null. Another picture's work that was not completed is lost. Errors: the tower's; kOutOfMemory.
+  Result<EmbeddedPtr> Advance(const PicturePtr& picture, int step_rows,
+                              const std::function<bool()>& stops);
   // Returns the rows. Errors: those of Advance; kCancelled once *interrupt is true.
   Result<EmbeddedPtr> Compute(const PicturePtr& picture, const std::atomic<bool>* interrupt);
 

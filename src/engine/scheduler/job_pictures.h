@@ -22,7 +22,7 @@ struct JobPictures {
   // Returns the first picture of which not all is in the first `length` tokens, or null.
   const PromptPicture* Next(Position length) const { return PictureFrom(list, length); }
   bool has_rows_of(const PromptPicture& picture) const {
-    return rows != nullptr && rows->picture->name() == picture.picture->name();
+    return rows != nullptr && rows->name == picture.picture->name();
   }
   // Returns the largest length, at most `length`, that ends in no picture.
   Position Before(Position length) const { return BeforePicture(list, length); }

@@ -7,6 +7,8 @@
 #include <vector>
 
 #include "engine/pictures/picture_rows.h"
+#include "kvcache/store.h"
+#include "store/store_testing.h"
 #include "support/scheduler_fixture.h"
 #include "support/scripted_tower.h"
 
@@ -25,10 +27,20 @@ class PictureSchedulerTest : public SchedulerFixture {
  protected:
   static constexpr int kCells = 16;
 
+  // "windows": every second layer has one.
   void SetUp() override {
-    SchedulerFixture::SetUp();
+    path_ = ::testing::TempDir() + "pictures." + std::to_string(getpid()) + ".gguf";
+    make_model::Request request{.architecture = "gemma3", .type = DType::kF32};
+    if (GetParam() == std::string_view("windows")) {
+      request.shape.window = 24;
+      request.shape.window_pattern = 2;
+    }
+    const Status made = make_model::MakeModel(request, path_);
+    ASSERT_TRUE(made.ok()) << made.message();
+    alone_ = Open({.threads = 2, .context = kContext, .prefill_chunk = 64});
     GiveTower(*alone_);
   }
+  bool has_windows() const { return GetParam() == std::string_view("windows"); }
 
   static std::shared_ptr<ScriptedTower::Counts> GiveTower(Engine& engine) {
     auto tower = std::make_unique<ScriptedTower>(engine.info().hidden_size);
@@ -260,7 +272,78 @@ TEST_P(PictureSchedulerTest, AFullContextIsShiftedByWholePictures) {
   EXPECT_GE(asked.result.shifts, 1);
 }
 
-INSTANTIATE_TEST_SUITE_P(Models, PictureSchedulerTest, ::testing::Values("gemma3"),
+// A process that was started again restores a prompt with a picture: its tower has nothing to do.
+TEST_P(PictureSchedulerTest, AStoreBringsBackPromptsWithPictures) {
+  const TestDirectory directory;
+  const auto restart = [&] {
+    StartPictures(1);
+    auto disk = OpenDiskStore({.directory = directory.path()});
+    ASSERT_TRUE(disk.ok()) << disk.status().message();
+    scheduler_.reset();
+    ASSERT_TRUE(engine_->UseStore(std::shared_ptr<Store>(std::move(*disk))).ok());
+    scheduler_ = std::move(Scheduler::Make(*engine_, {.recompute_bound = 32})).value();
+  };
+  const PicturePrompt prompt = Make({{SomeTokens(55)}, {{}, Named("a")}, {SomeTokens(80, 40)}});
+  restart();
+  AskPictures(prompt, 3);
+  RunAll();
+  EXPECT_EQ(engine_->FlushStore(), "");
+  restart();
+  const Asked& again = AskPictures(prompt, 3);
+  RunAll();
+  EXPECT_EQ(counts_->begun, 0);
+  EXPECT_GE(again.result.reuse.stored, 55 + kCells);
+  EXPECT_EQ(again.result.reuse.store_problem, "");
+  // Pieces end at 64 tokens, inside the picture: this text restores what is before it.
+  PicturePrompt cut = prompt;
+  cut.tokens.resize(55 + kCells);
+  cut.tokens.push_back(3);
+  cut.tokens.push_back(9);
+  const Asked& other = [&]() -> const Asked& {
+    restart();
+    return AskPictures(cut, 3);
+  }();
+  RunAll();
+  EXPECT_LE(counts_->begun, 1);
+  const ReuseReport& reuse = other.result.reuse;
+  EXPECT_TRUE(reuse.restored <= 55 || reuse.restored >= 55 + kCells) << reuse.restored;
+  EXPECT_EQ(reuse.restored + reuse.computed, reuse.prompt);
+  for (const auto& asked : asked_) ExpectExactPictures(*asked);
+}
+
+TEST_P(PictureSchedulerTest, DraftsBehindPicturesChangeNothing) {
+  StartPictures(2, {.look_up_drafts = true});
+  const PicturePrompt prompt = Make({{SomeTokens(11)}, {{}, Named("a")}, {SomeTokens(9, 40)}});
+  for (int i = 0; i < 3; ++i) AskPictures(prompt, 30);
+  AskPictures(Make({{SomeTokens(30)}, {{}, Named("b")}, {SomeTokens(9, 40)}}), 30);
+  RunAll();
+  std::int64_t drafted = 0;
+  for (const auto& asked : asked_) {
+    ExpectExactPictures(*asked);
+    drafted += asked->result.speculation.drafted;
+  }
+  EXPECT_GT(drafted, 0);
+}
+
+TEST_P(PictureSchedulerTest, LittleMemoryParksRequestsWithPictures) {
+  Start(3, 150);
+  counts_ = GiveTower(*engine_);
+  for (int i = 0; i < 4; ++i) {
+    AskPictures(Make({{SomeTokens(20 + i, 5 + 40 * i)},
+                      {{}, Named(std::string(1, static_cast<char>('a' + i)))},
+                      {SomeTokens(9, 40)}}),
+                40);
+  }
+  RunAll();
+  std::int64_t parked = 0;
+  for (const auto& asked : asked_) {
+    ExpectExactPictures(*asked);
+    parked += asked->result.reuse.parked;
+  }
+  EXPECT_TRUE(parked > 0 || has_windows());
+}
+
+INSTANTIATE_TEST_SUITE_P(Models, PictureSchedulerTest, ::testing::Values("full", "windows"),
                          [](const auto& param_info) { return std::string(param_info.param); });
 
 }  // namespace

@@ -9,6 +9,11 @@
 #include "engine/scheduler/pass/step_clock.h"
 
 namespace kvcache {
+namespace {
+
+constexpr int kRowsBeside = 64;  // of a step of the tower beside requests that generate
+
+}  // namespace
 
 Job* TowerRuns::Advance(std::span<const JobPtr> live) {
   PictureRows* const rows = engine_.pictures();
@@ -43,7 +48,8 @@ Status TowerRuns::Work(Job& job, const PromptPicture& picture, bool someone_gene
   Result<EmbeddedPtr> rows = EmbeddedPtr();
   {
     const AddSeconds time(clock_, seconds);
-    rows = engine_.pictures()->Advance(picture.picture, stops);
+    rows = engine_.pictures()->Advance(
+        picture.picture, someone_generates ? kRowsBeside : PictureTower::kMaxStepRows, stops);
   }
   stats_.tower_seconds += seconds;
   KVCACHE_RETURN_IF_ERROR(rows.status());

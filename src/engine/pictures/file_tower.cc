@@ -1,0 +1,129 @@
+#include "engine/pictures/file_tower.h"
+
+#include <algorithm>
+#include <iterator>
+#include <mutex>
+#include <utility>
+
+#include "base/errors.h"
+#include "base/sha256.h"
+#include "base/strings.h"
+#include "engine/persist/store_fingerprint.h"
+#include "gguf/gguf.h"
+#include "image/picture_hash.h"
+#include "vision/vision_tower.h"
+
+namespace kvcache {
+namespace {
+
+using vision::PreparedPicture;
+using vision::Projector;
+using vision::VisionTower;
+
+// A projector's text models, and what their processors write around a picture.
+struct Family {
+  Projector projector;
+  std::string_view architecture;
+  PictureMarks marks;
+};
+constexpr Family kFamilies[] = {
+    {Projector::kGemma3,
+     "gemma3",
+     {.before = "\n\n<start_of_image>",
+      .after = "<end_of_image>\n\n",
+      .in_template = "<start_of_image>"}},
+};
+
+class FilePicture final : public Picture {
+ public:
+  FilePicture(const Sha256Hash& content, PictureShape shape, PreparedPicture prepared)
+      : Picture(content, shape), prepared_(std::move(prepared)) {}
+
+  const PreparedPicture& prepared() const { return prepared_; }
+
+ private:
+  PreparedPicture prepared_;
+};
+
+class FileTower final : public PictureTower {
+ public:
+  FileTower(std::unique_ptr<GgufFile> file, std::unique_ptr<VisionTower> tower,
+            const StoreHash& hash, const Family& family)
+      : file_(std::move(file)), tower_(std::move(tower)), hash_(hash), family_(family) {}
+
+  Result<PicturePtr> Prepare(std::span<const std::byte> file,
+                             std::string_view name) const override {
+    const std::lock_guard lock(decoding_);  // one picture at a time: decoded pixels are many
+    KVCACHE_ASSIGN_OR_RETURN(PreparedPicture prepared,
+                             vision::Prepare(file, name, tower_->settings()));
+    const PictureShape shape{.cells = prepared.layout.token_count,
+                             .is_whole = tower_->settings().tokens_see_each_other};
+    if (shape.cells < PictureShape::kMinCells) {
+      return Unsupported(StrCat(name, " becomes ", shape.cells, " tokens; it must have at least ",
+                                PictureShape::kMinCells));
+    }
+    return MakePicture(std::move(prepared), shape);
+  }
+
+  PictureMarks marks() const override { return family_.marks; }
+  bool IsOf(std::string_view architecture) const override {
+    return architecture == family_.architecture;
+  }
+  int row_size() const override { return tower_->embedding_width(); }
+
+  Status Begin(const Picture& picture) override {
+    const auto* const own = dynamic_cast<const FilePicture*>(&picture);
+    if (own == nullptr) return InvalidArgument("the picture was prepared for another tower");
+    return tower_->Begin(own->prepared());
+  }
+  Status Step(int rows) override { return tower_->Step(rows); }
+  bool done() const override { return tower_->done(); }
+  void CopyRows(float* rows) const override { std::ranges::copy(tower_->embeddings(), rows); }
+  std::int64_t bytes() const override {
+    return static_cast<std::int64_t>(tower_->OwnedWeightBytes()) + tower_->ActivationBytes();
+  }
+
+ private:
+  // The rows depend on the tower and on the pixels that it sees, whatever picture these came from.
+  Result<PicturePtr> MakePicture(PreparedPicture prepared, PictureShape shape) const {
+    KVCACHE_ASSIGN_OR_RETURN(const Sha256Hash pixels, image::HashOf(prepared.pixels));
+    return Guarded("no memory for a picture", [&]() -> Result<PicturePtr> {
+      constexpr std::string_view kVersion = "kvcache picture, version 1";
+      Sha256 content;
+      content.Add(std::as_bytes(std::span(kVersion)));
+      content.Add(std::as_bytes(std::span(hash_.bytes)));
+      content.Add(pixels);
+      return PicturePtr(
+          std::make_shared<FilePicture>(content.Finish(), shape, std::move(prepared)));
+    });
+  }
+
+  std::unique_ptr<GgufFile> file_;
+  std::unique_ptr<VisionTower> tower_;
+  StoreHash hash_;
+  const Family& family_;
+  mutable std::mutex decoding_;
+};
+
+static_assert(VisionTower::kMaxStepRows >= PictureTower::kMaxStepRows);
+
+}  // namespace
+
+Result<std::unique_ptr<PictureTower>> OpenTower(const std::string& path, Backend& backend) {
+  KVCACHE_ASSIGN_OR_RETURN(auto file, GgufFile::Open(path));
+  KVCACHE_ASSIGN_OR_RETURN(auto tower, VisionTower::Load(*file, backend));
+  const Projector projector = tower->settings().projector;
+  const auto* const family = std::ranges::find_if(
+      kFamilies, [&](const Family& one) { return one.projector == projector; });
+  if (family == std::end(kFamilies)) {
+    return Unsupported(StrCat(path, ": no model here takes pictures of the projector ",
+                              vision::ProjectorName(projector)));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const StoreHash hash, FileHash(*file));
+  return Guarded("no memory for a tower", [&]() -> Result<std::unique_ptr<PictureTower>> {
+    return std::unique_ptr<PictureTower>(
+        std::make_unique<FileTower>(std::move(file), std::move(tower), hash, *family));
+  });
+}
+
+}  // namespace kvcache

@@ -1,0 +1,208 @@
+// Chats with pictures, from files and a projector file of random weights.
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <nlohmann/json.hpp>
+#include <string>
+#include <vector>
+
+#include "chat_template/chat_format.h"
+#include "engine/engine_impl.h"
+#include "engine/pictures/picture_rows.h"
+#include "kvcache_engine/chat.h"
+#include "make_model/make_model.h"
+#include "support/vision_file.h"
+
+namespace kvcache {
+namespace {
+
+using ::testing::HasSubstr;
+
+constexpr const char* kTemplate =
+    "{{ bos_token }}{% for m in messages %}"
+    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' }}"
+    "{% if m.content is string %}{{ m.content | trim }}"
+    "{% else %}{% for item in m.content %}"
+    "{% if item.type == 'image' %}{{ '<start_of_image>' }}"
+    "{% elif item.type == 'text' %}{{ item.text | trim }}{% endif %}"
+    "{% endfor %}{% endif %}"
+    "{{ '<end_of_turn>\\n' }}{% endfor %}{{ '<start_of_turn>model\\n' }}";
+
+// An uncompressed BMP of one color that gets lighter from row to row.
+std::string BmpOf(int width, int height, int color) {
+  std::string file = "BM";
+  const auto number = [&](int value, int bytes) {
+    for (int i = 0; i < bytes; ++i) file += static_cast<char>(value >> 8 * i);
+  };
+  const int row = (width * 3 + 3) / 4 * 4;
+  for (const int value : {54 + row * height, 0, 54, 40, width, height}) number(value, 4);
+  number(1, 2);
+  number(24, 2);
+  for (const int value : {0, row * height, 2835, 2835, 0, 0}) number(value, 4);
+  for (int y = 0; y < height; ++y) {
+    for (int x = 0; x < row; ++x) number((color >> x % 3 * 8 & 255) / 2 + y % 64, 1);
+  }
+  return file;
+}
+
+class PictureChatTest : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    const std::string name = ::testing::TempDir() + "picture_chat." + std::to_string(getpid());
+    model_ = name + ".gguf";
+    tower_ = name + ".mmproj.gguf";
+    make_model::Request request{.architecture = "gemma3",
+                                .threads = 1,
+                                .chat_template = kTemplate,
+                                .control_tokens = {"<start_of_turn>", "<end_of_turn>",
+                                                   "<start_of_image>", "<end_of_image>"}};
+    request.shape.vocab = 700;
+    request.shape.context = 512;
+    Status status = make_model::MakeModel(request, model_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    engine_ = Open();
+    vision_test::VisionFileShape shape;
+    shape.embedding_width = engine_->info().hidden_size;
+    status = vision_test::WriteVisionFile(shape, 1, tower_);
+    ASSERT_TRUE(status.ok()) << status.message();
+    status = engine_->UseTower(tower_);
+    ASSERT_TRUE(status.ok()) << status.message();
+  }
+  void TearDown() override {
+    std::filesystem::remove(model_);
+    std::filesystem::remove(tower_);
+  }
+  std::unique_ptr<Engine> Open() {
+    auto engine = Engine::Open(model_, {.threads = 1});
+    EXPECT_TRUE(engine.ok()) << engine.status().message();
+    return std::move(engine).value();
+  }
+  PicturePtr PictureOf(int width, int height, int color) {
+    const std::string file = BmpOf(width, height, color);
+    auto picture = engine_->PreparePicture(std::as_bytes(std::span(file)), "picture 1");
+    EXPECT_TRUE(picture.ok()) << picture.status().message();
+    return std::move(picture).value();
+  }
+  static GenerateRequest Short() {
+    GenerateRequest request;
+    request.max_tokens = 5;
+    return request;
+  }
+  std::int32_t TokenOf(std::string_view text) {
+    const auto tokens = engine_->tokenizer().Encode(
+        text, {.add_bos = AddToken::kNo, .special = SpecialText::kParse});
+    EXPECT_EQ(tokens->size(), 1U) << text;
+    return tokens->front();
+  }
+
+  std::string model_, tower_;
+  std::unique_ptr<Engine> engine_;
+};
+
+TEST_F(PictureChatTest, AConversationKeepsItsPicture) {
+  auto chat = std::move(Chat::Open(*engine_)).value();
+  const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
+  EXPECT_EQ(picture->cells(), 4);
+  EXPECT_TRUE(picture->shape().is_whole);
+  chat->conversation().Add("user", "What is this?", {picture});
+  const auto first = chat->Answer(Short());
+  ASSERT_TRUE(first.ok()) << first.status().message();
+  EXPECT_EQ(first->result.reuse.pictures, 1);
+  EXPECT_EQ(first->result.reuse.tower_runs, 1);
+  EXPECT_EQ(engine_->pictures()->runs(), 1);
+  chat->conversation().Add("user", "And more?");
+  const auto second = chat->Answer(Short());
+  ASSERT_TRUE(second.ok()) << second.status().message();
+  EXPECT_EQ(second->result.reuse.pictures, 1);
+  EXPECT_EQ(second->result.reuse.tower_runs, 0);
+  EXPECT_GT(second->result.reuse.restored, first->result.prompt_tokens);
+  // Another picture in its place.
+  chat->conversation().Remove(0, chat->conversation().size());
+  chat->conversation().Add("user", "What is this?", {PictureOf(50, 40, 0x402010)});
+  const auto other = chat->Answer(Short());
+  ASSERT_TRUE(other.ok()) << other.status().message();
+  EXPECT_EQ(other->result.reuse.tower_runs, 1);
+  ASSERT_FALSE(other->result.reuse.missed.empty());
+  EXPECT_EQ(other->result.reuse.missed.back().reason, MissReason::kOtherPicture);
+  EXPECT_EQ(other->result.prompt_tokens, first->result.prompt_tokens);
+  // The first one is still known.
+  chat->conversation().Remove(0, chat->conversation().size());
+  chat->conversation().Add("user", "What is this?", {picture});
+  const auto again = chat->Answer(Short());
+  ASSERT_TRUE(again.ok()) << again.status().message();
+  EXPECT_EQ(again->result.reuse.tower_runs, 0);
+  EXPECT_EQ(again->result.reuse.computed, 1);
+  EXPECT_EQ(again->result.tokens, first->result.tokens);
+}
+
+TEST_F(PictureChatTest, PromptsHaveTheMarksOfTheProcessor) {
+  ChatInput input;
+  const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
+  input.messages = {{{"role", "user"},
+                     {"content",
+                      {{{"type", "text"}, {"text", "a <start_of_image> b"}},
+                       {{"type", "image"}, {"picture", picture->name()}},
+                       {{"type", "text"}, {"text", "c"}}}}}};
+  input.pictures = {picture};
+  input.picture_marks = engine_->pictures()->tower().marks();
+  const auto format = ChatFormat::ForModel(engine_->file(), engine_->tokenizer(), ToolUse::kNone);
+  const auto prompt = format->Write(input);
+  ASSERT_TRUE(prompt.ok()) << prompt.status().message();
+  EXPECT_THAT(prompt->text,
+              HasSubstr("<start_of_turn>user\na <start_of_image> b\n\n<start_of_image>" +
+                        picture->name() + "<end_of_image>\n\nc<end_of_turn>"));
+  ASSERT_EQ(prompt->pictures.size(), 1U);
+  const auto begin = static_cast<std::size_t>(prompt->pictures[0].begin);
+  const std::span<const std::int32_t> tokens(prompt->marked.tokens);
+  EXPECT_TRUE(std::ranges::equal(tokens.subspan(begin, 4), picture->ids()));
+  EXPECT_EQ(tokens[begin - 1], TokenOf("<start_of_image>"));
+  EXPECT_EQ(tokens[begin + 4], TokenOf("<end_of_image>"));
+  EXPECT_EQ(std::ranges::count(tokens, TokenOf("<start_of_image>")), 1);  // typed text is text
+  for (const TokenAnchor& anchor : prompt->marked.anchors) {
+    if (tokens[anchor.index] == TokenOf("<end_of_turn>")) {
+      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with("<end_of_turn>"));
+    }
+    if (tokens[anchor.index] == TokenOf("<end_of_image>")) {
+      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with("<end_of_image>"));
+    }
+  }
+  input.pictures.push_back(picture);
+  EXPECT_THAT(std::string(format->Write(input).status().message()), HasSubstr("2 pictures"));
+}
+
+TEST_F(PictureChatTest, FilesThatAreNoPicturesAndModelsWithoutTowersAreRefused) {
+  const std::string text = "no picture";
+  EXPECT_EQ(engine_->PreparePicture(std::as_bytes(std::span(text)), "picture 1").status().code(),
+            StatusCode::kUnsupported);
+  EXPECT_EQ(engine_->UseTower(tower_).code(), StatusCode::kInvalidArgument);
+  const auto other = Open();
+  EXPECT_EQ(other->CheckTakesPictures().code(), StatusCode::kUnsupported);
+  EXPECT_EQ(other->UseTower(model_).ok(), false);
+  auto chat = std::move(Chat::Open(*other)).value();
+  chat->conversation().Add("user", "What is this?", {PictureOf(50, 40, 0x4080c0)});
+  EXPECT_EQ(chat->Answer(Short()).status().code(), StatusCode::kUnsupported);
+}
+
+TEST_F(PictureChatTest, ConversationsNameTheirPictures) {
+  Conversation conversation;
+  const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
+  conversation.Add("user", "What is this?", {picture});
+  EXPECT_EQ(conversation.ContentText(0), "[picture]\nWhat is this?");
+  Conversation copy = conversation.Copy();
+  EXPECT_EQ(copy.Pictures()->size(), 1U);
+  Conversation tail = copy.CutTail(0);
+  EXPECT_EQ(copy.Pictures()->size(), 0U);
+  EXPECT_EQ(tail.Pictures()->front(), picture);
+  Conversation other;
+  other.Append(std::move(tail));
+  EXPECT_EQ(other.Pictures()->front(), picture);
+  Conversation loaded;
+  ASSERT_TRUE(loaded.ReadJson(other.ToJson()).ok());
+  EXPECT_THAT(std::string(loaded.Pictures().status().message()), HasSubstr("message 1"));
+}
+
+}  // namespace
+}  // namespace kvcache
