@@ -104,7 +104,7 @@ struct Rate {
 
 template <IntegerProducts kKind>
 Rate RateOf(const std::string& target) {
-  if (target == "AVX3_DL") return {RunVnni512<Dot512>, 64};
+  if (target == "AVX3_DL" || target == "AMX") return {RunVnni512<Dot512>, 64};
   if (target == "AVX3") return {RunAvx512<Pairs512<kKind>>, 64};
   if (target == "AVX_VNNI") return {RunAvxVnni<Dot256>, 32};
   if (target == "AVX2") return {RunAvx2<Pairs256<kKind>>, 32};

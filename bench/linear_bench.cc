@@ -197,6 +197,9 @@ struct Measured {
 
 double Limit(ThreadPool& pool, const Case& c, const AlignedBuffer& memory, Clock clock) {
   if (!c.StreamsWeights()) {
+    const double tiles =
+        IsBlockType(c.type) ? Int8TileGops(pool, TileFactors::kInRegisters, clock) : 0.0;
+    if (tiles > 0.0) return tiles;
     const IntegerProducts products =
         c.type == DType::kQ8_0 ? IntegerProducts::kBytes : IntegerProducts::kSmall;
     const double dots = IsBlockType(c.type) ? Int8DotGops(pool, products, clock) : 0.0;

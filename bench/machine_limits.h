@@ -39,11 +39,18 @@ enum class IntegerProducts : std::uint8_t {
 // instructions that the kernels of the instruction set in use have for them. Returns GOP/s; a
 // product and its addition are two operations. In int8_limit.cc.
 //
-//   AVX3_DL      vpdpbusd, for both kinds
+//   AVX3_DL, AMX vpdpbusd, for both kinds; Int8TileGops measures AMX's tiles
 //   AVX3, AVX2   vpmaddubsw adds pairs of products in 16 bits. Sums of 8 bits then fill these, so
 //                vpmaddwd and vpaddd follow each; of small numbers many fit, so vpaddw follows
 //   others       0: the kernels multiply 16-bit integers
 double Int8DotGops(ThreadPool& pool, IntegerProducts products = IntegerProducts::kBytes,
                    Clock clock = Clock::kWall);
+
+// Where the factors of tiles come from: products with and without their loads.
+enum class TileFactors : std::uint8_t { kInRegisters, kFromCache };
+
+// Runs products of tiles of bytes (AMX) on all threads for some milliseconds: 16 × 16 sums of 64 products. Returns
+// GOP/s; 0 if the instruction set in use is not AMX. In tile_limit.cc.
+double Int8TileGops(ThreadPool& pool, TileFactors factors, Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

@@ -338,18 +338,22 @@ nlohmann::json MeasureMachine(int threads, const ReadLimit& limit) {
   constexpr int kTries = 5;
   const Bandwidth read = limit.Measure();
   ThreadPool pool(threads);
-  double fma = 0.0, int8 = 0.0, small = 0.0;
+  double fma = 0.0, int8 = 0.0, small = 0.0, tiles = 0.0, tiles_from_cache = 0.0;
   for (int i = 0; i < kTries; ++i) {
     fma = std::max(fma, FmaGflops(pool, Clock::kWall));
     int8 = std::max(int8, Int8DotGops(pool));
     small = std::max(small, Int8DotGops(pool, IntegerProducts::kSmall));
+    tiles = std::max(tiles, Int8TileGops(pool, TileFactors::kInRegisters));
+    tiles_from_cache = std::max(tiles_from_cache, Int8TileGops(pool, TileFactors::kFromCache));
   }
   nlohmann::json machine = MachineFacts(threads);
   machine.update({{"read_gb_per_s", read.best},
                   {"plain_read_gb_per_s", read.plain},
                   {"f32_gflop_per_s", fma},
                   {"int8_gop_per_s", int8},
-                  {"small_int_gop_per_s", small}});
+                  {"small_int_gop_per_s", small},
+                  {"tile_gop_per_s", tiles},
+                  {"tile_from_cache_gop_per_s", tiles_from_cache}});
   return machine;
 }
 

@@ -3,8 +3,8 @@
 BUILDS = ["sapphirerapids", "zen4", "icelake", "skylakex", "alderlake", "haswell"]
 
 # The builds with which an instruction set of ours is compared: those that use no more than it has.
-BUILDS_OF_TARGET = {"AVX3": ["skylakex", "haswell"], "AVX_VNNI": ["alderlake", "haswell"],
-                    "AVX2": ["haswell"]}
+BUILDS_OF_TARGET = {"AVX3_DL": ["zen4", "icelake", "skylakex"], "AVX3": ["skylakex", "haswell"],
+                    "AVX_VNNI": ["alderlake", "haswell"], "AVX2": ["haswell"]}
 
 
 def library(folder, build):

@@ -397,7 +397,7 @@ def parse_arguments():
     parser.add_argument("--depths", type=int, nargs="+", help="tokens of history, ascending")
     parser.add_argument("--prefill-depths", type=int, nargs="*", default=[],
                         help="the depths at which prefill is measured too")
-    parser.add_argument("--target", choices=["AVX2", "AVX_VNNI", "AVX3", "AVX3_DL"],
+    parser.add_argument("--target", choices=["AVX2", "AVX_VNNI", "AVX3", "AVX3_DL", "AMX"],
                         help="our instruction set, and llama.cpp's builds that need no other one "
                         "(default: the best of this machine)")
     parser.add_argument("--clock", choices=["wall", "cpu"], default="wall",

@@ -65,6 +65,12 @@ def peak(kind, machine, dots=1):
     return int8 / dots if kind not in FLOAT_TYPES and int8 > 0 else machine["f32_gflop_per_s"]
 
 
+def weights_peak(kind, machine):
+    """Returns the peak for products of weights with many tokens: that of matrix tiles, where the instruction set has them."""
+    tiles = 0 if kind in FLOAT_TYPES else machine.get("tile_gop_per_s", 0)
+    return max(tiles, peak(kind, machine))
+
+
 def limit(cost, weights, kv, prompt, ours, what, depth):
     """Returns the machine's limit in tokens per second."""
     machine = ours["machine"]
@@ -72,12 +78,12 @@ def limit(cost, weights, kv, prompt, ours, what, depth):
         read = max(ours["read_gb_per_s"].values()) * 1e9
         history = ours["sequence_history"]
         bytes_read = cost.decode_bytes(depth * history, kv)
-        multiply = 2e-9 * depth * (cost.layer_macs + cost.head_macs) / peak(weights, machine)
+        multiply = 2e-9 * depth * (cost.layer_macs + cost.head_macs) / weights_peak(weights, machine)
         return depth / max(bytes_read / read, multiply)
     if what == "decode":
         return ours["read_gb_per_s"][str(depth)] * 1e9 / cost.decode_bytes(depth, kv)
     attention = cost.attention_macs(prompt, depth)
-    seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / peak(weights, machine)
+    seconds = 2e-9 * ((cost.layer_macs * prompt + cost.head_macs) / weights_peak(weights, machine)
                       + attention / peak(kv, machine) + attention / peak(kv, machine, dots=2))
     return prompt / seconds
 
