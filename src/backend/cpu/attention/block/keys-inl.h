@@ -22,6 +22,7 @@
 #include <cstring>
 
 #include "backend/cpu/attention/attention_micro-inl.h"
+#include "backend/cpu/attention/block/pairs-inl.h"
 #include "backend/cpu/common/block_codes-inl.h"
 #include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/common/hadamard-inl.h"
@@ -87,7 +88,8 @@ void PackBlockQueries(const float* const* queries, int rows, const LayerKv& laye
   constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf({block::HWY_NAMESPACE::kAnyByte});
   const std::int64_t k_dim = layer.shape.k_dim;
   const auto offset = static_cast<std::int32_t>(CodeOffset(layer.k_type));
-  const bool digits = kDigits > 1 && layer.k_type == DType::kQ8_0;
+  const bool digits =
+      kDigits > 1 && layer.k_type == DType::kQ8_0 && ByteProductsInUse() == ByteProducts::kOfTarget;
   const bool flips = layer.k_type == DType::kQ8_0 &&
                      block::HWY_NAMESPACE::FlipsSigns({block::HWY_NAMESPACE::kAnyByte});
   const BlockQueries<R> to(workspace, k_dim, LatentBlocks(layer));
@@ -219,24 +221,47 @@ HWY_INLINE void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int6
 
 #else
 
-template <block::HWY_NAMESPACE::Bytes kBytes, bool kLatent, int kRows, int R, class EachGroup>
+// Whether DotKeys takes codes of q4_0 as they are stored; otherwise they are unpacked first.
+inline constexpr bool kTakesHalvesOfBytes = HWY_TARGET == HWY_AVX2 || HWY_TARGET == HWY_AVX3;
+
+#if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
+
+constexpr int KeyRowsInRegisters(block::HWY_NAMESPACE::Bytes /*bytes*/) {
+  return block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : 4;
+}
+
+// dots[r] = init[r] + Σ code × query over a block whose codes are bytes.
+template <DType /*kType*/, block::HWY_NAMESPACE::Bytes kBytes, int kRows, class EachGroup>
+HWY_INLINE void DotKeys(const std::uint8_t* codes, const QueryCode* x, const std::int32_t* init,
+                        block::HWY_NAMESPACE::VI (&dots)[kRows][kRegs],
+                        const EachGroup& each_group) {
+  block::HWY_NAMESPACE::VI of_panel[1][kRows][kRegs];
+  const std::uint8_t* const quants[1] = {codes};
+  block::HWY_NAMESPACE::DotGroups<kBytes, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
+      quants, x, init, of_panel, each_group);
+  std::copy_n(&of_panel[0][0][0], kRows * kRegs, &dots[0][0]);
+}
+
+#endif
+
+template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, bool kLatent, int kRows, int R,
+          class EachGroup>
 HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales, std::int64_t b,
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
                            const EachGroup& each_group) {
   const DF d;
-  hn::Vec<hn::RebindToSigned<DF>> dots[1][kRows][kRegs];
-  const std::uint8_t* const quants[1] = {codes};
+  block::HWY_NAMESPACE::VI dots[kRows][kRegs];
   const std::int64_t row = b * R + first;
-  block::HWY_NAMESPACE::DotGroups<kBytes, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kBytes), q.starts + row,
-      dots, each_group);
+  DotKeys<kType, kBytes, kRows>(codes,
+                                q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kBytes),
+                                q.starts + row, dots, each_group);
   KVCACHE_UNROLL
   for (int v = 0; v < kRegs; ++v) {
     const VF key_scales = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales) + v * kLanes);
     const block::HWY_NAMESPACE::SumScales of_keys(key_scales);
     KVCACHE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      sum[first + r][v] = AddDots<kLatent>(dots[0][r][v], key_scales, of_keys, q.scales[row + r], b,
+      sum[first + r][v] = AddDots<kLatent>(dots[r][v], key_scales, of_keys, q.scales[row + r], b,
                                            q.latent, sum[first + r][v]);
     }
   }
@@ -246,20 +271,21 @@ template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, bool kLatent, int R, 
 void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                     const BlockQueries<R>& q, float* HWY_RESTRICT scores, std::size_t score_stride,
                     SplitPrefetch* prefetch) {
-  constexpr int kRows = block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : R % 3 == 0 ? 3 : 4;
+  constexpr int kMost = KeyRowsInRegisters(kBytes);
+  constexpr int kRows = R % 3 == 0 && kMost > 3 ? 3 : kMost;
   constexpr int kFirst = R < kRows ? R : kRows;
   const DF d;
-  HWY_ALIGN std::uint8_t unpacked[8 * 64];
+  [[maybe_unused]] HWY_ALIGN std::uint8_t unpacked[8 * 64];
   VF sum[R][kRegs];
   for (int r = 0; r < R; ++r) {
     for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Zero(d);
   }
   for (std::int64_t b = 0; b < k_dim / kKvBlock; ++b) {
-    const std::uint8_t* const codes =
-        BlockCodes<kType>(tile + b * kCellTile * CodeBytes(kType, kKvBlock), unpacked);
+    const std::uint8_t* codes = tile + b * kCellTile * CodeBytes(kType, kKvBlock);
+    if constexpr (!kTakesHalvesOfBytes) codes = BlockCodes<kType>(codes, unpacked);
     const std::uint8_t* const scales = tile + BlockScale(kType, k_dim, b, 0);
     constexpr int kLines = PrefetchRate<kType>::kKeys;
-    constexpr int kSteps = 8 * block::HWY_NAMESPACE::DigitsOf(kBytes);
+    constexpr int kSteps = 8;
     int step = 0;
     std::uintptr_t next = 0;
     if (kFrom == Stream::kMemory) {
@@ -275,18 +301,18 @@ void ScoreBlockTile(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
         PrefetchToL2(next + static_cast<std::uintptr_t>(line * 64));
     };
     const auto nothing = [] {};
-    ScoreBlock<kBytes, kLatent, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
+    ScoreBlock<kType, kBytes, kLatent, kFirst, R>(codes, scales, b, q, 0, sum, ahead);
     int r = kFirst;
     for (; r + kRows <= R; r += kRows) {
-      ScoreBlock<kBytes, kLatent, kRows, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kType, kBytes, kLatent, kRows, R>(codes, scales, b, q, r, sum, nothing);
     }
     constexpr int kRest = (R - kFirst) % kRows;
     if constexpr (kRest >= 2) {
-      ScoreBlock<kBytes, kLatent, 2, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kType, kBytes, kLatent, 2, R>(codes, scales, b, q, r, sum, nothing);
       r += 2;
     }
     if constexpr (kRest % 2 == 1) {
-      ScoreBlock<kBytes, kLatent, 1, R>(codes, scales, b, q, r, sum, nothing);
+      ScoreBlock<kType, kBytes, kLatent, 1, R>(codes, scales, b, q, r, sum, nothing);
     }
   }
   for (int r = 0; r < R; ++r) {
@@ -309,8 +335,9 @@ void ScoreBlockTiles(const std::uint8_t* HWY_RESTRICT tile, std::int64_t k_dim,
                                                        score_stride, prefetch);
     }
   };
-  if (HWY_ARCH_ARM_A64 && ByteProductsInUse() != ByteProducts::kOfTarget) {
-    score_with.template operator()<block::HWY_NAMESPACE::Bytes{kMaxCode, HWY_ARCH_ARM_A64 != 0}>();
+  constexpr bool kHasFours = HWY_ARCH_ARM_A64 || HWY_TARGET == HWY_AVX2;
+  if (kHasFours && ByteProductsInUse() != ByteProducts::kOfTarget) {
+    score_with.template operator()<block::HWY_NAMESPACE::Bytes{kMaxCode, kHasFours}>();
   } else {
     score_with.template operator()<block::HWY_NAMESPACE::Bytes{kMaxCode}>();
   }

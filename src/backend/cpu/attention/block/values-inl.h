@@ -11,8 +11,8 @@
 //
 // The work has four steps, each a pass over the tiles of the split:
 //   GatherWeights      copies the weights of the visible cells, tile by tile
-//   MultiplyScales     w_j, and its largest magnitude per row
-//   QuantizeProducts   q_j, in place of w_j
+//   FindUnits          the largest magnitude of w_j per row, and u
+//   QuantizeProducts   w_j again, and q_j
 //   SumProducts        Σ_j q_j c_ji
 //
 // The values within latents (kv_blocks.h) have one scale in a cell, so w, u and q are those of all blocks and are made
@@ -28,6 +28,7 @@
 #define KVCACHE_BACKEND_CPU_ATTENTION_BLOCK_VALUES_INL_H_
 #endif
 
+#include <algorithm>
 #include <cstdint>
 #include <cstring>
 #include <type_traits>
@@ -73,13 +74,8 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   __m512i high[kRows][2];
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const __m512i correction =
-        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
     KVCACHE_UNROLL
-    for (int half = 0; half < 2; ++half) {
-      low[r][half] = correction;
-      high[r][half] = _mm512_setzero_si512();
-    }
+    for (int half = 0; half < 2; ++half) low[r][half] = high[r][half] = _mm512_setzero_si512();
   }
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
@@ -91,7 +87,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
       if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kSums>();
       KVCACHE_UNROLL
       for (int r = 0; r < kRows; ++r) {
-        const float* const four = tiles.Products(t, first + r) + quad * 4;
+        const float* const four = tiles.Codes(t, first + r) + quad * 4;
         const __m512i lows = FourWeights(four);
         const __m512i highs = FourWeights(four + 1);
         KVCACHE_UNROLL
@@ -104,10 +100,12 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   }
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    const __m512i correction =
+        _mm512_set1_epi32(static_cast<std::int32_t>(-values.offset * code_sums[first + r]));
     KVCACHE_UNROLL
     for (int half = 0; half < 2; ++half) {
       const __m512i both = _mm512_add_epi32(_mm512_slli_epi32(high[r][half], 8), low[r][half]);
-      sums[first + r][half] = VWeight{both};
+      sums[first + r][half] = VWeight{_mm512_add_epi32(both, correction)};
     }
   }
 }
@@ -148,12 +146,21 @@ HWY_INLINE V16 TwoWeights(const float* codes) {
   return hn::BitCast(hn::Repartition<std::int16_t, DF>(), hn::Set(hn::RebindToSigned<DF>(), two));
 }
 
-// a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], in 32 bits.
-HWY_INLINE VWeight SumPairs(V16 a, V16 b) {
+template <class Codes>
+inline constexpr bool kIsFused = !std::is_same_v<Codes, TargetCodes>;
+
+// sum[i] + a[2 i] b[2 i] + a[2 i + 1] b[2 i + 1], in 32 bits.
+template <class Codes>
+HWY_INLINE VWeight AddPairs(VWeight sum, V16 a, V16 b) {
 #if HWY_TARGET == HWY_AVX2
-  return VWeight{_mm256_madd_epi16(a.raw, b.raw)};
+  if constexpr (kIsFused<Codes>) {
+    // The kernels of AVX2 are compiled without AVX-VNNI, so there is no intrinsic for it.
+    asm("%{vex%} vpdpwssd %2, %1, %0" : "+x"(sum.raw) : "x"(a.raw), "x"(b.raw));
+    return sum;
+  }
+  return hn::Add(sum, VWeight{_mm256_madd_epi16(a.raw, b.raw)});
 #else
-  return VWeight{_mm512_madd_epi16(a.raw, b.raw)};
+  return hn::Add(sum, VWeight{_mm512_madd_epi16(a.raw, b.raw)});
 #endif
 }
 
@@ -168,7 +175,7 @@ HWY_INLINE void LoadAfter(const VWeight (&sums)[kRegs], const float*& weights) {
 }
 
 // sums[r] of half `kHalf` of block b for kRows rows from row `first`, as integers.
-template <DType kType, int kHalf, int R, int kRows, Stream kFrom>
+template <class Codes, DType kType, int kHalf, int R, int kRows, Stream kFrom>
 HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
                         int first, const std::uint32_t (&code_sums)[R],
                         VWeight (&sums)[R][2 * kRegs]) {
@@ -176,13 +183,12 @@ HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles,
   VWeight sum[kRows][kRegs];
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
-    const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[first + r]);
     KVCACHE_UNROLL
-    for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Set(di, correction);
+    for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Zero(di);
   }
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const block = tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile;
-    const float* weights = tiles.Products(t, first);
+    const float* weights = tiles.Codes(t, first);
     constexpr bool kPrefetches = kFrom == Stream::kMemory && kHalf < PrefetchRate<kType>::kSums;
     KVCACHE_UNROLL
     for (int quad = 0; quad < 4; ++quad) {
@@ -195,29 +201,35 @@ HWY_INLINE void SumHalf(const ValueTiles& values, const WeightedTiles<R>& tiles,
         const float* const four = weights + r * kCellTile + quad * 4;
         const V16 even = TwoWeights(four);
         KVCACHE_UNROLL
-        for (int v = 0; v < kRegs; ++v)
-          sum[r][v] = hn::Add(sum[r][v], SumPairs(codes[v].even, even));
+        for (int v = 0; v < kRegs; ++v) {
+          sum[r][v] = AddPairs<Codes>(sum[r][v], codes[v].even, even);
+        }
         const V16 odd = TwoWeights(four + 1);
         KVCACHE_UNROLL
-        for (int v = 0; v < kRegs; ++v) sum[r][v] = hn::Add(sum[r][v], SumPairs(codes[v].odd, odd));
-        LoadAfter(sum[r], weights);
+        for (int v = 0; v < kRegs; ++v) {
+          sum[r][v] = AddPairs<Codes>(sum[r][v], codes[v].odd, odd);
+        }
+        if (!kIsFused<Codes>) LoadAfter(sum[r], weights);
       }
     }
   }
   KVCACHE_UNROLL
   for (int r = 0; r < kRows; ++r) {
+    const auto correction = static_cast<std::int32_t>(-values.offset * code_sums[first + r]);
     KVCACHE_UNROLL
-    for (int v = 0; v < kRegs; ++v) sums[first + r][kHalf * kRegs + v] = sum[r][v];
+    for (int v = 0; v < kRegs; ++v) {
+      sums[first + r][kHalf * kRegs + v] = hn::Add(sum[r][v], hn::Set(di, correction));
+    }
   }
 }
 
 // sums[r] of block b for kRows rows from row `first`, as integers.
-template <class /*Codes*/, DType kType, int R, int kRows, Stream kFrom>
+template <class Codes, DType kType, int R, int kRows, Stream kFrom>
 HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
                             int first, const std::uint32_t (&code_sums)[R],
                             VWeight (&sums)[R][2 * kRegs]) {
-  SumHalf<kType, 0, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
-  SumHalf<kType, 1, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
+  SumHalf<Codes, kType, 0, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
+  SumHalf<Codes, kType, 1, R, kRows, kFrom>(values, tiles, b, first, code_sums, sums);
 }
 
 template <int R>
@@ -283,8 +295,7 @@ HWY_INLINE void SumDigits(const ValueTiles& values, const WeightedTiles<R>& tile
         int8x16_t digits[kRows];
         KVCACHE_UNROLL
         for (int r = 0; r < kRows; ++r) {
-          const auto* const codes =
-              reinterpret_cast<const std::int8_t*>(tiles.Products(t, first + r));
+          const auto* const codes = reinterpret_cast<const std::int8_t*>(tiles.Codes(t, first + r));
           digits[r] = vld1q_s8(codes + pair * 16);
         }
         AddQuad<kType, 0>(block, 2 * pair, half, digits, low, high);
@@ -323,7 +334,7 @@ HWY_INLINE void SumProducts(const ValueTiles& values, const WeightedTiles<R>& ti
   for (int t = 0; t < tiles.count; ++t) {
     const std::uint8_t* const bytes =
         BlockCodes<kType>(tiles.tiles[t] + b * CodeBytes(kType, kKvBlock) * kCellTile, unpacked);
-    const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Products(t, first));
+    const auto* const codes = reinterpret_cast<const std::int16_t*>(tiles.Codes(t, first));
     for (int half = 0; half < 2; ++half) {
       VWeight dots[kRows][kRegs];
       block::HWY_NAMESPACE::DotGroupsOf16Bits<block::HWY_NAMESPACE::Init::kZero, 4>(
@@ -350,13 +361,21 @@ void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float*
   const DF d;
   WeightedTiles<R> tiles(workspace);
   GatherWeights<kType>(values, rows, tiles);
-  Quantizer units[R];
+  // Units are found for several blocks in turn: only the sums of the first of them wait for a unit's division.
+  constexpr std::int64_t kUnits = kOneScale ? 1 : 4;
+  const std::int64_t blocks = values.v_dim / kKvBlock;
+  BlockUnits<R> found[kUnits];
   std::uint32_t code_sums[R];
-  for (std::int64_t b = 0; b < values.v_dim / kKvBlock; ++b) {
+  for (std::int64_t b = 0; b < blocks; ++b) {
     VWeight sums[R][2 * kRegs];
+    if (kOneScale ? b == 0 : b % kUnits == 0) {
+      for (std::int64_t i = 0; i < std::min(kUnits, blocks - b); ++i) {
+        found[i] = FindUnits<kType, R, kFrom>(values, tiles, b + i);
+      }
+    }
+    const BlockUnits<R>& of_block = found[b % kUnits];
     if (!kOneScale || b == 0) {
-      MultiplyScales<kType, R, kFrom>(values, tiles, b, units);
-      QuantizeProducts<Codes, kType, R, kFrom>(values, tiles, units, code_sums);
+      QuantizeProducts<Codes, kType, R, kFrom>(values, tiles, b, of_block, code_sums);
     }
     SumProducts<Codes, kType, R, kRows, kFrom>(values, tiles, b, 0, code_sums, sums);
     for (int first = kRows; first < R; first += kRows) {
@@ -366,7 +385,7 @@ void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float*
     for (int r = 0; r < R; ++r) {
       float* const to = rows.sums + r * rows.sum_stride + b * kKvBlock;
       for (int v = 0; v < 2 * kRegs; ++v) {
-        const VF sum = hn::Mul(hn::ConvertTo(d, sums[r][v]), hn::Set(d, units[r].unit));
+        const VF sum = hn::Mul(hn::ConvertTo(d, sums[r][v]), hn::Set(d, of_block.units[r].unit));
         hn::StoreU(sum, d, to + v * kLanes);
       }
     }
@@ -377,7 +396,12 @@ void WeightBlocksWith(const ValueTiles& values, const WeightedRows& rows, float*
 // scale of its first.
 template <DType kType, int R, Stream kFrom, bool kOneScale = false>
 void WeightBlocks(const ValueTiles& values, const WeightedRows& rows, float* workspace) {
-#if HWY_ARCH_ARM_A64
+#if HWY_TARGET == HWY_AVX2
+  // A sum would wait for its own last step of AVX-VNNI if there were few.
+  if (R >= 4 && ByteProductsInUse() != ByteProducts::kOfTarget) {
+    return WeightBlocksWith<FusedCodes, kType, R, kFrom, kOneScale>(values, rows, workspace);
+  }
+#elif HWY_ARCH_ARM_A64
   if (ByteProductsInUse() != ByteProducts::kOfTarget) {
     return WeightBlocksWith<DigitCodes, kType, R, kFrom, kOneScale>(values, rows, workspace);
   }

@@ -42,32 +42,37 @@ struct ValueTiles {
 // The tiles with cells that any of R rows sees, in order of position. Lanes are a tile's cells.
 template <int R>
 struct WeightedTiles {
-  float* weights;   // [count][R][16]: 0 where a row does not see the cell
-  float* products;  // [count][R][16]: weights × a block's scales; then their integers
+  float* weights;  // [count][R][16]: 0 where a row does not see the cell
+  float* codes;    // [count][R][16]: the integers of weights × a block's scales
   int count = 0;
   const std::uint8_t* tiles[kSplitPositions];  // no more than there are positions
 
   explicit WeightedTiles(float* workspace)
-      : weights(workspace), products(workspace + std::int64_t{kSplitPositions} * R * kCellTile) {}
+      : weights(workspace), codes(workspace + std::int64_t{kSplitPositions} * R * kCellTile) {}
 
-  float* Products(int tile, int row) const { return products + (tile * R + row) * kCellTile; }
+  float* Weights(int tile, int row) const { return weights + (tile * R + row) * kCellTile; }
+  float* Codes(int tile, int row) const { return codes + (tile * R + row) * kCellTile; }
 };
 
 // --- Weights of visible cells
 
-// Copies one row's weights of a tile; 0 outside `seen`. `position` is that of lane 0.
-HWY_INLINE void CopyWeights(const float* weights, int position, RowRange seen, float* to) {
+// Copies one row's weights of `count` tiles, which are `stride` floats apart in `to`; 0 outside `seen`. `position` is
+// that of lane 0.
+HWY_INLINE void CopyWeights(const float* weights, int position, int count, RowRange seen, float* to,
+                            std::int64_t stride) {
   const DF d;
-  if (position >= seen.begin && position + kCellTile <= seen.end) {
-    KVCACHE_UNROLL
-    for (int lane = 0; lane < kCellTile; lane += kLanes) {
-      hn::Store(hn::LoadU(d, weights + position + lane), d, to + lane);
+  for (int t = 0; t < count; ++t, position += kCellTile, to += stride) {
+    if (position >= seen.begin && position + kCellTile <= seen.end) {
+      KVCACHE_UNROLL
+      for (int lane = 0; lane < kCellTile; lane += kLanes) {
+        hn::Store(hn::LoadU(d, weights + position + lane), d, to + lane);
+      }
+      continue;
     }
-    return;
-  }
-  for (int lane = 0; lane < kCellTile; ++lane) {
-    const int at = position + lane;
-    to[lane] = at >= seen.begin && at < seen.end ? weights[at] : 0.0f;
+    for (int lane = 0; lane < kCellTile; ++lane) {
+      const int at = position + lane;
+      to[lane] = at >= seen.begin && at < seen.end ? weights[at] : 0.0f;
+    }
   }
 }
 
@@ -81,19 +86,17 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
   for (const Segment& segment : rows.segments) {
     const RowRange part{std::max(any.begin, segment.begin), std::min(any.end, segment.end)};
     if (part.empty()) continue;
-    RowRange seen[R];
+    const std::int64_t cell = std::int64_t{segment.cell} + (part.begin - segment.begin);
+    const int position = part.begin - static_cast<int>(cell % kCellTile);
+    const int count = (part.end - position + kCellTile - 1) / kCellTile;
     for (int r = 0; r < R; ++r) {
       const RowRange& range = rows.ranges[static_cast<std::size_t>(r)];
-      seen[r] = {std::max(range.begin, part.begin), std::min(range.end, part.end)};
+      const RowRange seen{std::max(range.begin, part.begin), std::min(range.end, part.end)};
+      CopyWeights(rows.weights + r * kScoreStride, position, count, seen, to.Weights(to.count, r),
+                  std::int64_t{R} * kCellTile);
     }
-    const std::int64_t cell = std::int64_t{segment.cell} + (part.begin - segment.begin);
     const std::uint8_t* tile = values.head + BlockTile(kType, values.v_dim, cell);
-    for (int position = part.begin - static_cast<int>(cell % kCellTile); position < part.end;
-         position += kCellTile, tile += BlockTileBytes(kType, values.v_dim)) {
-      for (int r = 0; r < R; ++r) {
-        CopyWeights(rows.weights + r * kScoreStride, position, seen[r],
-                    to.weights + (to.count * R + r) * kCellTile);
-      }
+    for (int t = 0; t < count; ++t, tile += BlockTileBytes(kType, values.v_dim)) {
       to.tiles[to.count++] = tile;
     }
   }
@@ -101,26 +104,43 @@ void GatherWeights(const ValueTiles& values, const WeightedRows& rows, WeightedT
 
 // --- Weights as integers
 
-// Multiplies the weights by block b's scales and sets most[r] to the largest magnitude. With kMasks
-// the product of a weight of 0 is 0, even if the scale is not finite.
-template <DType kType, int R, Stream kFrom, bool kMasks>
-HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& tiles, std::int64_t b,
-                           float (&max)[R]) {
+// The units of one block's integers, for R rows.
+template <int R>
+struct BlockUnits {
+  Quantizer units[R];
+  bool masks = false;  // whether a product is not finite, which is rare
+};
+
+// Vector `lane / kLanes` of the products of a row's weights in a tile and their scales. With kMasks the product of a
+// weight of 0 is 0, even if the scale is not finite.
+template <bool kMasks>
+HWY_INLINE VF ProductsOf(const float* weights, int lane, VF scales) {
   const DF d;
+  const VF weight = hn::Load(d, weights + lane);
+  const VF product = hn::Mul(weight, scales);
+  return kMasks ? hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), product) : product;
+}
+
+template <DType kType>
+HWY_INLINE VF ScalesOf(const ValueTiles& values, const std::uint8_t* tile, std::int64_t b,
+                       int lane) {
+  return WidenF16(DF(), reinterpret_cast<const std::uint16_t*>(
+                            tile + BlockScale(kType, values.v_dim, b, lane)));
+}
+
+// Sets max[r] to the largest magnitude of the weights times block b's scales.
+template <DType kType, int R, Stream kFrom, bool kMasks>
+HWY_INLINE void LargestProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                std::int64_t b, float (&max)[R]) {
   Largest largest[R];
   for (int t = 0; t < tiles.count; ++t) {
     if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kScales>();
     KVCACHE_UNROLL
     for (int lane = 0; lane < kCellTile; lane += kLanes) {
-      const std::uint8_t* const scales = tiles.tiles[t] + BlockScale(kType, values.v_dim, b, lane);
-      const VF scale = WidenF16(d, reinterpret_cast<const std::uint16_t*>(scales));
+      const VF scales = ScalesOf<kType>(values, tiles.tiles[t], b, lane);
       KVCACHE_UNROLL
       for (int r = 0; r < R; ++r) {
-        const VF weight = hn::Load(d, tiles.weights + (t * R + r) * kCellTile + lane);
-        VF product = hn::Mul(weight, scale);
-        if (kMasks) product = hn::IfThenElseZero(hn::Ne(weight, hn::Zero(d)), product);
-        largest[r].Add(product);
-        hn::Store(product, d, tiles.Products(t, r) + lane);
+        largest[r].Add(ProductsOf<kMasks>(tiles.Weights(t, r), lane, scales));
       }
     }
   }
@@ -128,18 +148,19 @@ HWY_INLINE void MultiplyBy(const ValueTiles& values, const WeightedTiles<R>& til
   for (int r = 0; r < R; ++r) max[r] = largest[r].Get();
 }
 
-// Multiplies the weights by block b's scales. The product of a weight of 0 is 0: products are masked
-// if one of them is not finite, which is rare.
 template <DType kType, int R, Stream kFrom>
-HWY_INLINE void MultiplyScales(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                               std::int64_t b, Quantizer (&units)[R]) {
+HWY_INLINE BlockUnits<R> FindUnits(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                   std::int64_t b) {
   float max[R];
-  MultiplyBy<kType, R, kFrom, false>(values, tiles, b, max);
-  bool finite = true;
-  for (int r = 0; r < R; ++r) finite = finite && max[r] <= std::numeric_limits<float>::max();
-  if (!finite) MultiplyBy<kType, R, Stream::kWorkspace, true>(values, tiles, b, max);
+  LargestProducts<kType, R, kFrom, false>(values, tiles, b, max);
+  BlockUnits<R> found;
+  for (int r = 0; r < R; ++r) {
+    found.masks = found.masks || !(max[r] <= std::numeric_limits<float>::max());
+  }
+  if (found.masks) LargestProducts<kType, R, Stream::kWorkspace, true>(values, tiles, b, max);
   KVCACHE_UNROLL
-  for (int r = 0; r < R; ++r) units[r] = Quantizer::Of(max[r], kMaxWeight);
+  for (int r = 0; r < R; ++r) found.units[r] = Quantizer::Of(max[r], kMaxWeight);
+  return found;
 }
 
 // The float 1.5 · 2^23 + i has the small integer i in its lowest bits, so adding this constant
@@ -199,7 +220,10 @@ struct TargetCodes {
   static HWY_INLINE void Store(VWeight codes, float* to) { StoreCodes(codes, to); }
 };
 
-#if HWY_ARCH_ARM_A64
+#if HWY_TARGET == HWY_AVX2
+// The same integers, whose products AVX-VNNI multiplies and adds at once.
+struct FusedCodes : TargetCodes {};
+#elif HWY_ARCH_ARM_A64
 // As digits, for the products of four bytes: for each four cells their low digits, then their high digits.
 struct DigitCodes {
   static constexpr float kBegin = kIntegers + 128.0f;
@@ -214,17 +238,22 @@ struct DigitCodes {
 
 // The sum of all lanes, modulo 2^32: where a product is NaN, lanes may hold anything.
 HWY_INLINE std::uint32_t WrappingSum(VWeight codes) {
+  const hn::RebindToSigned<DF> di;
+  if (HWY_ARCH_X86 && HWY_TARGET != HWY_EMU128) {
+    return static_cast<std::uint32_t>(hn::GetLane(hn::SumOfLanes(di, codes)));
+  }
   HWY_ALIGN std::int32_t lanes[kLanes];
-  hn::Store(codes, hn::RebindToSigned<DF>(), lanes);
+  hn::Store(codes, di, lanes);
   std::uint32_t sum = 0;
   for (const std::int32_t lane : lanes) sum += static_cast<std::uint32_t>(lane);
   return sum;
 }
 
-// Replaces the products by integers and sets sums[r] to their sum.
-template <class Codes, DType kType, int R, Stream kFrom>
-HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
-                                 const Quantizer (&units)[R], std::uint32_t (&sums)[R]) {
+// Writes the integers of block b's products and sets sums[r] to their sum.
+template <class Codes, DType kType, int R, Stream kFrom, bool kMasks>
+HWY_INLINE void QuantizeWith(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                             std::int64_t b, const Quantizer (&units)[R],
+                             std::uint32_t (&sums)[R]) {
   const DF d;
   const hn::RebindToSigned<DF> di;
   const VF begin = hn::Set(d, Codes::kBegin);
@@ -238,15 +267,14 @@ HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R
   for (int t = 0; t < tiles.count; ++t) {
     if (kFrom == Stream::kMemory) values.prefetch->Advance<PrefetchRate<kType>::kCodes>();
     KVCACHE_UNROLL
-    for (int r = 0; r < R; ++r) {
-      float* const products = tiles.Products(t, r);
-      // Integers are no longer than products, so no product is overwritten before it is read.
+    for (int v = 0; v < kRegs; ++v) {
+      const VF scales = ScalesOf<kType>(values, tiles.tiles[t], b, v * kLanes);
       KVCACHE_UNROLL
-      for (int v = 0; v < kRegs; ++v) {
-        const VF product = hn::Load(d, products + v * kLanes);
+      for (int r = 0; r < R; ++r) {
+        const VF product = ProductsOf<kMasks>(tiles.Weights(t, r), v * kLanes, scales);
         const VWeight codes = hn::BitCast(di, hn::MulAdd(product, inverse[r], begin));
         sum[r] = hn::Add(sum[r], codes);
-        Codes::Store(codes, products + v * Codes::kFloats);
+        Codes::Store(codes, tiles.Codes(t, r) + v * Codes::kFloats);
       }
     }
   }
@@ -255,6 +283,16 @@ HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R
   for (int r = 0; r < R; ++r) {
     sums[r] = WrappingSum(sum[r]) - cells * std::bit_cast<std::uint32_t>(Codes::kBegin);
   }
+}
+
+template <class Codes, DType kType, int R, Stream kFrom>
+HWY_INLINE void QuantizeProducts(const ValueTiles& values, const WeightedTiles<R>& tiles,
+                                 std::int64_t b, const BlockUnits<R>& of_block,
+                                 std::uint32_t (&sums)[R]) {
+  if (of_block.masks) {
+    return QuantizeWith<Codes, kType, R, kFrom, true>(values, tiles, b, of_block.units, sums);
+  }
+  QuantizeWith<Codes, kType, R, kFrom, false>(values, tiles, b, of_block.units, sums);
 }
 
 }  // namespace HWY_NAMESPACE
