@@ -50,6 +50,7 @@ std::string_view NameOf(Pooling pooling);
 
 struct EmbedderOptions {
   int threads = 0;                                 // of the CPU backend; 0: one per core
+  bool uses_numa = true;                           // as in EngineOptions
   int gpu_layers = EngineOptions::kAutoGpuLayers;  // as in EngineOptions
   // Tokens of the longest input; 0: as many as the model was trained for, at most kDefaultContext of engine.h
   // for decoders.

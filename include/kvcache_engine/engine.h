@@ -39,6 +39,8 @@ struct ModelInfo;
 
 struct EngineOptions {
   int threads = 0;  // of the CPU backend; 0: one per core
+  // Spreads threads, weights and cells over the memory nodes of a machine that has several (CpuOptions::uses_numa).
+  bool uses_numa = true;
   // Layers of the model that a GPU computes, the last ones; 0: none. With kAutoGpuLayers, if there is a GPU, as many as
   // its memory has room for. The results have the same bits. Unused if Open is given a backend.
   static constexpr int kAutoGpuLayers = -1;

@@ -60,6 +60,7 @@ Result<std::unique_ptr<Embedder>> Embedder::Open(const std::string& path,
   std::string machine;
   if (backend == nullptr) {
     BackendWants wants{.threads = options.threads,
+                       .uses_numa = options.uses_numa,
                        .gpu_layers = options.gpu_layers,
                        .cache = {},
                        .draft_head = {},

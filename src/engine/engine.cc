@@ -129,6 +129,7 @@ int TokensOfPool(const EngineOptions& options, const ModelInfo& info, const GpuP
 // What a GPU's memory must have room for.
 BackendWants WantsOf(const EngineOptions& options) {
   return {.threads = options.threads,
+          .uses_numa = options.uses_numa,
           .gpu_layers = options.gpu_layers,
           .cache = {.k_type = options.k_type,
                     .v_type = options.v_type,

@@ -31,21 +31,6 @@ std::vector<std::string> Words(const std::string& line) {
   return {std::istream_iterator<std::string>(words), {}};
 }
 
-// --- Cores
-
-int CountCores(std::span<const int> allowed, const std::string& root) {
-  std::set<std::string> cores;
-  for (const int processor : allowed) {
-    const std::string number = std::to_string(processor);
-    std::string topology = root + "/sys/devices/system/cpu/cpu";
-    topology.append(number).append("/topology/");
-    std::string siblings = FirstLine(topology + "core_cpus_list");
-    if (siblings.empty()) siblings = FirstLine(topology + "thread_siblings_list");  // before 5.10
-    cores.insert(siblings.empty() ? number : siblings);
-  }
-  return static_cast<int>(cores.size());
-}
-
 // --- Quotas
 
 std::optional<double> Ratio(const std::string& quota, const std::string& period) {
@@ -83,6 +68,19 @@ int WithinQuota(int threads, const std::optional<double>& quota) {
 }
 
 }  // namespace
+
+int CountCores(std::span<const int> processors, const std::string& root) {
+  std::set<std::string> cores;
+  for (const int processor : processors) {
+    const std::string number = std::to_string(processor);
+    std::string topology = root + "/sys/devices/system/cpu/cpu";
+    topology.append(number).append("/topology/");
+    std::string siblings = FirstLine(topology + "core_cpus_list");
+    if (siblings.empty()) siblings = FirstLine(topology + "thread_siblings_list");  // before 5.10
+    cores.insert(siblings.empty() ? number : siblings);
+  }
+  return static_cast<int>(cores.size());
+}
 
 int ProcessorLimits::AvailableProcessors() const {
   return WithinQuota(processors, quota);

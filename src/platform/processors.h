@@ -33,6 +33,9 @@ struct ProcessorLimits {
 // system does not tell.
 std::vector<int> AllowedProcessors();
 
+// Returns the number of physical cores that these logical processors belong to.
+int CountCores(std::span<const int> processors, const std::string& root = "");
+
 // Returns the limits of a process that may run on the logical processors `allowed`. Reads /proc and
 // /sys in the folder `root`. A file that is missing or unreadable sets no limit: a processor of
 // unknown topology is a core of its own.

@@ -1,5 +1,6 @@
 #include "platform/thread_pool.h"
 
+#include <algorithm>
 #include <cassert>
 #include <chrono>
 #include <exception>
@@ -31,16 +32,36 @@ void Pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads)
-    : spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
+    : planned_threads_(threads), spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
   assert(threads >= 1);
+  queue(0).first_thread_after = threads;
   workers_.reserve(static_cast<std::size_t>(threads - 1));
-  try {
-    for (int thread = 1; thread < threads; ++thread) {
-      workers_.emplace_back([this, thread] { WorkerLoop(thread); });
+  for (int thread = 1; thread < threads; ++thread) StartWorker(thread, 0, {});
+}
+
+ThreadPool::ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system)
+    : nodes_(static_cast<int>(nodes.size())), planned_threads_(0) {
+  assert(!nodes.empty() && nodes.size() <= kMaxMemoryNodes);
+  for (int node = 0; node < nodes_; ++node) {
+    planned_threads_ += nodes[Index(node)].threads;
+    queue(node).first_thread_after = planned_threads_;
+    queue(node).id = nodes[Index(node)].node;
+    for (const int processor : nodes[Index(node)].processors) {
+      const auto size = static_cast<std::size_t>(processor) + 1;
+      if (node_of_processor_.size() < size) node_of_processor_.resize(size, -1);
+      node_of_processor_[size - 1] = node;
     }
-  } catch (const std::exception&) {
-    // A limit on processes or memory. Those that run must be kept: they refer to this object.
   }
+  if (nodes_ > 1) system_ = &system;
+  spin_ = planned_threads_ <= FindProcessorLimits().AvailableProcessors();
+  pin_errors_.resize(static_cast<std::size_t>(planned_threads_));
+  workers_.reserve(static_cast<std::size_t>(planned_threads_ - 1));
+  for (int node = 0, thread = 0; node < nodes_; ++node) {
+    for (; thread < queue(node).first_thread_after; ++thread) {
+      if (thread > 0) StartWorker(thread, node, nodes[Index(node)].processors);
+    }
+  }
+  if (system_ != nullptr) WaitUntilPinned();
 }
 
 ThreadPool::~ThreadPool() {
@@ -50,76 +71,154 @@ ThreadPool::~ThreadPool() {
   for (std::thread& worker : workers_) worker.join();
 }
 
-void ThreadPool::Run(std::int64_t tasks, TaskFunction function, const void* context) {
-  if (workers_.empty() || tasks <= 1) {
-    for (std::int64_t task = 0; task < tasks; ++task) function(context, task, 0);
+void ThreadPool::StartWorker(int thread, int node, std::span<const int> processors) {
+  // A limit on processes or memory ended the threads before: those that run must be kept, since they refer to this
+  // object, and their numbers have no gaps.
+  if (threads() != thread) return;
+  try {
+    workers_.emplace_back(
+        [this, thread, node, own = std::vector<int>(processors.begin(), processors.end())] {
+          if (system_ != nullptr) {
+            const Status pinned = system_->Pin(own);
+            if (!pinned.ok()) pin_errors_[Index(thread)] = pinned.message();
+            started_.fetch_add(1, std::memory_order_release);
+            started_.notify_one();
+          }
+          WorkerLoop(thread, node);
+        });
+    queue(node).has_worker = true;
+  } catch (const std::exception&) {
     return;
   }
-  function_ = function;
-  context_ = context;
-  tasks_ = tasks;
-  unfinished_.store(tasks, std::memory_order_relaxed);
-  // A worker that counts down late, after the last loop's end, claims a task of this one by it:
-  // whoever gets a positive number owns a task of the loop that is published with it.
-  unclaimed_.store(tasks, std::memory_order_seq_cst);
+}
+
+// The first loop may place memory, so all threads are where they belong by then.
+void ThreadPool::WaitUntilPinned() {
+  const auto workers = static_cast<std::int32_t>(workers_.size());
+  for (std::int32_t started = 0; (started = started_.load(std::memory_order_acquire)) < workers;) {
+    started_.wait(started);
+  }
+}
+
+std::string ThreadPool::pin_error() const {
+  const auto error =
+      std::ranges::find_if(pin_errors_, [](const auto& text) { return !text.empty(); });
+  return error == pin_errors_.end() ? std::string() : *error;
+}
+
+int ThreadPool::NodeOfCaller() const {
+  if (nodes_ == 1) return 0;
+  const int processor = system_->CurrentProcessor();
+  if (processor < 0 || Index(processor) >= node_of_processor_.size()) return 0;
+  return std::max(node_of_processor_[Index(processor)], 0);
+}
+
+void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
+  const std::int64_t tasks = ends[Index(nodes_ - 1)];
+  const bool is_for_caller = tasks <= 1 && (nodes_ == 1 || taken_by == TakenBy::kAnyNode);
+  if (workers_.empty() || is_for_caller) {
+    for (std::int64_t task = 0; task < tasks; ++task) call.function(call.context, task, 0);
+    return;
+  }
+  call_ = call;
+  takes_any_.store(taken_by == TakenBy::kAnyNode, std::memory_order_relaxed);
+  std::int64_t begin = 0;
+  for (int node = 0; node < nodes_; ++node) {
+    Queue& own = queue(node);
+    own.end = ends[Index(node)];
+    own.unfinished.store(own.end - begin, std::memory_order_relaxed);
+    begin = own.end;
+  }
+  begin = 0;
+  for (int node = 0; node < nodes_; ++node) {
+    // A worker that counts down late, after the last loop's end, claims a task of this one by it:
+    // whoever gets a positive number owns a task of the loop that is published with it.
+    queue(node).unclaimed.store(ends[Index(node)] - begin, std::memory_order_seq_cst);
+    begin = ends[Index(node)];
+  }
   epoch_.fetch_add(1, std::memory_order_seq_cst);
   // Either this load sees a worker that is about to sleep, or that worker sees the new epoch.
   if (sleepers_.load(std::memory_order_seq_cst) > 0) epoch_.notify_all();
-  RunTasks(0);
+  RunTasks(0, NodeOfCaller());
   WaitUntilDone();
 }
 
-void ThreadPool::RunTasks(int thread) {
+// A task that only its home may take, and whose home has no worker, is the caller's.
+bool ThreadPool::MayTake(int of_node, int thread, int node) const {
+  return of_node == node || takes_any_.load(std::memory_order_relaxed) ||
+         (thread == 0 && !queue(of_node).has_worker);
+}
+
+void ThreadPool::RunTasks(int thread, int node) {
+  RunTasksOf(queue(node), thread);
+  for (int i = 1; i < nodes_; ++i) {
+    const int other = (node + i) % nodes_;
+    if (MayTake(other, thread, node)) RunTasksOf(queue(other), thread);
+  }
+}
+
+void ThreadPool::RunTasksOf(Queue& queue, int thread) {
   std::int64_t done = 0;
-  while (unclaimed_.load(std::memory_order_relaxed) > 0) {
-    const std::int64_t left = unclaimed_.fetch_sub(1, std::memory_order_acq_rel);
+  while (queue.unclaimed.load(std::memory_order_relaxed) > 0) {
+    const std::int64_t left = queue.unclaimed.fetch_sub(1, std::memory_order_acq_rel);
     if (left <= 0) break;
-    function_(context_, tasks_ - left, thread);
+    call_.function(call_.context, queue.end - left, thread);
     ++done;
   }
-  if (done > 0) unfinished_.fetch_sub(done, std::memory_order_acq_rel);
+  if (done > 0) queue.unfinished.fetch_sub(done, std::memory_order_acq_rel);
 }
 
 void ThreadPool::WaitUntilDone() {
   const Clock::time_point deadline = Clock::now() + kSpinNs;
   bool spin = spin_;
-  while (unfinished_.load(std::memory_order_acquire) > 0) {
-    if (!spin) {
-      std::this_thread::yield();
-      continue;
+  for (int node = 0; node < nodes_; ++node) {
+    while (queue(node).unfinished.load(std::memory_order_acquire) > 0) {
+      if (!spin) {
+        std::this_thread::yield();
+        continue;
+      }
+      for (int i = 0; i < kPausesPerLook; ++i) Pause();
+      spin = Clock::now() < deadline;
     }
-    for (int i = 0; i < kPausesPerLook; ++i) Pause();
-    spin = Clock::now() < deadline;
   }
 }
 
-void ThreadPool::WorkerLoop(int thread) {
+void ThreadPool::WorkerLoop(int thread, int node) {
   while (!stop_.load(std::memory_order_acquire)) {
-    if (SpinForWork()) {
-      RunTasks(thread);
+    if (SpinForWork(thread, node)) {
+      RunTasks(thread, node);
     } else {
-      SleepForWork();
+      SleepForWork(thread, node);
     }
   }
 }
 
-bool ThreadPool::SpinForWork() const {
-  if (HasWork()) return true;
+bool ThreadPool::HasWork(int thread, int node, std::memory_order order) const {
+  if (queue(node).unclaimed.load(order) > 0) return true;
+  for (int i = 1; i < nodes_; ++i) {
+    const int other = (node + i) % nodes_;
+    if (queue(other).unclaimed.load(order) > 0 && MayTake(other, thread, node)) return true;
+  }
+  return false;
+}
+
+bool ThreadPool::SpinForWork(int thread, int node) const {
+  if (HasWork(thread, node, std::memory_order_seq_cst)) return true;
   if (!spin_) return false;
   const Clock::time_point deadline = Clock::now() + kSpinNs;
   do {
     for (int i = 0; i < kPausesPerLook; ++i) {
-      if (unclaimed_.load(std::memory_order_relaxed) > 0) return true;
+      if (HasWork(thread, node, std::memory_order_relaxed)) return true;
       Pause();
     }
   } while (Clock::now() < deadline);
   return false;
 }
 
-void ThreadPool::SleepForWork() {
+void ThreadPool::SleepForWork(int thread, int node) {
   sleepers_.fetch_add(1, std::memory_order_seq_cst);
   const std::uint32_t epoch = epoch_.load(std::memory_order_seq_cst);
-  if (!HasWork() && !stop_.load(std::memory_order_seq_cst)) {
+  if (!HasWork(thread, node, std::memory_order_seq_cst) && !stop_.load(std::memory_order_seq_cst)) {
     epoch_.wait(epoch, std::memory_order_seq_cst);
   }
   sleepers_.fetch_sub(1, std::memory_order_seq_cst);

@@ -5,64 +5,138 @@
 // With more threads than this process has processors, or time on them (processors.h), nobody spins:
 // a spinning thread would take the time of one that works.
 //
+// A pool may be spread over memory nodes (docs/design/numa.md). Each task of a loop then has a home, a node whose
+// threads take it first. Threads that find no task of their own node take those of others. A pool of one node has one
+// queue of tasks, and is not pinned.
+//
+//   tasks      0 1 2 3 4 5 | 6 7 8 9 10 11
+//   home       node 0      | node 1
+//
 // Thread safety: one thread at a time calls ParallelFor, and never from inside a task.
 #pragma once
 
+#include <array>
 #include <atomic>
 #include <cstdint>
+#include <span>
+#include <string>
 #include <thread>
 #include <vector>
 
+#include "platform/numa/memory_nodes.h"
+#include "platform/numa/numa_system.h"
+
 namespace kvcache {
+
+// Who may run a task.
+enum class TakenBy : std::uint8_t {
+  kAnyNode,  // its own node's threads first
+  kHomeNode,  // its own node's threads only: for tasks that write memory for the first time, which places it
+};
 
 class ThreadPool {
  public:
-  // `threads` threads in all: starts threads - 1 of them, or as many as the system allows;
+  // `threads` threads in all, on one node: starts threads - 1 of them, or as many as the system allows;
   // threads() then says how many there are. REQUIRES: threads >= 1.
   explicit ThreadPool(int threads);
+  // The same with threads on several nodes, which are pinned to the processors of their node (SpreadThreads); the
+  // caller is not, and takes the tasks of the node where it is. REQUIRES: 1 to kMaxMemoryNodes nodes; `system`
+  // outlives the pool.
+  ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system);
   ~ThreadPool();
   ThreadPool(const ThreadPool&) = delete;
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
+  // The number of nodes, and of the threads of one; the caller is one of the first node's.
+  int nodes() const { return nodes_; }
+  int threads_of(int node) const { return queue(node).first_thread_after - FirstThread(node); }
+  // The system's number of a node, and the system that placed the threads. REQUIRES: nodes() > 1.
+  int node_id(int node) const { return queue(node).id; }
+  NumaSystem& system() const { return *system_; }
+  // Returns why a thread was not pinned; empty if all are, or if there is one node.
+  std::string pin_error() const;
 
-  // Calls body(task, thread) once for each task of [0, tasks), on any thread, starting them in
+  // Returns the first of the parts of [0, count) that belong to nodes [node, nodes()): parts are in proportion to the
+  // threads of nodes. PartBegin(count, nodes()) is count.
+  std::int64_t PartBegin(std::int64_t count, int node) const {
+    return count * FirstThread(node) / planned_threads_;
+  }
+
+  // Calls body(task, thread) once for each task of [0, tasks), on any thread, starting those of a home in
   // ascending order; thread is in [0, threads()) and tells concurrent calls apart. Returns
-  // when all are done; what the tasks wrote is visible to the caller.
+  // when all are done; what the tasks wrote is visible to the caller. The home of [PartBegin(tasks, n),
+  // PartBegin(tasks, n + 1)) is node n.
   template <typename Body>
-  void ParallelFor(std::int64_t tasks, const Body& body) {
-    Run(
-        tasks,
-        [](const void* context, std::int64_t task, int thread) {
-          (*static_cast<const Body*>(context))(task, thread);
-        },
-        &body);
+  void ParallelFor(std::int64_t tasks, const Body& body, TakenBy taken_by = TakenBy::kAnyNode) {
+    Ends ends;
+    for (int node = 0; node + 1 < nodes_; ++node) ends[Index(node)] = PartBegin(tasks, node + 1);
+    ends[Index(nodes_ - 1)] = tasks;
+    Run(ends, Call{CallBody<Body>, &body}, taken_by);
+  }
+
+  // The same with homes of the caller's choice: the home of [ends[n - 1], ends[n]) is node n. Ends ascend, and the last
+  // one is the number of tasks.
+  using Ends = std::array<std::int64_t, kMaxMemoryNodes>;
+  template <typename Body>
+  void ParallelFor(const Ends& ends, const Body& body, TakenBy taken_by = TakenBy::kAnyNode) {
+    Run(ends, Call{CallBody<Body>, &body}, taken_by);
   }
 
  private:
-  using TaskFunction = void (*)(const void* context, std::int64_t task, int thread);
+  struct Call {
+    void (*function)(const void* context, std::int64_t task, int thread) = nullptr;
+    const void* context = nullptr;
+  };
 
-  void Run(std::int64_t tasks, TaskFunction function, const void* context);
-  void RunTasks(int thread);
-  void WorkerLoop(int thread);
-  bool SpinForWork() const;
-  void SleepForWork();
+  // The tasks of a node. Counters are on cache lines of their own, since all threads write them.
+  struct Queue {
+    alignas(64) std::atomic<std::int64_t> unclaimed{0};  // <= 0: nothing to claim
+    std::int64_t end = 0;        // one past its last task; written as `call_` is
+    int first_thread_after = 0;  // threads of this node and of those before it
+    bool has_worker = false;
+    int id = 0;
+    alignas(64) std::atomic<std::int64_t> unfinished{0};
+  };
+
+  template <typename Body>
+  static void CallBody(const void* context, std::int64_t task, int thread) {
+    (*static_cast<const Body*>(context))(task, thread);
+  }
+  static constexpr std::size_t Index(int node) { return static_cast<std::size_t>(node); }
+  Queue& queue(int node) { return queues_[Index(node)]; }
+  const Queue& queue(int node) const { return queues_[Index(node)]; }
+  int FirstThread(int node) const { return node == 0 ? 0 : queue(node - 1).first_thread_after; }
+
+  void StartWorker(int thread, int node, std::span<const int> processors);
+  void WaitUntilPinned();
+  int NodeOfCaller() const;
+  bool MayTake(int of_node, int thread, int node) const;
+  void Run(const Ends& ends, Call call, TakenBy taken_by);
+  void RunTasks(int thread, int node);
+  void RunTasksOf(Queue& queue, int thread);
+  void WorkerLoop(int thread, int node);
+  bool SpinForWork(int thread, int node) const;
+  void SleepForWork(int thread, int node);
   void WaitUntilDone();
-  bool HasWork() const { return unclaimed_.load(std::memory_order_seq_cst) > 0; }
+  bool HasWork(int thread, int node, std::memory_order order) const;
 
-  // The loop that runs. Written while unfinished_ is 0, read only by a thread that has claimed
-  // a task, which keeps unfinished_ above 0.
-  TaskFunction function_ = nullptr;
-  const void* context_ = nullptr;
-  std::int64_t tasks_ = 0;
+  // The loop that runs. Written while no task is unfinished, read only by a thread that has claimed
+  // a task, which keeps that one unfinished.
+  Call call_;
+  std::atomic<bool> takes_any_{true};
+  int nodes_ = 1;
+  int planned_threads_ = 1;
 
-  // On cache lines of their own: all threads write them.
-  alignas(64) std::atomic<std::int64_t> unclaimed_{0};  // <= 0: nothing to claim
-  alignas(64) std::atomic<std::int64_t> unfinished_{0};
+  std::array<Queue, kMaxMemoryNodes> queues_;
   alignas(64) std::atomic<std::uint32_t> epoch_{0};  // what sleepers wait on
   std::atomic<std::int32_t> sleepers_{0};
   std::atomic<bool> stop_{false};
   bool spin_ = true;
+  NumaSystem* system_ = nullptr;          // null: one node
+  std::vector<int> node_of_processor_;    // -1: of no node
+  std::vector<std::string> pin_errors_;   // [threads]
+  std::atomic<std::int32_t> started_{0};  // workers that tried to pin themselves
   std::vector<std::thread> workers_;
 };
 

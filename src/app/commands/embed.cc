@@ -38,6 +38,7 @@ struct EmbeddingFlags {
   std::string model;
   std::string file = "-";
   int threads = 0;
+  bool uses_numa = true;
   int gpu_layers = EngineOptions::kAutoGpuLayers;
   int context = 0;
   bool refuses_long = false;
@@ -57,6 +58,7 @@ struct EmbeddingFlags {
     command.AddNumber("--threads", &threads, "threads to compute with (default: one per core)")
         .Range(1, 1024)
         .ValueName("N");
+    AddNuma(command, &uses_numa);
     AddGpuLayers(command, &gpu_layers);
     AddVerbose(command);
     command.AddSwitch("--no-truncate", &refuses_long,
@@ -84,8 +86,10 @@ Result<std::unique_ptr<Embedder>> OpenEmbedder(EmbeddingFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.fetch.Fetch(flags.model));
   KVCACHE_ASSIGN_OR_RETURN(const FoundModel found, LocateModel(flags.model));
   if (found.stored) flags.adapters.SetDefault(found.stored->adapters);
-  EmbedderOptions options{
-      .threads = flags.threads, .gpu_layers = flags.gpu_layers, .context = flags.context};
+  EmbedderOptions options{.threads = flags.threads,
+                          .uses_numa = flags.uses_numa,
+                          .gpu_layers = flags.gpu_layers,
+                          .context = flags.context};
   KVCACHE_ASSIGN_OR_RETURN(options.adapters, LoadAdapters(flags.adapters.given(), found.path));
   KVCACHE_ASSIGN_OR_RETURN(auto embedder, Embedder::Open(found.path, options));
   AddDetail(embedder->machine());

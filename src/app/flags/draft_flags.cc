@@ -92,6 +92,7 @@ Status DraftFlags::Open(Engine& engine) {
     }
     KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft_));
     KVCACHE_ASSIGN_OR_RETURN(engine_, Engine::Open(path, {.threads = engine.options().threads,
+                                                          .uses_numa = engine.options().uses_numa,
                                                           .gpu_layers = GpuLayersOfDraft(engine),
                                                           .context = engine.context()}));
     AddDetail(StrCat("draft model: ", engine_->machine()));

@@ -64,12 +64,14 @@ void EngineFlags::AddWithoutModel(FlagSet command, const std::string& default_co
       .ShowDefault();
   add("--threads", threads_, 1024,
       "number of threads (default: one per physical core, within the CPU quota)");
+  AddNuma(command, &uses_numa_).Group(kGroup);
   AddGpuLayers(command, &gpu_layers_).Group(kGroup);
 }
 
 EngineOptions EngineFlags::Options() const {
   const CacheTypes types = types_.types();
   return {.threads = threads_,
+          .uses_numa = uses_numa_,
           .gpu_layers = gpu_layers_,
           .k_type = types.k,
           .v_type = types.v,

@@ -48,6 +48,8 @@ class EngineFlags {
   int context() const { return context_; }
   // Returns the threads of --threads; 0: one per core.
   int threads() const { return threads_; }
+  // Returns whether --numa is auto.
+  bool uses_numa() const { return uses_numa_; }
   // Returns the layers of --gpu-layers, as EngineOptions has them.
   int gpu_layers() const { return gpu_layers_; }
   // Sets the context for a command line without --ctx.
@@ -89,6 +91,7 @@ class EngineFlags {
   int context_ = 0;
   int prefill_chunk_ = 512;
   int threads_ = 0;
+  bool uses_numa_ = true;
   int gpu_layers_ = EngineOptions::kAutoGpuLayers;
   CheckpointOptions checkpoints_;
 };

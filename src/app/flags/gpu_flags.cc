@@ -36,6 +36,22 @@ Flag AddGpuLayers(FlagSet command, int* layers) {
       .ValueName("N");
 }
 
+Flag AddNuma(FlagSet command, bool* uses) {
+  const auto parse = [uses](const std::string& text) -> Status {
+    if (text != "auto" && text != "off") {
+      return InvalidArgument(StrCat("it is ", Quoted(text), "; must be auto or off"));
+    }
+    *uses = text == "auto";
+    return Status::Ok();
+  };
+  return command
+      .AddParsed(
+          "--numa", parse,
+          "auto: on a machine with several memory nodes, threads and weights are spread over "
+          "them (default); off: the system decides; changes speed only")
+      .ValueName("T");
+}
+
 Flag AddVerbose(FlagSet command) {
   return command.AddSwitch("--verbose", &ShowsDetails(),
                            "says on standard error which machine computes which layers, with what "

@@ -1,4 +1,4 @@
-// --gpu-layers and --verbose, for all commands that run a model.
+// --gpu-layers, --numa and --verbose, for all commands that run a model.
 #pragma once
 
 #include "app/flags/command_line.h"
@@ -8,6 +8,9 @@ namespace kvcache::app {
 
 // Adds the flag. *layers is EngineOptions::kAutoGpuLayers for `auto`, which is the default.
 Flag AddGpuLayers(FlagSet command, int* layers);
+
+// Adds --numa. *uses is true for `auto`, which is the default.
+Flag AddNuma(FlagSet command, bool* uses);
 
 // Adds --verbose: one line on where each model is computed, on standard error.
 Flag AddVerbose(FlagSet command);

@@ -43,6 +43,7 @@ Result<std::shared_ptr<Engine>> ModelOpener::Open(const server::ServedModel& mod
 Result<std::shared_ptr<Embedder>> ModelOpener::OpenEmbedder(const server::ServedModel& model,
                                                             int context) const {
   EmbedderOptions options{.threads = flags_.engine.threads(),
+                          .uses_numa = flags_.engine.uses_numa(),
                           .gpu_layers = flags_.engine.gpu_layers(),
                           .context = context};
   KVCACHE_ASSIGN_OR_RETURN(options.adapters, AdaptersOf(model));
@@ -73,6 +74,7 @@ Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) cons
   KVCACHE_ASSIGN_OR_RETURN(const std::string path, FindModel(draft));
   KVCACHE_ASSIGN_OR_RETURN(std::shared_ptr<Engine> small,
                            Engine::Open(path, {.threads = engine.options().threads,
+                                               .uses_numa = engine.options().uses_numa,
                                                .gpu_layers = GpuLayersOfDraft(engine),
                                                .context = engine.context(),
                                                .max_sequences = engine.options().max_sequences}));

@@ -4,6 +4,7 @@
 #include <new>
 #include <string>
 #include <utility>
+#include <vector>
 
 #include "backend/cpu/attention/attention.h"
 #include "backend/cpu/cpu_target.h"
@@ -12,6 +13,7 @@
 #include "backend/cpu/kv/kv_release.h"
 #include "backend/cpu/linear/linear.h"
 #include "backend/cpu/linear/pack_weight.h"
+#include "backend/cpu/numa/on_nodes.h"
 #include "backend/cpu/ops/copy_values.h"
 #include "backend/cpu/ops/elementwise.h"
 #include "backend/cpu/ops/experts.h"
@@ -234,13 +236,20 @@ Result<std::unique_ptr<Backend>> MakeCpuBackend(const CpuOptions& options) {
   KVCACHE_RETURN_IF_ERROR(cpu::UseCpuTargetFromEnvironment());
   const int threads =
       options.threads == 0 ? FindProcessorLimits().DefaultThreads() : options.threads;
-  auto backend = std::make_unique<cpu::CpuBackend>(threads);
+  std::vector<MemoryNode> nodes;
+  if (options.uses_numa) nodes = FindMemoryNodes(AllowedProcessors());
+  auto backend = cpu::MakeOnNodes(threads, nodes, MachineNuma());
   if (options.threads > 0 && backend->threads() < threads) {
     return Status(StatusCode::kOutOfMemory,
                   "the system allows " + std::to_string(backend->threads()) + " of " +
                       std::to_string(threads) + " threads: ask for fewer");
   }
   return std::unique_ptr<Backend>(std::move(backend));
+}
+
+std::string CpuPlacement(const Backend& backend) {
+  const auto* const cpu = dynamic_cast<const cpu::CpuBackend*>(&backend);
+  return cpu == nullptr ? std::string() : cpu->placement();
 }
 
 }  // namespace kvcache

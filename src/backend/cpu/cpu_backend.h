@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <string>
 #include <string_view>
 #include <utility>
 
@@ -17,6 +18,8 @@
 #include "kvcache/backend.h"
 #include "kvcache/cell_memory.h"
 #include "kvcache/panel_store.h"
+#include "platform/numa/memory_nodes.h"
+#include "platform/numa/numa_system.h"
 #include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
@@ -25,9 +28,15 @@ class CpuBackend : public Backend, public CellMemory, public PanelUser {
  public:
   // REQUIRES: threads >= 1.
   explicit CpuBackend(int threads) : pool_(threads) {}
+  // With threads on several memory nodes. REQUIRES: as ThreadPool.
+  CpuBackend(std::span<const NodeThreads> nodes, NumaSystem& system) : pool_(nodes, system) {}
 
   // The number of threads; fewer than asked for if the system refuses more.
   int threads() const { return pool_.threads(); }
+  const ThreadPool& pool() const { return pool_; }
+  // What CpuPlacement returns.
+  const std::string& placement() const { return placement_; }
+  void set_placement(std::string text) { placement_ = std::move(text); }
 
   std::string_view name() const override { return "cpu"; }
   CacheConfig preferred_cache_config() const override;
@@ -87,6 +96,7 @@ class CpuBackend : public Backend, public CellMemory, public PanelUser {
 
  private:
   ThreadPool pool_;
+  std::string placement_;
   Workspace workspace_;
   WeightMemory weight_memory_;
   std::shared_ptr<PanelStore> panels_;

@@ -83,10 +83,13 @@ Result<BackendChoice> OverGpu(const GgufFile& file, const BackendWants& wants, c
 
 Result<BackendChoice> OverProcessor(const BackendWants& wants) {
   BackendChoice choice;
-  KVCACHE_ASSIGN_OR_RETURN(choice.backend, MakeCpuBackend({.threads = wants.threads}));
+  KVCACHE_ASSIGN_OR_RETURN(
+      choice.backend, MakeCpuBackend({.threads = wants.threads, .uses_numa = wants.uses_numa}));
   const int threads = wants.threads > 0 ? wants.threads : FindProcessorLimits().DefaultThreads();
   choice.processor =
       StrCat(CpuTargetName(), " with ", threads, threads == 1 ? " thread" : " threads");
+  const std::string placement = CpuPlacement(*choice.backend);
+  if (!placement.empty()) choice.processor += StrCat(", ", placement);
   return choice;
 }
 

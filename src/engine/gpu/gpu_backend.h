@@ -30,7 +30,8 @@ using FindGpu = std::function<Result<Gpu>()>;
 Result<Gpu> FirstGpu();
 
 struct BackendWants {
-  int threads = 0;      // of the processor; 0: one per core
+  int threads = 0;  // of the processor; 0: one per core
+  bool uses_numa = true;
   int gpu_layers = -1;  // -1: as many as fit, if there is a GPU
   GpuWants cache{};
   // What comes beside the model: the file of a draft head, which may be the model's own; empty: none.

@@ -15,7 +15,8 @@ struct Job {
   const AttentionCall& call;
   const Visibility& visibility;
   AttentionPlan& plan;
-  int threads;
+  const ThreadPool& pool;
+  const ThreadPool::Ends& ends;  // of the nodes' tasks
   float* workspace;
   std::int64_t thread_floats;
   float* partials;
@@ -64,11 +65,14 @@ std::int64_t SeenUntil(const Job& job, const PrefixNode& node, const AttentionTa
 }
 
 // Returns the first cell of the task that the thread of task `index` probably runs next, if that
-// is a decode task. Threads take tasks in order, so it is the task `threads` places later.
+// is a decode task. The threads of a node take its tasks in order, so it is the task `threads` places later.
 std::optional<CellOfHead> PlaceAfter(const Job& job, std::int64_t index) {
   const std::span<const AttentionTask> tasks = job.plan.tasks();
-  const auto after = static_cast<std::size_t>(index + job.threads);
-  if (after >= tasks.size() || tasks[after].kind != AttentionTask::Kind::kDecode) {
+  int memory_node = 0;
+  while (index >= job.ends[static_cast<std::size_t>(memory_node)]) ++memory_node;
+  const auto after = static_cast<std::size_t>(index + job.pool.threads_of(memory_node));
+  const auto end = static_cast<std::size_t>(job.ends[static_cast<std::size_t>(memory_node)]);
+  if (after >= end || tasks[after].kind != AttentionTask::Kind::kDecode) {
     return std::nullopt;
   }
   const AttentionTask& task = tasks[after];
@@ -187,15 +191,18 @@ Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, co
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
                            workspace.Reserve(static_cast<std::size_t>(floats) * sizeof(float)));
   auto* const base = reinterpret_cast<float*>(memory);
+  ThreadPool::Ends ends{};
+  ends[0] = static_cast<std::int64_t>(plan.tasks().size());
+  if (pool.nodes() > 1) ends = plan.SortByNodes(pool, layer, visibility);
   const Job job{.call = call,
                 .visibility = visibility,
                 .plan = plan,
-                .threads = pool.threads(),
+                .pool = pool,
+                .ends = ends,
                 .workspace = base,
                 .thread_floats = thread_floats,
                 .partials = base + thread_floats * pool.threads()};
-  pool.ParallelFor(static_cast<std::int64_t>(plan.tasks().size()),
-                   [&](std::int64_t index, int thread) { RunTask(job, index, thread); });
+  pool.ParallelFor(ends, [&](std::int64_t index, int thread) { RunTask(job, index, thread); });
   return Status::Ok();
 }
 

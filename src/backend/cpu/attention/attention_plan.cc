@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "backend/cpu/attention/history_sharing.h"
+#include "backend/cpu/kv/cell_nodes.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -161,6 +162,36 @@ void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
   AddPrefillTasks(layer.shape.kv_heads, group);
   AddDecodeTasks(layer, group, threads);
   AddMerges(layer.shape.kv_heads);
+}
+
+int AttentionPlan::NodeOf(const AttentionTask& task, const ThreadPool& pool, const LayerKv& layer,
+                          const Visibility& visibility) const {
+  if (task.kind != AttentionTask::Kind::kDecode) {
+    return HasNodeForHeads(pool, layer) ? NodeOfHead(pool, layer, task.kv_head)
+                                        : task.part % pool.nodes();
+  }
+  const PrefixNode& node = nodes()[static_cast<std::size_t>(task.of)];
+  const SequencePlan& sequence = SequencesOf(node).front();
+  const std::int32_t split = splits()[static_cast<std::size_t>(node.first_split + task.part)];
+  const std::int64_t begin = std::max<std::int64_t>(node.seen.begin, SplitBase(split));
+  const auto& runs = visibility.histories[static_cast<std::size_t>(sequence.history)];
+  return NodeOfCells(pool, layer, task.kv_head, FirstCell(runs, begin));
+}
+
+ThreadPool::Ends AttentionPlan::SortByNodes(const ThreadPool& pool, const LayerKv& layer,
+                                            const Visibility& visibility) {
+  // As many as tasks_ may have, so that a warm call does not allocate.
+  unsorted_.reserve(tasks_.capacity());
+  order_.reserve(tasks_.capacity());
+  unsorted_.assign(tasks_.begin(), tasks_.end());
+  order_.resize(tasks_.size());
+  const ThreadPool::Ends ends = SortByNode(pool, order_, [&](std::int32_t task) {
+    return NodeOf(unsorted_[static_cast<std::size_t>(task)], pool, layer, visibility);
+  });
+  for (std::size_t i = 0; i < tasks_.size(); ++i) {
+    tasks_[i] = unsorted_[static_cast<std::size_t>(order_[i])];
+  }
+  return ends;
 }
 
 std::span<const QueryToken> AttentionPlan::TileOf(const SequencePlan& sequence, int block) const {

@@ -13,6 +13,7 @@
 #include "backend/cpu/attention/prefix_tree.h"
 #include "kvcache/kv_backend.h"
 #include "kvcache/visibility.h"
+#include "platform/thread_pool.h"
 
 namespace kvcache::cpu {
 
@@ -29,6 +30,12 @@ class AttentionPlan {
  public:
   // REQUIRES: a visibility that CheckAttention accepted; group = heads / kv_heads.
   void Build(const LayerKv& layer, int group, int threads, const Visibility& visibility);
+
+  // Sorts the tasks by the memory nodes that their cells are on (cell_nodes.h), and returns where each node's tasks end.
+  // A tile of queries of a layer with fewer heads than nodes reads cells of all nodes. REQUIRES: Build, with the same
+  // layer and visibility.
+  ThreadPool::Ends SortByNodes(const ThreadPool& pool, const LayerKv& layer,
+                               const Visibility& visibility);
 
   std::span<const QueryToken> tokens() const { return tokens_; }
   std::span<const SequencePlan> sequences() const { return sequences_; }
@@ -62,12 +69,16 @@ class AttentionPlan {
   void AddPrefillTasks(int kv_heads, int group);
   void AddDecodeTasks(const LayerKv& layer, int group, int threads);
   void AddMerges(int kv_heads);
+  int NodeOf(const AttentionTask& task, const ThreadPool& pool, const LayerKv& layer,
+             const Visibility& visibility) const;
 
   std::vector<QueryToken> tokens_;  // in the order of sequences(), within one in batch order
   std::vector<SequencePlan> sequences_;
   std::vector<std::int32_t> sequence_of_;  // [histories]; -1: none
   PrefixTree tree_;
   std::vector<AttentionTask> tasks_;
+  std::vector<AttentionTask> unsorted_;  // scratch
+  std::vector<std::int32_t> order_;      // scratch
   std::vector<std::int32_t> waiting_;
   int tile_tokens_ = 1;
   std::int64_t prefill_rows_ = 0;

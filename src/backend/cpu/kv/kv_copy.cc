@@ -4,6 +4,7 @@
 
 #include "backend/cpu/common/kv_blocks.h"
 #include "backend/cpu/common/kv_storage.h"
+#include "backend/cpu/kv/cell_nodes.h"
 #include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 
@@ -162,12 +163,26 @@ void CopyMoves(ThreadPool& pool, const LayerKv& from, const LayerKv& to,
   // memory that the system has not provided yet, and the system's zeros are still in the cache of the
   // processor where the copy continues.
   const bool values = !from.shape.v_in_k;
-  pool.ParallelFor(values ? 2 * heads : heads, [&](std::int64_t task, int) {
-    const bool keys = !values || task % 2 == 0;
-    const int head = heads - 1 - static_cast<int>(values ? task / 2 : task);
+  const auto copy = [&](bool keys, int head) {
     for (const CellMove& move : moves) {
       keys ? CopyTiledKeys(from, to, head, move) : CopyTiledValues(from, to, head, move);
     }
+  };
+  const int arrays = values ? 2 : 1;
+  if (pool.nodes() > 1 && HasNodeForHeads(pool, from)) {
+    // Heads of the cells that the copy is to, or else from, are at home on their node.
+    ThreadPool::Ends ends{};
+    for (int node = 0; node < pool.nodes(); ++node) {
+      ends[static_cast<std::size_t>(node)] = arrays * pool.PartBegin(heads, node + 1);
+    }
+    const auto copy_part = [&](std::int64_t task, int) {
+      copy(!values || task % 2 == 0, static_cast<int>(task / arrays));
+    };
+    pool.ParallelFor(ends, copy_part, TakenBy::kHomeNode);
+    return;
+  }
+  pool.ParallelFor(arrays * heads, [&](std::int64_t task, int) {
+    copy(!values || task % 2 == 0, heads - 1 - static_cast<int>(task / arrays));
   });
 }
 

@@ -4,6 +4,7 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/kv/cell_nodes.h"
 #include "backend/cpu/kv/kv_check.h"
 #include "backend/cpu/kv/kv_kernels.h"
 #include "backend/cpu/simd/targets.h"
@@ -199,6 +200,15 @@ void StoreTokens(StoreTask task, std::span<const CellRun> cells, std::int64_t be
   }
 }
 
+// Returns the cell of a token of the batch.
+std::int64_t CellOfToken(std::span<const CellRun> cells, std::int64_t token) {
+  for (const CellRun& run : cells) {
+    if (token < run.length) return run.cell + token;
+    token -= run.length;
+  }
+  return 0;
+}
+
 }  // namespace
 
 Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, const TensorView& k,
@@ -209,8 +219,11 @@ Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, con
   const std::int64_t batch = k.dims[2];
   const std::int64_t blocks = (batch + kTokensAtOnce - 1) / kTokensAtOnce;
   const std::int64_t row = IsKvBlockType(layer.k_type) ? layer.shape.k_dim : 0;
+  const std::int64_t tasks = blocks * layer.shape.kv_heads;
+  const bool has_nodes = pool.nodes() > 1 && layer.layout == KvLayout::kTiled;
+  const std::int64_t words = row * pool.threads() + (has_nodes ? tasks : 0);
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,
-                           workspace.Reserve(static_cast<std::size_t>(row * pool.threads()) * 4));
+                           workspace.Reserve(static_cast<std::size_t>(words) * 4));
   auto* const transformed = reinterpret_cast<float*>(memory);
   const auto store = [&](std::int64_t task, int thread) {
     const std::int64_t begin = task % blocks * kTokensAtOnce;
@@ -224,8 +237,20 @@ Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, con
                  .transformed = transformed + thread * row},
                 cells, begin, std::min(begin + kTokensAtOnce, batch));
   };
-  const std::int64_t tasks = blocks * layer.shape.kv_heads;
-  if (k.elements() + v.elements() >= kValuesWorthThreads) {
+  if (has_nodes) {
+    const std::span<std::int32_t> order(
+        reinterpret_cast<std::int32_t*>(transformed + row * pool.threads()),
+        static_cast<std::size_t>(tasks));
+    const auto node_of = [&](std::int64_t task) {
+      return NodeOfCells(pool, layer, static_cast<int>(task / blocks),
+                         CellOfToken(cells, task % blocks * kTokensAtOnce));
+    };
+    // Also a single token: whoever writes a page first has it on his node.
+    pool.ParallelFor(
+        SortByNode(pool, order, node_of),
+        [&](std::int64_t i, int thread) { store(order[static_cast<std::size_t>(i)], thread); },
+        TakenBy::kHomeNode);
+  } else if (k.elements() + v.elements() >= kValuesWorthThreads) {
     pool.ParallelFor(tasks, store);
   } else {
     for (std::int64_t task = 0; task < tasks; ++task) store(task, 0);

@@ -9,6 +9,7 @@
 #include "backend/cpu/linear/linear_weight.h"
 #include "backend/cpu/linear/pack_weight.h"
 #include "backend/cpu/linear/weight_memory.h"
+#include "backend/cpu/linear/weight_nodes.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -54,14 +55,37 @@ Result<std::unique_ptr<LinearWeight>> MakeBlocks(ThreadPool& pool, WeightMemory&
   return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
 }
 
+// Weights in place are in the pages of the model's file.
+void PlaceRows(ThreadPool& pool, const FloatWeight& weight, std::int64_t matrix) {
+  if (!weight.TakePlacing(matrix)) return;
+  const std::int64_t row_bytes = BytesOf(weight.dtype(), weight.inputs());
+  const auto bytes = static_cast<std::size_t>(row_bytes * weight.outputs());
+  ReadOnNodes(pool, weight, matrix, {{weight.weights(matrix).rows, bytes}, row_bytes});
+}
+
 // Kept panels are checked before they are first multiplied.
-Status CheckKept(ThreadPool& pool, std::span<const LinearGroup> groups) {
+Status CheckKept(ThreadPool& pool, const BlockWeight& weight, std::int64_t matrix) {
+  KeptPanels* const kept = weight.ToCheck(matrix);
+  if (kept == nullptr) return Status::Ok();
+  KVCACHE_RETURN_IF_ERROR(kept->Check(pool, matrix));
+  if (pool.nodes() == 1) return Status::Ok();
+  const std::int64_t panel_bytes = block::PanelBytes(weight.dtype(), weight.inputs());
+  const auto bytes = static_cast<std::size_t>(block::Panels(weight.outputs()) * panel_bytes);
+  MoveToNodes(pool, weight, matrix,
+              {{weight.panels(matrix), bytes}, panel_bytes / block::kPanelRows});
+  return Status::Ok();
+}
+
+Status PrepareWeights(ThreadPool& pool, std::span<const LinearGroup> groups) {
   for (const LinearGroup& group : groups) {
     for (const LinearOutput& output : group.outputs) {
-      if (!block::IsBlockType(output.weight->dtype())) continue;
-      const auto& weight = static_cast<const BlockWeight&>(*output.weight);
-      KeptPanels* const kept = weight.ToCheck(output.matrix);
-      if (kept != nullptr) KVCACHE_RETURN_IF_ERROR(kept->Check(pool, output.matrix));
+      const LinearWeight& weight = *output.weight;
+      if (block::IsBlockType(weight.dtype())) {
+        KVCACHE_RETURN_IF_ERROR(
+            CheckKept(pool, static_cast<const BlockWeight&>(weight), output.matrix));
+      } else if (pool.nodes() > 1) {
+        PlaceRows(pool, static_cast<const FloatWeight&>(weight), output.matrix);
+      }
     }
   }
   return Status::Ok();
@@ -93,7 +117,7 @@ Result<std::unique_ptr<LinearWeight>> MakeLinear(ThreadPool& pool, WeightMemory&
 Status LinearGroups(ThreadPool& pool, Workspace& workspace, std::span<const LinearGroup> groups) {
   KVCACHE_RETURN_IF_ERROR(CheckLinearGroups(groups, IsCpuWeight));
   if (groups.empty()) return Status::Ok();
-  KVCACHE_RETURN_IF_ERROR(CheckKept(pool, groups));
+  KVCACHE_RETURN_IF_ERROR(PrepareWeights(pool, groups));
   LinearCall call(pool, groups);
   KVCACHE_RETURN_IF_ERROR(call.Reserve(workspace));
   call.Prepare();

@@ -49,7 +49,10 @@ void LinearGroupWork::AddTo(LinearTotals& totals) const {
   for (const LinearOutput& output : outputs_) {
     const LinearWeight& weight = *output.weight;
     totals.weight_bytes += BytesOf(weight.dtype(), inputs_ * weight.outputs());
-    if (block::IsBlockType(weight.dtype()) || !UsesPanels()) continue;
+    if (block::IsBlockType(weight.dtype()) || !UsesPanels()) {
+      totals.row_panels += block::Panels(weight.outputs());
+      continue;
+    }
     totals.panels += PanelsOf(weight.outputs(), inputs_);
     totals.thread_bytes =
         std::max(totals.thread_bytes, AlignedBytes(flt::PanelFloats(inputs_) * 4));
@@ -63,7 +66,7 @@ std::int64_t LinearGroupWork::WorkspaceBytes() const {
 }
 
 void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
-                           std::int64_t first_prepare_task, std::int64_t first_task) {
+                           std::int64_t first_prepare_task) {
   for (block::QuantizedX& quantized : quantized_) {
     quantized.Place(base);
     base += quantized.Bytes();
@@ -73,20 +76,20 @@ void LinearGroupWork::Bind(std::byte* base, const LinearTotals& totals,
   constexpr std::int64_t kDecodeTasksPerThread = 16;
   constexpr std::int64_t kMinBytes = 32 << 10;
   constexpr std::int64_t kMaxBytes = 512 << 10;
-  task_bytes_ = std::clamp(totals.weight_bytes / (kDecodeTasksPerThread * totals.threads),
-                           kMinBytes, kMaxBytes);
+  const int threads = totals.pool->threads();
+  task_bytes_ =
+      std::clamp(totals.weight_bytes / (kDecodeTasksPerThread * threads), kMinBytes, kMaxBytes);
+  // Kernels multiply two panels at once, but a panel is enough where threads would have nothing to do.
+  const bool has_pairs = totals.row_panels >= 4 * std::int64_t{threads};
+  step_rows_ = (has_pairs ? 2 : 1) * block::kPanelRows;
   if (UsesPanels()) {
     packed_tiles_ = flt::PackedTiles(tokens_);
     // With few outputs and many threads, several threads take the same panel, for different tokens.
     constexpr std::int64_t kTasksPerThread = 4;
-    const std::int64_t wanted =
-        (kTasksPerThread * totals.threads + totals.panels - 1) / totals.panels;
+    const std::int64_t wanted = (kTasksPerThread * threads + totals.panels - 1) / totals.panels;
     tile_splits_ = std::clamp<std::int64_t>(wanted, 1, packed_tiles_);
   }
   first_prepare_task_ = first_prepare_task;
-  first_task_ = first_task;
-  if (tokens_ == 0) return;
-  for (const LinearOutput& output : outputs_) tasks_ += Tasks(*output.weight);
 }
 
 // Quantises one token, or packs one tile of tokens.
@@ -103,28 +106,36 @@ void LinearGroupWork::Prepare(std::int64_t task) const {
 }
 
 std::int64_t LinearGroupWork::RowsPerTask(const LinearWeight& weight) const {
-  constexpr std::int64_t kStep = 2 * block::kPanelRows;
   const std::int64_t row_bytes = BytesOf(weight.dtype(), inputs_);
-  return std::max<std::int64_t>(1, task_bytes_ / row_bytes / kStep) * kStep;
+  return std::max<std::int64_t>(1, task_bytes_ / row_bytes / step_rows_) * step_rows_;
 }
 
-std::int64_t LinearGroupWork::Tasks(const LinearWeight& weight) const {
+std::int64_t LinearGroupWork::Tasks(const LinearOutput& output, const RowsOfMatrix& rows) const {
+  const LinearWeight& weight = *output.weight;
   if (!block::IsBlockType(weight.dtype()) && UsesPanels()) {
-    return PanelsOf(weight.outputs(), inputs_) * tile_splits_;
+    return (PanelsOf(rows.end, inputs_) - PanelsOf(rows.begin, inputs_)) * tile_splits_;
   }
-  const std::int64_t rows = RowsPerTask(weight);
-  return (weight.outputs() + rows - 1) / rows;
+  const std::int64_t at_once = RowsPerTask(weight);
+  return (rows.end - rows.begin + at_once - 1) / at_once;
 }
 
-void LinearGroupWork::RunPanelTask(const LinearOutput& output, std::int64_t task,
-                                   std::byte* workspace) const {
-  const std::int64_t part = task % tile_splits_;
+std::int64_t LinearGroupWork::Tasks(const LinearTotals& totals, int node) const {
+  if (tokens_ == 0) return 0;
+  std::int64_t tasks = 0;
+  for (const LinearOutput& output : outputs_) {
+    tasks += Tasks(output, RowsOfNode(*totals.pool, *output.weight, output.matrix, node));
+  }
+  return tasks;
+}
+
+void LinearGroupWork::RunPanelTask(const LinearOutput& output, std::int64_t panel,
+                                   std::int64_t part, std::byte* workspace) const {
   const flt::PanelProduct product{
       .w = static_cast<const FloatWeight&>(*output.weight).weights(output.matrix),
       .packed = packed_,
       .tokens = tokens_,
       .y = output.y.as<float>()};
-  flt::MultiplyPanel(product, task / tile_splits_, part * packed_tiles_ / tile_splits_,
+  flt::MultiplyPanel(product, panel, part * packed_tiles_ / tile_splits_,
                      (part + 1) * packed_tiles_ / tile_splits_,
                      reinterpret_cast<float*>(workspace));
 }
@@ -142,31 +153,36 @@ void LinearGroupWork::RunBlockTask(const LinearOutput& output, std::int64_t begi
 }
 
 void LinearGroupWork::RunTask(const LinearTotals& totals, const LinearOutput& output,
-                              std::int64_t task, int thread) const {
-  const std::int64_t rows = RowsPerTask(*output.weight);
-  const std::int64_t begin = task * rows;
-  const std::int64_t end = std::min(begin + rows, output.weight->outputs());
+                              const RowsOfMatrix& rows, std::int64_t task, int thread) const {
   std::byte* const workspace = totals.thread_memory + thread * totals.thread_bytes;
-  if (block::IsBlockType(output.weight->dtype())) {
-    return RunBlockTask(output, begin, end, workspace);
+  const bool is_block = block::IsBlockType(output.weight->dtype());
+  if (!is_block && UsesPanels()) {
+    // A panel that has rows of two nodes belongs to the first.
+    return RunPanelTask(output, PanelsOf(rows.begin, inputs_) + task / tile_splits_,
+                        task % tile_splits_, workspace);
   }
-  if (UsesPanels()) return RunPanelTask(output, task, workspace);
+  const std::int64_t at_once = RowsPerTask(*output.weight);
+  const std::int64_t begin = rows.begin + task * at_once;
+  const std::int64_t end = std::min(begin + at_once, rows.end);
+  if (is_block) return RunBlockTask(output, begin, end, workspace);
   const auto& weight = static_cast<const FloatWeight&>(*output.weight);
   flt::MultiplyRows(weight.weights(output.matrix), x_, tokens_, output.y.as<float>(), begin, end);
 }
 
-void LinearGroupWork::Run(const LinearTotals& totals, std::int64_t task, int thread) const {
-  task -= first_task_;
+void LinearGroupWork::Run(const LinearTotals& totals, int node, std::int64_t task,
+                          int thread) const {
   for (const LinearOutput& output : outputs_) {
-    const std::int64_t tasks = Tasks(*output.weight);
-    if (task < tasks) return RunTask(totals, output, task, thread);
+    const RowsOfMatrix rows = RowsOfNode(*totals.pool, *output.weight, output.matrix, node);
+    const std::int64_t tasks = Tasks(output, rows);
+    if (task < tasks) return RunTask(totals, output, rows, task, thread);
     task -= tasks;
   }
 }
 
 Status LinearCall::Reserve(Workspace& workspace) {
-  static_assert(std::is_trivially_destructible_v<LinearGroupWork>);
-  totals_.threads = pool_.threads();
+  static_assert(std::is_trivially_destructible_v<LinearGroupWork> &&
+                std::is_trivially_destructible_v<LinearPart>);
+  totals_.pool = &pool_;
   std::int64_t group_bytes = 0;
   for (const LinearGroup& request : requests_) {
     const LinearGroupWork group(request);
@@ -176,24 +192,43 @@ Status LinearCall::Reserve(Workspace& workspace) {
   const auto count = static_cast<std::int64_t>(requests_.size());
   const std::int64_t list_bytes =
       AlignedBytes(count * static_cast<std::int64_t>(sizeof(LinearGroupWork)));
-  const std::int64_t threads_bytes = totals_.threads * totals_.thread_bytes;
+  const std::int64_t parts_bytes =
+      AlignedBytes(pool_.nodes() * count * static_cast<std::int64_t>(sizeof(LinearPart)));
+  const std::int64_t threads_bytes = pool_.threads() * totals_.thread_bytes;
   KVCACHE_ASSIGN_OR_RETURN(
-      std::byte * at,
-      workspace.Reserve(static_cast<std::size_t>(list_bytes + threads_bytes + group_bytes)));
+      std::byte * at, workspace.Reserve(static_cast<std::size_t>(list_bytes + parts_bytes +
+                                                                 threads_bytes + group_bytes)));
   auto* const list = reinterpret_cast<LinearGroupWork*>(at);
-  totals_.thread_memory = at + list_bytes;
-  at += list_bytes + threads_bytes;
+  at += list_bytes;
+  auto* const parts = reinterpret_cast<LinearPart*>(at);
+  at += parts_bytes;
+  totals_.thread_memory = at;
+  at += threads_bytes;
   std::int64_t first_prepare_task = 0;
-  std::int64_t first_task = 0;
   for (std::int64_t i = 0; i < count; ++i) {
     auto* const group = new (list + i) LinearGroupWork(requests_[static_cast<std::size_t>(i)]);
-    group->Bind(at, totals_, first_prepare_task, first_task);
+    group->Bind(at, totals_, first_prepare_task);
     at += group->WorkspaceBytes();
     first_prepare_task = group->prepare_end();
-    first_task = group->end();
   }
   groups_ = {list, static_cast<std::size_t>(count)};
+  NumberTasks(parts);
   return Status::Ok();
+}
+
+void LinearCall::NumberTasks(LinearPart* parts) {
+  std::size_t count = 0;
+  std::int64_t tasks = 0;
+  for (int node = 0; node < pool_.nodes(); ++node) {
+    for (const LinearGroupWork& group : groups_) {
+      const std::int64_t first = tasks;
+      tasks += group.Tasks(totals_, node);
+      new (parts + count) LinearPart{&group, node, first, tasks};
+      ++count;
+    }
+    ends_[static_cast<std::size_t>(node)] = tasks;
+  }
+  parts_ = {parts, count};
 }
 
 void LinearCall::Prepare() const {
@@ -211,8 +246,9 @@ void LinearCall::Prepare() const {
 }
 
 void LinearCall::Run() const {
-  pool_.ParallelFor(groups_.back().end(), [this](std::int64_t task, int thread) {
-    std::ranges::upper_bound(groups_, task, {}, &LinearGroupWork::end)->Run(totals_, task, thread);
+  pool_.ParallelFor(ends_, [this](std::int64_t task, int thread) {
+    const LinearPart& part = *std::ranges::upper_bound(parts_, task, {}, &LinearPart::end);
+    part.group->Run(totals_, part.node, task - part.first_task, thread);
   });
 }
 

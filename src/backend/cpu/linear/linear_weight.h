@@ -1,6 +1,6 @@
 // Weight matrices, or stacks of matrices, in the forms that the linear layers' kernels read.
 //
-// Thread safety: immutable once made, but for kept panels, which Linear checks: one call at a time.
+// Thread safety: immutable once made, but for kept panels, which Linear checks, and for placing: one call at a time.
 #pragma once
 
 #include <cstddef>
@@ -8,6 +8,7 @@
 #include <memory>
 #include <optional>
 #include <utility>
+#include <vector>
 
 #include "backend/cpu/linear/kept_panels.h"
 #include "backend/cpu/linear/linear_block.h"
@@ -36,15 +37,24 @@ class CpuWeight : public LinearWeight {
 // F32, F16 and BF16 weights: used in place. The memory has to outlive the weight.
 class FloatWeight final : public CpuWeight {
  public:
-  explicit FloatWeight(const TensorView& w) : CpuWeight(w), rows_(w.data) {}
+  explicit FloatWeight(const TensorView& w)
+      : CpuWeight(w), rows_(w.data), is_placed_(static_cast<std::size_t>(w.dims[2])) {}
   std::size_t owned_bytes() const override { return 0; }
   flt::Weights weights(std::int64_t matrix) const {
     const std::int64_t offset = matrix * outputs() * BytesOf(dtype(), inputs());
     return {.rows = rows_ + offset, .dtype = dtype(), .inputs = inputs(), .outputs = outputs()};
   }
+  // Returns whether the matrix is still to be placed on memory nodes (weight_nodes.h): true the first time.
+  bool TakePlacing(std::int64_t matrix) const {
+    std::vector<bool>::reference is_placed = is_placed_[static_cast<std::size_t>(matrix)];
+    const bool takes = !is_placed;
+    is_placed = true;
+    return takes;
+  }
 
  private:
   const std::byte* rows_;
+  mutable std::vector<bool> is_placed_;  // of each matrix
 };
 
 // Weights of block types: in panels of 16 rows (common/block_layout.h), a copy or those that a store kept.
