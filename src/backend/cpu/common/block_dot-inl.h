@@ -7,6 +7,8 @@
 //   DotGroups    dots[panel][token][16 rows] = init[token] + Σ byte × input
 //   OneTokenDots the same for one token and one panel, whose bytes come from registers, group by
 //                group
+//   kFewTokens   up to so many tokens take the bytes of a panel from registers too, in tiles of up to
+//   kFewTileTokens  tokens (TokenDots). 1: none do
 //
 // AVX3_DL multiplies and adds four bytes at once. AVX3 and AVX2 multiply pairs of bytes and add
 // each pair in 16 bits, which overflows for large bytes: DotGroups is told the largest one. If it is
@@ -41,6 +43,8 @@ namespace HWY_NAMESPACE {
 using Value = std::int8_t;
 inline constexpr int kTileTokens = 6;
 inline constexpr int kTilePanels = 2;
+inline constexpr int kFewTokens = 24;
+inline constexpr int kFewTileTokens = 12;
 using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 
 // Panels are the innermost loop: one broadcast of inputs serves all of them, then its register is
@@ -107,6 +111,40 @@ class OneTokenDots {
  private:
   const Value* x_;
   __m512i sum_[2];  // a single sum would wait for its own last step
+};
+
+// The same for several tokens.
+template <Init kInit, int kTokens>
+class TokenDots {
+ public:
+  static constexpr bool kTakesFourfold = false;
+  HWY_INLINE TokenDots(const Value* x, const std::int32_t* init) : x_(x) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      sum_[0][t] = kInit == Init::kZero ? _mm512_setzero_si512() : _mm512_set1_epi32(init[t]);
+      sum_[kParts - 1][t] = kParts == 1 ? sum_[0][t] : _mm512_setzero_si512();
+    }
+  }
+
+  template <int kGroup, int kNth>
+  HWY_INLINE void Put(int, V8 bytes) {
+    KVCACHE_UNROLL
+    for (int t = 0; t < kTokens; ++t) {
+      std::int32_t four;
+      std::memcpy(&four, x_ + t * kBlock + kGroup * 4, 4);
+      __m512i& sum = sum_[kNth % kParts][t];
+      sum = _mm512_dpbusd_epi32(sum, bytes.raw, _mm512_set1_epi32(four));
+    }
+  }
+  HWY_INLINE VI Dot(int t) const {
+    return VI{kParts == 1 ? sum_[0][t] : _mm512_add_epi32(sum_[0][t], sum_[kParts - 1][t])};
+  }
+
+ private:
+  static constexpr int kParts =
+      kTokens <= 4 ? 2 : 1;  // few sums would wait for their own last steps
+  const Value* x_;
+  __m512i sum_[kParts][kTokens];
 };
 
 #elif HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
@@ -227,6 +265,16 @@ class OneTokenDots {
 #endif  // !HWY_ARCH_ARM_A64
 
 #endif
+
+#if HWY_TARGET != HWY_AVX3_DL
+inline constexpr int kFewTokens = 1;
+inline constexpr int kFewTileTokens = 1;
+#endif
+
+// The most tokens of a tile, of a call with so many tokens.
+constexpr std::int64_t MostTileTokens(std::int64_t tokens) {
+  return tokens <= kFewTokens ? kFewTileTokens : kTileTokens;
+}
 
 #if HWY_TARGET != HWY_AVX2 && HWY_TARGET != HWY_AVX3
 // Whether OneTokenDots has sums of 16 bits that it can multiply by scales.

@@ -75,7 +75,7 @@ void MultiplyPanels(const Product& product, std::int64_t begin, std::int64_t end
 }
 
 std::int64_t PanelWorkspaceBytes(std::int64_t tokens) {
-  const std::int64_t bytes = kTilePanels * static_cast<std::int64_t>(sizeof(ChunkWorkspace)) +
+  const std::int64_t bytes = kWorkspaceChunks * static_cast<std::int64_t>(sizeof(ChunkWorkspace)) +
                              RowFloats(tokens) * static_cast<std::int64_t>(sizeof(float));
 #if HWY_TARGET == HWY_AVX3_DL
   if (UsesMatrixTiles(tokens)) return bytes + static_cast<std::int64_t>(sizeof(TileWorkspace));

@@ -16,13 +16,18 @@
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
+// The chunks that a tile is multiplied with before the next tile. Their unpacked weights fit into the
+// first-level cache; a tile's sums are loaded and stored once for all of them.
+inline constexpr int kSpanChunks = 2;
+inline constexpr int kWorkspaceChunks = kSpanChunks * kTilePanels;
+
 // A thread's memory while it multiplies.
 struct PanelWorkspace {
   explicit PanelWorkspace(std::byte* memory)
       : chunks(reinterpret_cast<ChunkWorkspace*>(memory)),
-        y(reinterpret_cast<float*>(memory + kTilePanels * sizeof(ChunkWorkspace))) {}
-  ChunkWorkspace* chunks;  // [kTilePanels]
-  float* y;                // tile by tile: [panel][token][16]
+        y(reinterpret_cast<float*>(memory + kWorkspaceChunks * sizeof(ChunkWorkspace))) {}
+  ChunkWorkspace* chunks;  // [kWorkspaceChunks]
+  float* y;                // [token][panel][16]
 };
 
 inline constexpr std::int64_t kMaxGroupTokens = 512;

@@ -122,7 +122,7 @@ void Quantize256(const float* x, std::int64_t chunk, const Place& place, const Q
 }
 
 void QuantizeToken(const float* x, std::int64_t token, const QuantizedX& out) {
-  const TokenTiles tiles(out.tokens, TokensOfTile(out.tokens, kTileTokens));
+  const TokenTiles tiles(out.tokens, TokensOfTile(out.tokens, MostTileTokens(out.tokens)));
   const std::int64_t tile = tiles.TileOf(token);
   const Place place{tiles.Begin(tile), tiles.Size(tile), token - tiles.Begin(tile)};
   constexpr int kDigits = DigitsOf({kAnyByte});

@@ -144,6 +144,23 @@ inline std::int64_t MatrixTilesPerGroup(std::int64_t inputs) {
   return std::clamp(kGroupValues / inputs, kMinGroupTokens, kMaxGroupTokens) / kMatrixTileTokens;
 }
 
+// Writes sums that are tile by tile: [panel][token][16 rows].
+template <int kPanels>
+void StoreTiles(const Product& product, std::int64_t panel, const TokenTiles& tiles, Group group,
+                const float* y) {
+  for (std::int64_t tile = group.begin; tile < group.end; ++tile) {
+    const std::int64_t size = tiles.Size(tile);
+    for (std::int64_t p = 0; p < kPanels; ++p) {
+      const std::int64_t row = (panel + p) * kPanelRows;
+      for (std::int64_t t = 0; t < size; ++t) {
+        StoreRows(y + (p * size + t) * kPanelRows, product.outputs - row,
+                  product.y + (tiles.Begin(tile) + t) * product.outputs + row);
+      }
+    }
+    y += size * kPanels * kPanelRows;
+  }
+}
+
 template <class Format, int kPanels>
 void MultiplyGroupWithTiles(const Product& product, std::int64_t panel, const TokenTiles& tiles,
                             Group group, const PanelWorkspace& workspace,
