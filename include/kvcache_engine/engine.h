@@ -145,6 +145,9 @@ class Engine {
   // that of CheckTakesPictures; kOutOfMemory.
   Status AddPicture(PicturePtr picture, PicturePrompt& prompt) const;
 
+  // Returns what is around a picture in prompts and in chat templates; empty texts if prompts have no pictures.
+  PictureMarks picture_marks() const;
+
   // Returns whether `token` ends an answer.
   bool IsEndOfGeneration(std::int32_t token) const;
 

@@ -59,6 +59,7 @@ struct RouteContext : ServerContext {
   TextService& service;
   VolatileCounts volatile_lines{};     // that were taken out of the request
   std::vector<AdapterUse> adapters{};  // of the request
+  std::vector<PicturePtr> pictures{};  // whose marks are in the request
 
   // Returns the salt of the request's texts.
   std::uint64_t salt() const { return service.engine().SaltOf(user.salt, adapters); }

@@ -33,6 +33,14 @@ Result<ServedModel> FindModel(ModelSource& source, const std::string& name, File
   return model;
 }
 
+// Returns the mark of a picture, which the context keeps.
+Result<std::string> TakePicture(RouteContext& context, std::span<const std::byte> file,
+                                const std::string& name) {
+  KVCACHE_ASSIGN_OR_RETURN(auto taken, context.service.TakePicture(file, name));
+  context.pictures.push_back(std::move(taken.first));
+  return std::move(taken.second);
+}
+
 }  // namespace
 
 // A request for a model.
@@ -41,6 +49,7 @@ struct RouteRunner::Asked {
   std::variant<WithModel, WithEmbedder> route{};
   Json body;
   std::size_t bytes = 0;  // of the body's text
+  bool has_pictures = false;
   std::chrono::steady_clock::time_point began = std::chrono::steady_clock::now();
   VolatileCounts volatile_lines{};
 };
@@ -103,6 +112,7 @@ void RouteRunner::RunBody(const ServerContext& context, const Route& route,
   const auto& generates = std::get<WithModel>(route.kind);
   asked->route = generates;
   if (options_.ignore_images) ReplacePictures(asked->body);
+  asked->has_pictures = HasPictures(asked->body);
   const auto prompt_use = generates.prompt_use;
   asked->volatile_lines = options_.volatile_lines.Apply(
       asked->body, prompt_use == nullptr ? PromptUse::kRaw : prompt_use(asked->body));
@@ -162,7 +172,14 @@ void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked, const 
       auto adapters = AdaptersOf(*lease, model, asked->body);
       if (!adapters.ok()) return with_model.Refuse(adapters.status(), "lora");
       with_model.adapters = std::move(*adapters);
-      std::get<WithModel>(asked->route).run(with_model, asked->body);
+      if (!asked->has_pictures || !with_model.service.engine().CheckTakesPictures().ok()) {
+        return std::get<WithModel>(asked->route).run(with_model, asked->body);
+      }
+      Json body = asked->body;
+      const Status taken = TakePictures(
+          body, [&](auto file, const auto& name) { return TakePicture(with_model, file, name); });
+      if (!taken.ok()) return with_model.Refuse(taken);
+      std::get<WithModel>(asked->route).run(with_model, body);
     });
   });
 }

@@ -57,7 +57,6 @@ class ScriptedTower final : public PictureTower {
   }
   bool done() const override { return left_ == 0; }
   void CopyRows(float* rows) const override { std::copy(rows_.begin(), rows_.end(), rows); }
-  std::int64_t bytes() const override { return 0; }
 
   void FailAt(std::string name) { fails_ = std::move(name); }
 

@@ -3,6 +3,7 @@
 #include <cmath>
 #include <cstdint>
 #include <type_traits>
+#include <utility>
 
 #include "app/chat/conversation_file.h"
 #include "base/errors.h"
@@ -59,6 +60,19 @@ Result<AfterCommand> Load(const Request& request) {
   }
   KVCACHE_RETURN_IF_ERROR(LoadConversation(request.argument, request.conversation()));
   request.say = StrCat(Counted(request.conversation()), " loaded from ", OneLine(request.argument));
+  return AfterCommand::kReadOn;
+}
+
+Result<AfterCommand> Image(const Request& request) {
+  KVCACHE_RETURN_IF_ERROR(CheckFileName("/image", request.argument));
+  if (request.argument == "-") {
+    return InvalidArgument(
+        "/image -: standard input is read by the chat; a file of that name is ./-");
+  }
+  KVCACHE_ASSIGN_OR_RETURN(PicturePtr picture, ReadPicture(request.engine, request.argument));
+  request.say = StrCat(OneLine(request.argument), " goes with your next message, as ",
+                       picture->cells(), " tokens");
+  request.pictures.push_back(std::move(picture));
   return AfterCommand::kReadOn;
 }
 
@@ -278,6 +292,7 @@ constexpr NamedCommand kCommands[] = {
     {"edit", "N TEXT", "replaces your message number N and answers it", Edit},
     {"fork", "", "keeps the conversation as a branch and goes on", Fork},
     {"branches", "[N]", "lists the branches, or goes to branch N", Branches},
+    {"image", "FILE", "a picture for your next message; needs --mmproj", Image},
     {"system", "[TEXT]", "sets the system message; without TEXT shows it", System},
     {"tools", "", "lists the tools of --mcp, and which run without a question", Tools},
     {"think", "on|off", "turns reasoning on or off, if the template has a switch for it", Think},

@@ -7,6 +7,7 @@
 #include <cstdint>
 #include <string>
 #include <string_view>
+#include <vector>
 
 #include "app/chat/chat_branches.h"
 #include "app/chat/chat_tools.h"
@@ -30,10 +31,12 @@ std::size_t AnsweredMessages(const Conversation& conversation);
 
 // What commands show and change.
 struct ChatState {
+  const Engine& engine;
   Chat& chat;
   ChatBranches& branches;
   const ChatTools& tools;
   RunFlags& flags;
+  std::vector<PicturePtr>& pictures;  // of the next message
 };
 
 // Runs the command `text`. Its output, one line or several, goes into `say`. Errors: no such

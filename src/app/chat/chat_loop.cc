@@ -60,6 +60,7 @@ class ChatLoop {
 
   Status Run() {
     KVCACHE_RETURN_IF_ERROR(flags_.chat.Fill(chat_.conversation()));
+    KVCACHE_ASSIGN_OR_RETURN(pictures_, flags_.pictures.Read(engine_));
     KVCACHE_ASSIGN_OR_RETURN(tools_, ChatTools::Open(flags_, chat_));
     tools_.OfferTo(chat_.conversation());
     ShowNotes();
@@ -107,14 +108,15 @@ class ChatLoop {
     if (!message.is_verbatim && text.starts_with("//")) text.erase(0, 1);
     Status fits = CheckBytesFit(engine_, text);
     if (!fits.ok()) return {fits.code(), StrCat("the message ", fits.message())};
-    chat_.conversation().Add("user", text);
+    chat_.conversation().Add("user", text, std::exchange(pictures_, {}));
     return Answer();
   }
 
   Status Command(const std::string& text) {
     std::string say;
-    KVCACHE_ASSIGN_OR_RETURN(const AfterCommand after,
-                             RunCommand(text, {chat_, branches_, tools_, flags_}, say));
+    KVCACHE_ASSIGN_OR_RETURN(
+        const AfterCommand after,
+        RunCommand(text, {engine_, chat_, branches_, tools_, flags_, pictures_}, say));
     Say(say);
     quit_ = after == AfterCommand::kQuit;
     if (after == AfterCommand::kAnswer) return Answer();
@@ -207,6 +209,7 @@ class ChatLoop {
   Chat chat_;
   ChatBranches branches_;
   ChatTools tools_;
+  std::vector<PicturePtr> pictures_;  // of the next message
   double load_ms_;
   const bool on_terminal_;
   std::unique_ptr<LineEditor> lines_;

@@ -82,17 +82,34 @@ Status CheckFits(const Engine& engine, std::size_t tokens) {
                                 engine.context(), AdviceOnLength(engine)));
 }
 
+// Returns the beginning of a prompt without a template: the pictures of --image behind a begin-of-sequence token; empty
+// without pictures.
+Result<PicturePrompt> PicturesBefore(const Engine& engine, const RunFlags& flags) {
+  PicturePrompt prompt;
+  KVCACHE_ASSIGN_OR_RETURN(const auto pictures, flags.pictures.Read(engine));
+  if (pictures.empty()) return prompt;
+  KVCACHE_ASSIGN_OR_RETURN(prompt.tokens, engine.Tokenize("", TextPlace::kBeginning));
+  for (const PicturePtr& picture : pictures) {
+    KVCACHE_RETURN_IF_ERROR(engine.AddPicture(picture, prompt));
+  }
+  return prompt;
+}
+
 // Generates a continuation of `text`, without a template.
 Status Continue(Engine& engine, const RunFlags& flags, const std::string& text, double load_ms) {
   const EncodeOptions options{.special =
                                   flags.chat.special ? SpecialText::kParse : SpecialText::kPlain};
-  KVCACHE_ASSIGN_OR_RETURN(std::vector<std::int32_t> prompt,
-                           engine.tokenizer().Encode(text, options));
-  KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.size()));
+  KVCACHE_ASSIGN_OR_RETURN(PicturePrompt prompt, PicturesBefore(engine, flags));
+  EncodeOptions rest = options;
+  if (!prompt.tokens.empty()) rest.add_bos = AddToken::kNo;
+  KVCACHE_ASSIGN_OR_RETURN(const auto tokens, engine.tokenizer().Encode(text, rest));
+  prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
+  KVCACHE_RETURN_IF_ERROR(CheckFits(engine, prompt.tokens.size()));
   KVCACHE_ASSIGN_OR_RETURN(const auto scheduler, Scheduler::Make(engine, {.one_at_a_time = true}));
   Progress progress;
-  GenerateRequest request = flags.MakeRequest(progress, prompt.size());
-  request.prompt = std::move(prompt);
+  GenerateRequest request = flags.MakeRequest(progress, prompt.tokens.size());
+  request.prompt = std::move(prompt.tokens);
+  request.pictures = std::move(prompt.pictures);
   AnswerOutput output;
   if (!flags.json) {
     if (StdoutIsTerminal()) (void)output.Write(text);
@@ -134,7 +151,8 @@ Status AnswerOne(Engine& engine, const RunFlags& flags, ModelDialect dialect,
   tools.OfferTo(conversation);
   std::istringstream unused(UnusedByTemplate(chat));
   for (std::string line; std::getline(unused, line);) AddNote(line);
-  conversation.Add("user", text);
+  KVCACHE_ASSIGN_OR_RETURN(std::vector<PicturePtr> pictures, flags.pictures.Read(engine));
+  conversation.Add("user", text, std::move(pictures));
   const auto editor = tools.MayAsk() ? MakeLineEditor() : nullptr;
   for (int round = 1;; ++round) {
     KVCACHE_ASSIGN_OR_RETURN(const ChatTurn turn, AnswerOnce(engine, flags, chat));
@@ -197,6 +215,7 @@ Status Run(RunFlags& flags) {
   KVCACHE_RETURN_IF_ERROR(flags.draft.Open(*engine));
   KVCACHE_RETURN_IF_ERROR(flags.store.TokensBesideContext(*engine).status());
   flags.store.Use(*engine);
+  KVCACHE_RETURN_IF_ERROR(flags.pictures.Use(*engine));
   const double load_ms = MillisecondsSince(start);
   if (is_chat) return RunChat(*engine, flags, load_ms);
   Status status = RunPrompt(*engine, flags, text, load_ms);

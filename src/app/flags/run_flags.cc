@@ -71,6 +71,7 @@ void RunFlags::Add(FlagSet command) {
   chat.Add(command);
   draft.Add(command);
   adapters.Add(command);
+  pictures.Add(command);
   store.Add(command);
   fetch.Add(command);
   AddSamplingFlags(command, *this);

@@ -14,6 +14,7 @@
 #include "app/flags/draft_flags.h"
 #include "app/flags/engine_flags.h"
 #include "app/flags/fetch_flags.h"
+#include "app/flags/picture_flags.h"
 #include "app/flags/store_flags.h"
 #include "app/terminal/terminal.h"
 #include "kvcache_engine/generate.h"
@@ -26,6 +27,7 @@ struct RunFlags {
   ChatFlags chat;
   DraftFlags draft;
   AdapterFlags adapters;
+  PictureFlags pictures;
   StoreFlags store;
   FetchFlags fetch;
   std::optional<std::string> prompt;

@@ -86,7 +86,7 @@ void AddRequests(FlagSet command, ServeFlags& flags) {
   command
       .AddSwitch("--ignore-images", &flags.ignore_images,
                  "puts a note in the place of pictures, files and sounds in requests; without it "
-                 "such requests are refused, because models read text only")
+                 "such requests are refused, unless they have pictures and --mmproj is given")
       .Group(kServerGroup);
 }
 
@@ -130,6 +130,7 @@ void ServeFlags::Add(FlagSet command) {
   fetch.Add(command);
   AddDraftFlag(command, &draft);
   adapters.Add(command);
+  pictures.AddTower(command);
   AddAddress(command, *this);
   AddAccess(command, *this);
   AddLimits(command, *this);

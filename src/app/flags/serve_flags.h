@@ -10,6 +10,7 @@
 #include "app/flags/command_line.h"
 #include "app/flags/engine_flags.h"
 #include "app/flags/fetch_flags.h"
+#include "app/flags/picture_flags.h"
 #include "app/flags/store_flags.h"
 #include "kvcache_engine/scheduler.h"
 
@@ -21,6 +22,7 @@ struct ServeFlags {
   StoreFlags store;
   FetchFlags fetch;
   AdapterFlags adapters;  // of the first model
+  PictureFlags pictures;  // the first model's tower
   std::string dialect;
   std::string draft;  // empty: the DRAFT of a stored model
   int max_models = 8;

@@ -66,6 +66,9 @@ Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel&
   if (NamesDraftFile(draft) && wanted.draft_head.empty()) {
     KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(source));
   }
+  if (model.path == first_path_) {
+    KVCACHE_RETURN_IF_ERROR(flags_.pictures.Use(*engine).WithContext("--mmproj"));
+  }
   StoreFlags::Use(*engine, store_);
   return engine;
 }

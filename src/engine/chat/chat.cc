@@ -11,7 +11,6 @@
 #include "dialect/model_dialect.h"
 #include "engine/chat/chat_answer.h"
 #include "engine/engine_impl.h"
-#include "engine/pictures/picture_rows.h"
 #include "engine/request/shown_tokens.h"
 #include "engine/request/text_stream.h"
 
@@ -291,7 +290,7 @@ Result<ChatInput> Chat::Impl::WithPictures() {
   KVCACHE_ASSIGN_OR_RETURN(with.pictures, conversation.Pictures());
   if (with.pictures.empty()) return with;
   KVCACHE_RETURN_IF_ERROR(engine.CheckTakesPictures());
-  with.picture_marks = engine.pictures()->tower().marks();
+  with.picture_marks = engine.picture_marks();
   return with;
 }
 

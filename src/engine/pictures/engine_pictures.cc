@@ -48,6 +48,10 @@ Status Engine::CheckTakesPictures() const {
                             " takes no pictures: no projector file was given with it"));
 }
 
+PictureMarks Engine::picture_marks() const {
+  return pictures() == nullptr ? PictureMarks() : pictures()->tower().marks();
+}
+
 Result<PicturePtr> Engine::PreparePicture(std::span<const std::byte> file,
                                           std::string_view name) const {
   KVCACHE_RETURN_IF_ERROR(CheckTakesPictures());
@@ -56,7 +60,7 @@ Result<PicturePtr> Engine::PreparePicture(std::span<const std::byte> file,
 
 Status Engine::AddPicture(PicturePtr picture, PicturePrompt& prompt) const {
   KVCACHE_RETURN_IF_ERROR(CheckTakesPictures());
-  const PictureMarks marks = pictures()->tower().marks();
+  const PictureMarks marks = picture_marks();
   return Guarded("no memory for a prompt", [&]() -> Status {
     KVCACHE_RETURN_IF_ERROR(AddMark(tokenizer(), marks.before, prompt));
     const auto ids = picture->ids();

@@ -79,9 +79,6 @@ class FileTower final : public PictureTower {
   Status Step(int rows) override { return tower_->Step(rows); }
   bool done() const override { return tower_->done(); }
   void CopyRows(float* rows) const override { std::ranges::copy(tower_->embeddings(), rows); }
-  std::int64_t bytes() const override {
-    return static_cast<std::int64_t>(tower_->OwnedWeightBytes()) + tower_->ActivationBytes();
-  }
 
  private:
   // The rows depend on the tower and on the pixels that it sees, whatever picture these came from.

@@ -52,13 +52,12 @@ class PictureRows {
 
   // Lets go of the rows that nobody uses.
   void Drop() { kept_.clear(); }
-  // Returns the bytes of the rows that are kept, and of the tower.
-  std::int64_t bytes() const { return KeptBytes() + tower_->bytes(); }
+  // Returns the bytes of the rows that are kept. A budget counts them; a tower's weights and activations it does not.
+  std::int64_t KeptBytes() const;
   // Returns how many pictures the tower has computed.
   std::int64_t runs() const { return runs_; }
 
  private:
-  std::int64_t KeptBytes() const;
   void Keep(EmbeddedPtr rows);
 
   std::unique_ptr<PictureTower> tower_;

@@ -36,8 +36,6 @@ class PictureTower {
   virtual bool done() const = 0;
   // Writes the rows [row_size(), cells]. REQUIRES: done().
   virtual void CopyRows(float* rows) const = 0;
-  // Returns the bytes of activations and of weights outside the file.
-  virtual std::int64_t bytes() const = 0;
 };
 
 }  // namespace kvcache

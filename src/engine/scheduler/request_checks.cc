@@ -10,8 +10,8 @@
 namespace kvcache {
 namespace {
 
-Status CheckPicture(const Engine& engine, const ScheduledRequest& request,
-                    const PromptPicture& picture, Position before) {
+Status CheckPicture(const ScheduledRequest& request, const PromptPicture& picture, Position before,
+                    int max_tokens) {
   if (picture.picture == nullptr || picture.begin < before) {
     return InvalidArgument(StrCat("a picture is at token ", picture.begin, " behind ", before,
                                   "; pictures must ascend and have their cells"));
@@ -24,19 +24,17 @@ Status CheckPicture(const Engine& engine, const ScheduledRequest& request,
     return InvalidArgument(StrCat("the prompt does not have the ids of the picture of ", ids.size(),
                                   " tokens at token ", picture.begin));
   }
-  if (!picture.picture->shape().is_whole || std::ssize(ids) <= engine.max_batch()) {
-    return Status::Ok();
-  }
+  if (!picture.picture->shape().is_whole || std::ssize(ids) <= max_tokens) return Status::Ok();
   return InvalidArgument(StrCat("a picture has ", ids.size(), " tokens, a pass at most ",
-                                engine.max_batch(), ", and the model reads a picture in one pass"));
+                                max_tokens, ", and the model reads a picture in one pass"));
 }
 
-Status CheckPictures(const Engine& engine, const ScheduledRequest& request) {
+Status CheckPictures(const Engine& engine, const ScheduledRequest& request, int max_tokens) {
   if (request.pictures.empty()) return Status::Ok();
   KVCACHE_RETURN_IF_ERROR(engine.CheckTakesPictures());
   Position before = 0;
   for (const PromptPicture& picture : request.pictures) {
-    KVCACHE_RETURN_IF_ERROR(CheckPicture(engine, request, picture, before));
+    KVCACHE_RETURN_IF_ERROR(CheckPicture(request, picture, before, max_tokens));
     before = picture.end();
   }
   return Status::Ok();
@@ -78,9 +76,9 @@ Status CheckRestorePoints(const ScheduledRequest& request) {
 
 }  // namespace
 
-Status CheckRequest(const Engine& engine, const ScheduledRequest& request) {
+Status CheckRequest(const Engine& engine, const ScheduledRequest& request, int max_tokens) {
   KVCACHE_RETURN_IF_ERROR(request.sampling.Check());
-  KVCACHE_RETURN_IF_ERROR(CheckPictures(engine, request));
+  KVCACHE_RETURN_IF_ERROR(CheckPictures(engine, request, max_tokens));
   KVCACHE_RETURN_IF_ERROR(CheckPrompt(engine, request.prompt, request.pictures));
   if (request.draft_tokens < -1 || request.draft_tokens > DraftRates::kMax) {
     return InvalidArgument(StrCat("draft tokens are ", request.draft_tokens, "; must be from 0 to ",

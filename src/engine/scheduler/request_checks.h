@@ -7,7 +7,8 @@
 
 namespace kvcache {
 
-// Returns kInvalidArgument, with the value and the rule, for a request that the engine cannot answer.
-Status CheckRequest(const Engine& engine, const ScheduledRequest& request);
+// Returns kInvalidArgument, with the value and the rule, for a request that the engine cannot answer
+// in passes of at most `max_tokens` tokens.
+Status CheckRequest(const Engine& engine, const ScheduledRequest& request, int max_tokens);
 
 }  // namespace kvcache

@@ -39,7 +39,7 @@ Result<JobPtr> MakeJob(const Engine& engine, ScheduledRequest request) {
 }  // namespace
 
 Result<RequestId> RequestQueue::Submit(ScheduledRequest request) {
-  KVCACHE_RETURN_IF_ERROR(CheckRequest(engine_, request));
+  KVCACHE_RETURN_IF_ERROR(CheckRequest(engine_, request, max_tokens_));
   KVCACHE_ASSIGN_OR_RETURN(JobPtr job, MakeJob(engine_, std::move(request)));
   const std::lock_guard lock(mutex_);
   job->id = RequestId{next_id_++};

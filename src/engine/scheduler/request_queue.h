@@ -19,8 +19,8 @@ namespace kvcache {
 
 class RequestQueue {
  public:
-  // `engine` must outlive it.
-  explicit RequestQueue(const Engine& engine) : engine_(engine) {}
+  // `engine` must outlive it. Its passes have at most `max_tokens` tokens.
+  RequestQueue(const Engine& engine, int max_tokens) : engine_(engine), max_tokens_(max_tokens) {}
 
   // Adds a request. Errors: those of CheckRequest.
   Result<RequestId> Submit(ScheduledRequest request);
@@ -48,6 +48,7 @@ class RequestQueue {
 
  private:
   const Engine& engine_;
+  const int max_tokens_;
   mutable std::mutex mutex_;
   std::condition_variable wake_;
   std::vector<JobPtr> inbox_;         // guarded by mutex_

@@ -55,7 +55,7 @@ Result<std::unique_ptr<Scheduler>> Scheduler::Make(Engine& engine,
 SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options)
     : engine_(engine),
       options_(options),
-      queue_(engine),
+      queue_(engine, StepTokens(engine, options)),
       prefixes_(engine, options_),
       runner_(engine, options_.clock, stats_.pass_seconds),
       memory_(engine, options_, prefixes_.states(), runner_),

@@ -12,6 +12,7 @@
 #include "base/strings.h"
 #include "dialect/model_dialect.h"
 #include "server/models/adapter_scales.h"
+#include "server/models/picture_book.h"
 #include "server/models/pin_book.h"
 #include "server/output/text_writer.h"
 
@@ -48,11 +49,11 @@ class Service final : public TextService {
   }
 
   Result<Prompt> Render(ChatInput input) const override {
-    input.now = started_;
-    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, dialect_.Write(std::move(input)));
+    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, Write(std::move(input)));
     ChatPrompt& written = own.written;
     std::string begun = written.open_text.empty() ? own.answer.begun : written.open_text;
     Prompt prompt{.tokens = std::move(written.marked.tokens),
+                  .pictures = std::move(written.pictures),
                   .stops = dialect_.Stops(),
                   .answer = std::move(own.answer),
                   .begun = std::move(begun),
@@ -73,8 +74,7 @@ class Service final : public TextService {
   }
 
   Result<std::string> RenderText(ChatInput input) const override {
-    input.now = started_;
-    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, dialect_.Write(std::move(input)));
+    KVCACHE_ASSIGN_OR_RETURN(DialectPrompt own, Write(std::move(input)));
     return std::move(own.written.text);
   }
 
@@ -85,8 +85,24 @@ class Service final : public TextService {
   bool reasons() const override { return dialect_.reasons(); }
 
   Result<Prompt> Encode(std::string_view text) const override {
-    KVCACHE_ASSIGN_OR_RETURN(auto tokens, engine_.Tokenize(text));
-    return Prompt{.tokens = std::move(tokens)};
+    KVCACHE_ASSIGN_OR_RETURN(const auto pieces, book_.Divide(text));
+    PicturePrompt prompt;
+    for (const TextBefore& piece : pieces) {
+      const auto place = prompt.tokens.empty() ? TextPlace::kBeginning : TextPlace::kContinuation;
+      KVCACHE_ASSIGN_OR_RETURN(const auto tokens, engine_.Tokenize(piece.text, place));
+      prompt.tokens.insert(prompt.tokens.end(), tokens.begin(), tokens.end());
+      if (piece.picture != nullptr) {
+        KVCACHE_RETURN_IF_ERROR(engine_.AddPicture(piece.picture, prompt));
+      }
+    }
+    return Prompt{.tokens = std::move(prompt.tokens), .pictures = std::move(prompt.pictures)};
+  }
+
+  Result<std::pair<PicturePtr, std::string>> TakePicture(std::span<const std::byte> file,
+                                                         std::string_view name) override {
+    KVCACHE_ASSIGN_OR_RETURN(PicturePtr picture, engine_.PreparePicture(file, name));
+    std::string mark = book_.Add(picture);
+    return std::pair(std::move(picture), std::move(mark));
   }
 
   Result<std::vector<RequestId>> Submit(std::vector<TextRequest> requests) override {
@@ -189,6 +205,14 @@ class Service final : public TextService {
   std::span<const AdapterInfo> adapters() const override { return engine_.adapters(); }
 
  private:
+  // Writes a conversation in which marks stand for pictures.
+  Result<DialectPrompt> Write(ChatInput input) const {
+    input.now = started_;
+    KVCACHE_RETURN_IF_ERROR(book_.PutInto(input));
+    if (!input.pictures.empty()) input.picture_marks = engine_.picture_marks();
+    return dialect_.Write(std::move(input));
+  }
+
   // Gives places back at its end.
   struct Places {
     std::atomic<std::int64_t>& running;
@@ -225,6 +249,7 @@ class Service final : public TextService {
         std::min<std::int64_t>(engine_.context(), std::ssize(request.prompt.tokens)));
     ScheduledRequest scheduled{
         .prompt = request.prompt.tokens,
+        .pictures = request.prompt.pictures,
         .sampling = request.sampling,
         .max_tokens = request.max_tokens < 0 ? room : std::min(room, request.max_tokens),
         .salt = request.salt,
@@ -374,6 +399,7 @@ class Service final : public TextService {
   std::once_flag table_made_;
   std::shared_ptr<const TokenTable> table_;  // of the vocabulary's texts
   FramedForms forms_;
+  PictureBook book_;
   PinBook pins_;  // on the engine's thread
   std::atomic<bool> ending_{false}, interrupted_{false}, stopping_{false};
   bool ending_all_ = false;  // on the engine's thread

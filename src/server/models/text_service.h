@@ -9,8 +9,10 @@
 #include <cstdint>
 #include <functional>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
+#include <utility>
 #include <vector>
 
 #include "chat_template/chat_template.h"
@@ -25,6 +27,7 @@ namespace kvcache::server {
 
 struct Prompt {
   std::vector<std::int32_t> tokens{};
+  std::vector<PromptPicture> pictures{};   // of the tokens
   std::vector<Position> restore_points{};  // where messages end
   std::vector<std::string> stops{};        // texts that end an answer besides tokens
   AnswerSyntax answer{};
@@ -96,6 +99,10 @@ class TextService : public ModelService {
   virtual const SharedDialect& dialect() const = 0;
   // Returns whether the model's answers may begin with thoughts.
   virtual bool reasons() const = 0;
+  // Takes a picture for texts that are rendered or encoded: the picture, and the mark that stands for it. Errors: those
+  // of Engine::PreparePicture.
+  virtual Result<std::pair<PicturePtr, std::string>> TakePicture(std::span<const std::byte> file,
+                                                                 std::string_view name) = 0;
   // Encodes a text that the model continues.
   virtual Result<Prompt> Encode(std::string_view text) const = 0;
 

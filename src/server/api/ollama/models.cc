@@ -205,6 +205,7 @@ void ShowModel(const RouteContext& context, const Json& /*body*/) {
   if (context.service.dialect()->has_calls()) capabilities.push_back("tools");
   if (context.service.reasons()) capabilities.push_back("thinking");
   if (CanInfill(context.service.engine())) capabilities.push_back("insert");
+  if (context.service.engine().CheckTakesPictures().ok()) capabilities.push_back("vision");
   ServedModel model = context.model;
   model.family = context.service.engine().info().architecture;
   Json shown = Shown(model, context.service.engine().context(), std::move(capabilities));

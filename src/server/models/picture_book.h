@@ -1,0 +1,52 @@
+// The pictures of a service's requests. Requests are read as texts; a mark stands in a text for a picture until the
+// template writes the prompt. Nobody can write the mark of a picture who was not given it.
+//
+// Thread safety: any thread.
+#pragma once
+
+#include <list>
+#include <map>
+#include <memory>
+#include <mutex>
+#include <string>
+#include <string_view>
+#include <vector>
+
+#include "chat_template/chat_template.h"
+#include "kvcache/status.h"
+#include "kvcache_engine/picture.h"
+
+namespace kvcache::server {
+
+// A text, and the picture behind it.
+struct TextBefore {
+  std::string text{};
+  PicturePtr picture{};  // null: the text is the last
+};
+
+class PictureBook {
+ public:
+  // Pictures that are kept for stored conversations after their requests.
+  static constexpr std::size_t kKept = 32;
+
+  PictureBook();
+
+  // Returns the mark of a picture. It is known as long as somebody has the picture, or it is among the last ones.
+  std::string Add(const PicturePtr& picture);
+
+  // Divides a text at the marks. Errors: kInvalidArgument for the mark of a picture that is not known any more.
+  Result<std::vector<TextBefore>> Divide(std::string_view text) const;
+  // Puts parts for pictures in the place of the marks in contents of messages, and the pictures into the input. Errors:
+  // those of Divide.
+  Status PutInto(ChatInput& input) const;
+
+ private:
+  std::string MarkOf(const Picture& picture) const;
+
+  const std::string secret_;
+  mutable std::mutex mutex_;
+  std::map<std::string, std::weak_ptr<const Picture>, std::less<>> known_;  // guarded by mutex_
+  std::list<PicturePtr> kept_;                                              // guarded by mutex_
+};
+
+}  // namespace kvcache::server
