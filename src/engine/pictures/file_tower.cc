@@ -1,6 +1,7 @@
 #include "engine/pictures/file_tower.h"
 
 #include <algorithm>
+#include <array>
 #include <iterator>
 #include <mutex>
 #include <utility>
@@ -23,15 +24,18 @@ using vision::VisionTower;
 // A projector's text models, and what their processors write around a picture.
 struct Family {
   Projector projector;
-  std::string_view architecture;
+  std::array<std::string_view, 2> architectures;
   PictureMarks marks;
 };
 constexpr Family kFamilies[] = {
     {Projector::kGemma3,
-     "gemma3",
+     {"gemma3"},
      {.before = "\n\n<start_of_image>",
       .after = "<end_of_image>\n\n",
       .in_template = "<start_of_image>"}},
+    {Projector::kPixtral,
+     {"llama", "mistral3"},
+     {.before = "", .after = "[IMG_END]", .in_template = "[IMG]"}},
 };
 
 class FilePicture final : public Picture {
@@ -67,7 +71,8 @@ class FileTower final : public PictureTower {
 
   PictureMarks marks() const override { return family_.marks; }
   bool IsOf(std::string_view architecture) const override {
-    return architecture == family_.architecture;
+    return !architecture.empty() &&
+           std::ranges::find(family_.architectures, architecture) != family_.architectures.end();
   }
   int row_size() const override { return tower_->embedding_width(); }
 

@@ -13,40 +13,14 @@
 #include "engine/engine_impl.h"
 #include "engine/pictures/picture_rows.h"
 #include "kvcache_engine/chat.h"
-#include "make_model/make_model.h"
-#include "support/vision_file.h"
+#include "support/picture_model.h"
 
 namespace kvcache {
 namespace {
 
+using picture_test::BmpOf;
+using picture_test::MakePictureModel;
 using ::testing::HasSubstr;
-
-constexpr const char* kTemplate =
-    "{{ bos_token }}{% for m in messages %}"
-    "{{ '<start_of_turn>' + ('model' if m.role == 'assistant' else m.role) + '\\n' }}"
-    "{% if m.content is string %}{{ m.content | trim }}"
-    "{% else %}{% for item in m.content %}"
-    "{% if item.type == 'image' %}{{ '<start_of_image>' }}"
-    "{% elif item.type == 'text' %}{{ item.text | trim }}{% endif %}"
-    "{% endfor %}{% endif %}"
-    "{{ '<end_of_turn>\\n' }}{% endfor %}{{ '<start_of_turn>model\\n' }}";
-
-// An uncompressed BMP of one color that gets lighter from row to row.
-std::string BmpOf(int width, int height, int color) {
-  std::string file = "BM";
-  const auto number = [&](int value, int bytes) {
-    for (int i = 0; i < bytes; ++i) file += static_cast<char>(value >> 8 * i);
-  };
-  const int row = (width * 3 + 3) / 4 * 4;
-  for (const int value : {54 + row * height, 0, 54, 40, width, height}) number(value, 4);
-  number(1, 2);
-  number(24, 2);
-  for (const int value : {0, row * height, 2835, 2835, 0, 0}) number(value, 4);
-  for (int y = 0; y < height; ++y) {
-    for (int x = 0; x < row; ++x) number((color >> x % 3 * 8 & 255) / 2 + y % 64, 1);
-  }
-  return file;
-}
 
 class PictureChatTest : public ::testing::Test {
  protected:
@@ -54,21 +28,9 @@ class PictureChatTest : public ::testing::Test {
     const std::string name = ::testing::TempDir() + "picture_chat." + std::to_string(getpid());
     model_ = name + ".gguf";
     tower_ = name + ".mmproj.gguf";
-    make_model::Request request{.architecture = "gemma3",
-                                .threads = 1,
-                                .chat_template = kTemplate,
-                                .control_tokens = {"<start_of_turn>", "<end_of_turn>",
-                                                   "<start_of_image>", "<end_of_image>"}};
-    request.shape.vocab = 700;
-    request.shape.context = 512;
-    Status status = make_model::MakeModel(request, model_);
-    ASSERT_TRUE(status.ok()) << status.message();
+    MakePictureModel(model_, tower_);
     engine_ = Open();
-    vision_test::VisionFileShape shape;
-    shape.embedding_width = engine_->info().hidden_size;
-    status = vision_test::WriteVisionFile(shape, 1, tower_);
-    ASSERT_TRUE(status.ok()) << status.message();
-    status = engine_->UseTower(tower_);
+    const Status status = engine_->UseTower(tower_);
     ASSERT_TRUE(status.ok()) << status.message();
   }
   void TearDown() override {

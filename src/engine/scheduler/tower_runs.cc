@@ -1,6 +1,5 @@
 #include "engine/scheduler/tower_runs.h"
 
-#include <algorithm>
 #include <utility>
 
 #include "base/seconds_since.h"
@@ -11,7 +10,7 @@
 namespace kvcache {
 namespace {
 
-constexpr int kRowsBeside = 64;  // of a step of the tower beside requests that generate
+constexpr int kRowsBeside = 64;  // of a step of the tower beside other requests
 
 }  // namespace
 
@@ -32,24 +31,22 @@ Job* TowerRuns::Advance(std::span<const JobPtr> live) {
     if (own.rows == nullptr && (next == nullptr || job->id < next->id)) next = job.get();
   }
   if (next == nullptr) return nullptr;
-  const bool someone_generates =
-      std::any_of(live.begin(), live.end(), [](const JobPtr& job) { return !job->in_prompt; });
-  Status status = Work(*next, *next->pictures->Next(next->length), someone_generates);
+  Status status = Work(*next, *next->pictures->Next(next->length), live.size() == 1);
   if (status.ok()) return nullptr;
   next->result.status = std::move(status);
   return next;
 }
 
-Status TowerRuns::Work(Job& job, const PromptPicture& picture, bool someone_generates) {
+Status TowerRuns::Work(Job& job, const PromptPicture& picture, bool is_alone) {
   double seconds = 0.0;
   const auto now = [&] { return clock_ ? clock_() : SecondsSince({}); };
   const double end = now() + step_seconds_;
-  const auto stops = [&] { return job.is_interrupted() || (someone_generates && now() >= end); };
+  const auto stops = [&] { return job.is_interrupted() || (!is_alone && now() >= end); };
   Result<EmbeddedPtr> rows = EmbeddedPtr();
   {
     const AddSeconds time(clock_, seconds);
-    rows = engine_.pictures()->Advance(
-        picture.picture, someone_generates ? kRowsBeside : PictureTower::kMaxStepRows, stops);
+    rows = engine_.pictures()->Advance(picture.picture,
+                                       is_alone ? PictureTower::kMaxStepRows : kRowsBeside, stops);
   }
   stats_.tower_seconds += seconds;
   KVCACHE_RETURN_IF_ERROR(rows.status());

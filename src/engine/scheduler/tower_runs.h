@@ -1,5 +1,5 @@
-// Runs the tower for the pictures of prompts, between passes. Beside requests that generate, a step of the scheduler
-// does as much of it as may be added to their passes.
+// Runs the tower for the pictures of prompts, between passes. Beside other requests, a step of the scheduler does as much
+// of it as prompts may add to a pass.
 //
 // Thread safety: the engine's thread.
 // Design: docs/design/images.md.
@@ -24,7 +24,7 @@ class TowerRuns {
   Job* Advance(std::span<const JobPtr> live);
 
  private:
-  Status Work(Job& job, const PromptPicture& picture, bool someone_generates);
+  Status Work(Job& job, const PromptPicture& picture, bool is_alone);
 
   Engine& engine_;
   const std::function<double()>& clock_;

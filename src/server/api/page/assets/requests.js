@@ -52,7 +52,7 @@ export function drawSequences(state) {
 const reasons = {
   new: 'new', differs: 'differs from a cached prompt', evicted: 'had to make room',
   'no state': 'no restore point there', 'restore failed': 'could not be restored',
-  'last token': 'last token',
+  'last token': 'last token', 'other picture': 'another picture', 'part of a picture': 'a part of a picture',
 };
 const states = {
   queued: 'waits', prompt: 'reads', generating: 'writes', done: 'done', failed: 'failed', cancelled: 'cancelled',
