@@ -1,13 +1,17 @@
 // Checks that warm attention and stores neither allocate nor lock, whatever the cache's types. (The
 // pool's threads wait on atomics, first spinning, then asleep.)
 #include <array>
+#include <cstddef>
 #include <cstdint>
+#include <iterator>
 #include <mutex>
 #include <optional>
 #include <vector>
 
 #include "backend/cpu/attention/attention_testing.h"
+#include "backend/cpu/cpu_backend.h"
 #include "gtest/gtest.h"
+#include "platform/numa/numa_testing.h"
 #include "support/counting_locks.h"
 #include "support/counting_new.h"
 
@@ -66,6 +70,14 @@ constexpr Types kTypes[] = {{DType::kF16, DType::kF16},
                             {DType::kQ4_0, DType::kQ4_0},
                             {DType::kQ8_0, DType::kF16}};
 
+// Threads on one memory node, and on two.
+struct Backends {
+  testing::InventedNuma system;
+  CpuBackend on_one{4};
+  CpuBackend on_two{testing::InventedNodes(2, 4), system};
+  std::array<CpuBackend*, 2> all = {&on_one, &on_two};
+};
+
 struct Counts {
   std::int64_t allocations = testing::AllocationCount();
   std::optional<std::int64_t> locks = testing::LockCount();
@@ -83,8 +95,10 @@ TEST(AttentionAllocation, LocksAreCounted) {
 }
 
 TEST(AttentionAllocation, WarmAttentionNeitherAllocatesNorLocks) {
-  const auto backend = CpuWithThreads(2);
-  for (const Types& types : kTypes) {
+  Backends backends;
+  for (std::size_t i = 0; i < 2 * std::size(kTypes); ++i) {
+    const Types& types = kTypes[i / 2];
+    CpuBackend* const backend = backends.all[i % 2];
     Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
     scene.Fill(*backend);
     for (const int tokens : {1, 20, 300}) {
@@ -105,8 +119,10 @@ TEST(AttentionAllocation, WarmAttentionNeitherAllocatesNorLocks) {
 }
 
 TEST(AttentionAllocation, StoresNeitherAllocateNorLock) {
-  const auto backend = CpuWithThreads(2);
-  for (const Types& types : kTypes) {
+  Backends backends;
+  for (std::size_t i = 0; i < 2 * std::size(kTypes); ++i) {
+    const Types& types = kTypes[i / 2];
+    CpuBackend* const backend = backends.all[i % 2];
     Scene scene({{2, 64, 64}, 4, types.k, types.v}, Scene::Contiguous({2000}));
     std::vector<float> rows(2 * 64 * 300);
     const auto store = [&](std::int32_t tokens) {

@@ -108,10 +108,9 @@ void AttentionPlan::AddDecodeTasks(const LayerKv& layer, int group, int threads)
   };
   std::int64_t all = 0;
   for (const PrefixNode& node : nodes()) all += node.splits * weight(node);
-  // A shorter history can have more tasks, so the largest possible number is reserved: a warm call
-  // must not allocate.
-  tasks_.reserve(tasks_.size() +
-                 (2 * sequences_.size() + nodes().size()) * static_cast<std::size_t>(kv_heads) +
+  // A shorter history can have more tasks and nodes (at most two for each sequence), so the largest possible number is
+  // reserved: a warm call must not allocate.
+  tasks_.reserve(tasks_.size() + 4 * sequences_.size() * static_cast<std::size_t>(kv_heads) +
                  static_cast<std::size_t>(2 * tasks));
   for (std::size_t i = 0; i < nodes().size(); ++i) {
     PrefixNode& node = tree_.all()[i];
