@@ -17,9 +17,11 @@
 #include "backend/cpu/attention/attention_kernels.h"
 #include "backend/cpu/attention/attention_micro-inl.h"
 #include "backend/cpu/attention/attention_widen-inl.h"
+#include "backend/cpu/attention/block/key_tiles-inl.h"
 #include "backend/cpu/attention/block/keys-inl.h"
 #include "backend/cpu/attention/block/values-inl.h"
 #include "backend/cpu/attention/block/widen-inl.h"
+#include "backend/cpu/cpu_tiles.h"
 #include "backend/cpu/simd/highway-inl.h"
 
 #ifndef KVCACHE_BACKEND_CPU_ATTENTION_PREFILL_ONCE_
@@ -54,6 +56,11 @@ inline constexpr int kGroupRows = kManyRegisters ? kMaxGroupRows : 6;
 // Rows whose integer sums and scores fit into the registers with two tiles of keys of block types.
 inline constexpr int kBlockKeyRows = 6;
 static_assert(kGroupRows % kBlockKeyRows == 0);
+#if HWY_TARGET == HWY_AVX3_DL
+static_assert(kGroupRows == kKeyTileRows);
+// Fewer rows leave so much of the matrix tiles empty that vectors are as fast.
+inline constexpr int kMinKeyTileRows = 7;
+#endif
 inline constexpr int kValueRows = kGroupRows % 4 == 0 ? 4 : 3;
 
 struct QueryTile {
@@ -62,6 +69,7 @@ struct QueryTile {
   TileBuffers buffers;
   int rows;
   int v_padded;
+  bool has_key_tiles = false;  // matrix tiles compute the scores
 
   WideSplit Wide() const {
     return {call->layer, task->kv_head, buffers.keys, buffers.values, v_padded};
@@ -146,8 +154,23 @@ void ScoreBlockGroup(const QueryTile& tile, const GroupInSplit& rows) {
   }
 }
 
+#if HWY_TARGET == HWY_AVX3_DL
+// The same by matrix tiles, for all rows of the group.
+void ScoreGroupByTiles(const QueryTile& tile, const GroupInSplit& rows) {
+  constexpr int kKeys = 2 * kCellTile;
+  const std::int64_t k_dim = tile.call->layer->shape.k_dim;
+  const BlockQueries<kKeyTileRows> q(tile.buffers.q + rows.first * k_dim, k_dim);
+  ScoreKeyTiles(q, rows.count, reinterpret_cast<const std::uint8_t*>(tile.buffers.keys), k_dim,
+                rows.any.begin / kKeys * kKeys, RoundUp(rows.any.end, kKeys), tile.buffers.scores,
+                kScoreStride);
+}
+#endif
+
 void ScoreGroup(const QueryTile& tile, const GroupInSplit& rows) {
   const DType k_type = tile.call->layer->k_type;
+#if HWY_TARGET == HWY_AVX3_DL
+  if (tile.has_key_tiles) return ScoreGroupByTiles(tile, rows);
+#endif
   if (HoldsLatents(*tile.call->layer))
     return ScoreBlockGroup<MaxCode(DType::kQ8_0), true>(tile, rows);
   if (k_type == DType::kQ8_0) return ScoreBlockGroup<MaxCode(DType::kQ8_0)>(tile, rows);
@@ -258,7 +281,7 @@ void PackGroup(const QueryTile& tile, int first) {
 
 void StartTile(const QueryTile& tile) {
   const AttentionCall& call = *tile.call;
-  if (IsKvBlockType(call.layer->k_type)) {
+  if (IsKvBlockType(call.layer->k_type) && !tile.has_key_tiles) {
     for (int first = 0; first < tile.rows; first += kBlockKeyRows) {
       PackGroup<kBlockKeyRows>(tile, first);
     }
@@ -309,13 +332,8 @@ TileBuffers CutWorkspace(float* workspace, const LayerKv& layer, int rows, int v
   return buffers;
 }
 
-void AttendPrefill(const PrefillTask& task) {
-  const KvShape& shape = task.call->layer->shape;
-  const int rows = static_cast<int>(task.tokens.size()) * task.call->group();
-  const int v_padded = RoundUp(shape.v_dim, kValuePadding);
-  const QueryTile tile{task.call, &task,
-                       CutWorkspace(task.workspace, *task.call->layer, rows, v_padded), rows,
-                       v_padded};
+void AttendTile(const QueryTile& tile) {
+  const PrefillTask& task = *tile.task;
   PositionRange seen{kEndOfSequence, 0};
   for (const QueryToken& token : task.tokens) {
     seen.begin = std::min(seen.begin, token.seen.begin);
@@ -325,11 +343,25 @@ void AttendPrefill(const PrefillTask& task) {
   for (SplitWalker walker(task.runs, seen); walker.Next();) {
     WidenSplitKeys(tile.Wide(), walker.segments());
     WidenSplitValues(tile.Wide(), walker.segments());
-    for (int first = 0; first < rows; first += kGroupRows) {
+    for (int first = 0; first < tile.rows; first += kGroupRows) {
       AttendGroup(tile, first, walker.split(), walker.segments());
     }
   }
   FinishTile(tile);
+}
+
+void AttendPrefill(const PrefillTask& task) {
+  const LayerKv& layer = *task.call->layer;
+  const int rows = static_cast<int>(task.tokens.size()) * task.call->group();
+  const int v_padded = RoundUp(layer.shape.v_dim, kValuePadding);
+  QueryTile tile{task.call, &task, CutWorkspace(task.workspace, layer, rows, v_padded), rows,
+                 v_padded};
+#if HWY_TARGET == HWY_AVX3_DL
+  tile.has_key_tiles = TilesInUse() && rows >= kMinKeyTileRows && IsKvBlockType(layer.k_type) &&
+                       !HoldsLatents(layer);
+  if (tile.has_key_tiles) return WithKeyTiles([&]() HWY_ATTR { AttendTile(tile); });
+#endif
+  AttendTile(tile);
 }
 
 }  // namespace HWY_NAMESPACE

@@ -12,6 +12,7 @@
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
 #include "kvcache/cpu_backend.h"
+#include "support/internal/tile_emulator.h"
 
 namespace kvcache::cpu::attention_sharing_test {
 namespace {
@@ -112,7 +113,7 @@ INSTANTIATE_TEST_SUITE_P(Rules, AttentionSharing, ::testing::ValuesIn(kRules),
                          [](const auto& test) { return std::string(test.param.name); });
 
 TEST(AttentionSharingTargets, MatchTheChain) {
-  for (const std::string& target : CpuTargetNames()) {
+  for (const std::string& target : kvcache::testing::TestedTargets()) {
     const testing::ForcedTarget forced(target);
     ASSERT_TRUE(forced.ok());
     const auto backend = CpuWithThreads(2);

@@ -9,6 +9,7 @@
 #include "backend/cpu/attention/attention_testing.h"
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
+#include "support/internal/tile_emulator.h"
 
 namespace kvcache::cpu::attention_visibility_test {
 namespace {
@@ -130,7 +131,7 @@ TEST(AttentionVisibility, UnseenValuesNeverMatter) {
 // Runs every target of this machine. Targets with fused multiply-add agree with each other; the
 // portable one rounds products first.
 TEST(AttentionTargets, MatchTheChain) {
-  for (const std::string& target : CpuTargetNames()) {
+  for (const std::string& target : kvcache::testing::TestedTargets()) {
     const testing::ForcedTarget forced(target);
     ASSERT_TRUE(forced.ok());
     const bool fused = target != "EMU128";

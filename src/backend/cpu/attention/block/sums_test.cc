@@ -13,6 +13,7 @@
 #include "backend/cpu/common/kv_blocks_testing.h"
 #include "backend/cpu/testing.h"
 #include "gtest/gtest.h"
+#include "support/internal/tile_emulator.h"
 
 namespace kvcache::cpu::sums_test {
 namespace {
@@ -75,7 +76,7 @@ Rules OwnPositionAbove(float down, int heads) {
 template <class Check>
 void OnEveryTarget(const Scene& scene, const std::vector<QueryAt>& batch, const Rules& rules,
                    const Check& check) {
-  for (const std::string& target : CpuTargetNames()) {
+  for (const std::string& target : kvcache::testing::TestedTargets()) {
     SCOPED_TRACE(target + ", " + std::string(InfoOf(scene.options().v_type).name) + ", " +
                  std::to_string(batch.size()) + " tokens of " +
                  std::to_string(scene.options().heads) + " heads");

@@ -8,7 +8,7 @@
 #endif
 
 #include "backend/cpu/linear/linear_block_format-inl.h"
-#include "backend/cpu/linear/tiles/registers-inl.h"
+#include "backend/cpu/common/tile_registers-inl.h"
 #include "backend/cpu/linear/tiles/tile_tokens.h"
 
 #if HWY_TARGET == HWY_AVX3_DL

@@ -33,9 +33,11 @@ namespace HWY_NAMESPACE {
 // before the last, and the weights of both panels.
 template <int kSet>
 struct TileRegisters {
-  static constexpr int kSums[] = {2 * kSet, 2 * kSet + 1};
+  static constexpr int kSums0 = 2 * kSet;  // of the first panel
+  static constexpr int kSums1 = 2 * kSet + 1;
   static constexpr int kInputs = 4 + kSet;
-  static constexpr int kWeights[] = {6, 7};
+  static constexpr int kWeights0 = 6;
+  static constexpr int kWeights1 = 7;
 };
 
 // The shapes of the registers for tiles of at most `tokens`. A smaller tile computes a row more than it has: its
@@ -66,16 +68,16 @@ HWY_INLINE void MultiplyScale(const Value* inputs, const std::uint8_t* weights, 
   constexpr std::int64_t kTileBytes = kMatrixTileTokens * kLine;
   constexpr std::int64_t kSums = kSet * kTilePanels * kTileBytes;
   LoadTile<Use::kInputs>(inputs, strides.inputs);
-  LoadTile<Use::kWeights[0], kWeights>(weights, strides.lines);
-  ZeroTile<Use::kSums[0]>();
-  AddTileProducts<Use::kSums[0], Use::kInputs, Use::kWeights[0]>();
+  LoadTile<Use::kWeights0, kWeights>(weights, strides.lines);
+  ZeroTile<Use::kSums0>();
+  AddTileProducts<Use::kSums0, Use::kInputs, Use::kWeights0>();
   if constexpr (kPanels == 2) {
-    LoadTile<Use::kWeights[1], kWeights + sizeof(ChunkWorkspace)>(weights, strides.lines);
-    ZeroTile<Use::kSums[1]>();
-    AddTileProducts<Use::kSums[1], Use::kInputs, Use::kWeights[1]>();
+    LoadTile<Use::kWeights1, kWeights + sizeof(ChunkWorkspace)>(weights, strides.lines);
+    ZeroTile<Use::kSums1>();
+    AddTileProducts<Use::kSums1, Use::kInputs, Use::kWeights1>();
   }
-  StoreTile<Use::kSums[0], kSums>(sums, strides.lines);
-  if constexpr (kPanels == 2) StoreTile<Use::kSums[1], kSums + kTileBytes>(sums, strides.lines);
+  StoreTile<Use::kSums0, kSums>(sums, strides.lines);
+  if constexpr (kPanels == 2) StoreTile<Use::kSums1, kSums + kTileBytes>(sums, strides.lines);
 }
 
 // Computes the sums of one of the two parts of the step's scales.

@@ -8,7 +8,7 @@
 #endif
 
 #include "backend/cpu/linear/linear_block_unpack-inl.h"
-#include "backend/cpu/linear/tiles/registers-inl.h"
+#include "backend/cpu/common/tile_registers-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
 

@@ -2,11 +2,11 @@
 //
 // The instructions are assembly: the intrinsics of compilers take the number of a register as a literal only. Compiled
 // for AVX3_DL alone.
-#if defined(KVCACHE_BACKEND_CPU_TILES_REGISTERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
-#ifdef KVCACHE_BACKEND_CPU_TILES_REGISTERS_INL_H_
-#undef KVCACHE_BACKEND_CPU_TILES_REGISTERS_INL_H_
+#if defined(KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
+#ifdef KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_
+#undef KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_
 #else
-#define KVCACHE_BACKEND_CPU_TILES_REGISTERS_INL_H_
+#define KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_
 #endif
 
 #include <cstddef>
@@ -81,10 +81,17 @@ HWY_INLINE void StoreTile(void* first, std::int64_t stride) {
                : "memory");
 }
 
-// sum += first × second, products of signed bytes. A row of `second` has four bytes of each column.
-template <int kSum, int kFirst, int kSecond>
+// Whether the bytes of the second factor have a sign. Those of the first have one.
+enum class SecondFactor : std::uint8_t { kSigned, kUnsigned };
+
+// sum += first × second. A row of `second` has four bytes of each column.
+template <int kSum, int kFirst, int kSecond, SecondFactor kFactor = SecondFactor::kSigned>
 HWY_INLINE void AddTileProducts() {
-  asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kFirst), "i"(kSecond));
+  if constexpr (kFactor == SecondFactor::kSigned) {
+    asm volatile("tdpbssd %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kFirst), "i"(kSecond));
+  } else {
+    asm volatile("tdpbsud %%tmm%c2, %%tmm%c1, %%tmm%c0" : : "i"(kSum), "i"(kFirst), "i"(kSecond));
+  }
 }
 
 }  // namespace HWY_NAMESPACE
