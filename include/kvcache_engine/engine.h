@@ -89,6 +89,9 @@ struct EngineBatch {
   std::span<const EngineImage> images{};
   std::span<const std::int32_t> parents{};  // [batch] or empty: drafts, as in Batch
   std::span<const InputRows> rows{};        // ascending by index, without overlap
+  // [batch, 3] or empty: time, row and column of each token, by which a model with three axes (info().three_axes) rotates
+  // it; empty: all three are its position.
+  std::span<const Position> axes{};
   // Forward ends early, with kCancelled, once *interrupt is true; null: never.
   const std::atomic<bool>* interrupt = nullptr;
 };

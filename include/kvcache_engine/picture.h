@@ -38,6 +38,9 @@ struct PictureShape {
   static constexpr std::int32_t kMinCells = 4;
   // The cells see each other, whatever their order, so a pass has all of them. If not, a cell sees those before it.
   bool is_whole = false;
+  // The grid of the cells, rows of `columns` cells, for models whose positions have three axes; 0: there is none.
+  std::int32_t columns = 0;
+  std::int32_t rows = 0;
   bool operator==(const PictureShape&) const = default;
 };
 

@@ -111,6 +111,8 @@ class Session {
   Status Pass(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
               const std::atomic<bool>* interrupt);
   Status CheckFits(std::size_t tokens) const;
+  // Returns EngineBatch::axes of the next `count` tokens. Throws std::bad_alloc.
+  std::span<const Position> NextAxes(std::size_t count);
   // Pass, then the hook. If either fails, the pass's tokens are removed.
   Status PassAndHook(std::span<const std::int32_t> tokens, std::span<const InputRows> rows,
                      const PassHook& hook, const std::atomic<bool>* interrupt);
@@ -127,6 +129,7 @@ class Session {
   std::vector<std::int32_t> tokens_;
   std::vector<PromptPicture> pictures_;     // of them
   std::vector<Position> positions_;         // scratch [max_batch]
+  std::vector<Position> axes_;              // scratch [max_batch, 3]; empty without pictures
   std::vector<SequenceId> sequences_;       // scratch [max_batch]
   std::vector<float> logits_;               // [vocabulary]
   std::vector<float> all_logits_;           // scratch of Verify: [tokens, vocabulary]

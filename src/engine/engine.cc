@@ -464,6 +464,7 @@ Status Engine::Forward(const EngineBatch& batch) {
     }));
   }
   impl_->model->SetInputRows(batch.rows);
+  impl_->model->SetAxes(info().three_axes ? batch.axes : std::span<const Position>());
   impl_->model->SetAdapters(impl_->adapters.OfTokens(batch.sequences));
   HiddenStates* const states = impl_->states.get();
   if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));

@@ -7,6 +7,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/axes.h"
 #include "engine/pictures/picture_rows.h"
 #include "engine/pictures/prompt_pictures.h"
 #include "engine/prefixes/hidden_states.h"
@@ -100,6 +101,13 @@ Status Session::AppendPicture(const PicturePtr& picture, const PassHook& hook,
   return Status::Ok();
 }
 
+std::span<const Position> Session::NextAxes(std::size_t count) {
+  if (pictures_.empty() || !engine_.info().three_axes) return {};
+  axes_.resize(3 * count);
+  WriteAxes(pictures_, position(), static_cast<Position>(count), 0, axes_);
+  return axes_;
+}
+
 Status Session::CheckFits(std::size_t tokens) const {
   const std::size_t total = tokens_.size() + tokens;
   if (total <= static_cast<std::size_t>(engine_.context())) return Status::Ok();
@@ -124,11 +132,14 @@ Status Session::Pass(std::span<const std::int32_t> tokens, std::span<const Input
   std::iota(positions_.begin(), positions_.begin() + static_cast<std::ptrdiff_t>(count),
             position());
   last_pass_tokens_ = 0;
-  Status status = engine_.Forward({.tokens = tokens,
-                                   .positions = std::span(positions_).first(count),
-                                   .sequences = std::span(sequences_).first(count),
-                                   .rows = rows,
-                                   .interrupt = interrupt});
+  Status status = Guarded("no memory for the positions of a pass", [&] {
+    return engine_.Forward({.tokens = tokens,
+                            .positions = std::span(positions_).first(count),
+                            .sequences = std::span(sequences_).first(count),
+                            .rows = rows,
+                            .axes = NextAxes(count),
+                            .interrupt = interrupt});
+  });
   tokens_.insert(tokens_.end(), tokens.begin(), tokens.end());
   if (status.ok()) last_pass_tokens_ = static_cast<std::int32_t>(count);
   return status;
@@ -154,7 +165,8 @@ Status Session::Verify(std::int32_t current, std::span<const std::int32_t> draft
                                               {.max_tokens = static_cast<Position>(count)}));
   KVCACHE_RETURN_IF_ERROR(engine_.Forward({.tokens = round_tokens_,
                                            .positions = std::span(positions_).first(count),
-                                           .sequences = std::span(sequences_).first(count)}));
+                                           .sequences = std::span(sequences_).first(count),
+                                           .axes = NextAxes(count)}));
   KVCACHE_RETURN_IF_ERROR(engine_.Logits(rows_, all_logits_.data()));
   KVCACHE_ASSIGN_OR_RETURN(const Position stay, verify(all_logits_));
   const Position kept = stay + 1;
@@ -174,6 +186,10 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
   if (engine_.has_encoder()) {
     return Unsupported(StrCat("the context of ", engine_.context(),
                               " tokens is full, and a model with an encoder cannot remove tokens"));
+  }
+  if (engine_.info().three_axes && !pictures_.empty()) {
+    return Unsupported(StrCat("the context of ", engine_.context(),
+                              " tokens is full, and positions of pictures cannot be moved"));
   }
   const std::int32_t dropped = BehindPicture(pictures_, keep + (position() - keep) / 2) - keep;
   if (keep < 0 || dropped < 1) {

@@ -40,6 +40,7 @@ struct ModelInfo {
   std::int64_t parameters = 0;
   // The first token of every decoder text of an encoder-decoder model; -1 for other models.
   std::int32_t decoder_start = -1;
+  bool three_axes = false;  // rotations have three axes (Model::SetAxes)
   // An encoder: each token of a text sees all others. It has no logits and needs no cache.
   bool is_encoder = false;
   std::vector<LayerMemory> memory;  // memory of each layer
@@ -131,6 +132,10 @@ class Model {
   // Says which tokens of the next Forward have rows in the place of embeddings; without this call none has. What else
   // depends on these tokens takes token 0. The spans live until then.
   virtual void SetInputRows(std::span<const InputRows> rows) = 0;
+
+  // Sets time, row and column [batch, 3] of the tokens of the next Forward, which lives until then; without this call all
+  // three are the token's position. REQUIRES: info().three_axes, or none.
+  virtual void SetAxes(std::span<const Position> axes) = 0;
 
   // Computes logits [vocabulary, rows.size()] for the given batch indices of the last Forward.
   virtual Status Logits(std::span<const std::int32_t> rows, float* logits) = 0;

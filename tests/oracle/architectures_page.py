@@ -63,6 +63,7 @@ MODELS = {
     "olmo2": "OLMo 2, OLMo 3",
     "phi3": "Phi 3, Phi 3.5, Phi 4",
     "qwen2": "Qwen 1.5, Qwen 2, Qwen 2.5",
+    "qwen2vl": "Qwen 2 VL, Qwen 2.5 VL",
     "qwen3": "Qwen 3",
     "qwen35": "Qwen 3.5",
     "qwen35moe": "Qwen 3.5 with experts",

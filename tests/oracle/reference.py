@@ -8,7 +8,7 @@
     llama             a window, if the file has one, applies to all layers
     llama, mistral3   rotate neighbours; mistral3 also multiplies the query at position p by
                       1 + s · ln(1 + floor(p / original context))
-    qwen2             rotates halves; biases on q, k, v
+    qwen2, qwen2vl    rotates halves; biases on q, k, v
     qwen3             rotates halves; q and k of each head are normed before
     experts           the feed-forward part is Σ p_e · expert_e(m) over the experts with the largest
                       p = softmax(Wrouter m), their p divided by their sum
@@ -30,7 +30,7 @@ import numpy as np
 import rope
 from gguf_file import GgufFile
 
-ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen3": False,
+ROTATES_NEIGHBORS = {"llama": True, "mistral3": True, "qwen2": False, "qwen2vl": False, "qwen3": False,
                      "qwen3moe": False}
 
 NVFP4 = 40  # ggml's number

@@ -146,6 +146,7 @@ VARIANTS = [
                                    *_SCALED_ROPE), experts=(16, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_SCALED_ROPE)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
+    Variant("qwen2vl", "qwen2vl", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_SCALED_ROPE), even_split=True),
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),

@@ -19,6 +19,8 @@ class ScriptedTower final : public PictureTower {
  public:
   explicit ScriptedTower(int row_size, int steps = 3) : row_size_(row_size), steps_(steps) {}
 
+  static constexpr int kColumns = 8;  // of pictures that have so many cells, or a multiple
+
   struct Counts {
     int begun = 0;
     int steps = 0;
@@ -37,10 +39,16 @@ class ScriptedTower final : public PictureTower {
       text >> word;
     }
     shape.cells = std::stoi(word);
+    if (shape.cells % kColumns == 0) {
+      shape.columns = kColumns;
+      shape.rows = shape.cells / kColumns;
+    }
     return PicturePtr(std::make_shared<Picture>(Sha256Of(file), shape));
   }
   PictureMarks marks() const override { return {.before = "", .after = "", .in_template = ""}; }
-  bool IsOf(std::string_view architecture) const override { return architecture == "gemma3"; }
+  bool IsOf(std::string_view architecture) const override {
+    return architecture == "gemma3" || architecture == "qwen2vl";
+  }
   int row_size() const override { return row_size_; }
 
   Status Begin(const Picture& picture) override {

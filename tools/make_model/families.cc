@@ -1,6 +1,10 @@
 // The table of families and the small ones' additions to the common parts.
 
 #include "make_model/families.h"
+
+#include <algorithm>
+#include <vector>
+
 #include "base/strings.h"
 #include "make_model/architecture.h"
 #include "make_model/decoder.h"
@@ -32,6 +36,15 @@ void AddMistral3(const Shape& shape, GgufHeader& header) {
 
 void AddQwen2(const Shape& shape, GgufHeader& header) {
   AddDecoderMetadata("qwen2", shape, header);
+}
+// A quarter of the pairs belongs to time, and the others to rows and columns, as in published files.
+void AddQwen2Vl(const Shape& shape, GgufHeader& header) {
+  AddDecoderMetadata("qwen2vl", shape, header);
+  const int pairs = shape.head_dim / 2;
+  const int time = std::max(1, pairs / 4);
+  const int rows = (pairs - time) / 2;
+  header.SetInts("qwen2vl.rope.dimension_sections",
+                 std::vector<std::int32_t>{time, rows, pairs - time - rows, 0});
 }
 std::vector<TensorSpec> Qwen2Tensors(const Shape& shape) {
   return DecoderTensors(shape, AttentionExtras::kBiases);
@@ -97,6 +110,7 @@ constexpr Architecture kArchitectures[] = {
     {"olmo2", ExpertUse::kNone, AddBlocks<kOlmo2>, TensorsOfBlocks<kOlmo2>},
     {"phi3", ExpertUse::kNone, AddBlocks<kPhi3>, TensorsOfBlocks<kPhi3>},
     {"qwen2", ExpertUse::kNone, AddQwen2, Qwen2Tensors},
+    {"qwen2vl", ExpertUse::kNone, AddQwen2Vl, Qwen2Tensors},
     {"qwen3", ExpertUse::kNone, AddQwen3, Qwen3Tensors},
     {"qwen35", ExpertUse::kNone, AddQwen35, Qwen35Tensors},
     {"qwen35moe", ExpertUse::kNeeded, AddQwen35Moe, Qwen35Tensors},

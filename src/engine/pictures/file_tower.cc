@@ -36,6 +36,11 @@ constexpr Family kFamilies[] = {
     {Projector::kPixtral,
      {"llama", "mistral3"},
      {.before = "", .after = "[IMG_END]", .in_template = "[IMG]"}},
+    {Projector::kQwen25Vl,
+     {"qwen2vl"},
+     {.before = "<|vision_start|>",
+      .after = "<|vision_end|>",
+      .in_template = "<|vision_start|><|image_pad|><|vision_end|>"}},
 };
 
 class FilePicture final : public Picture {
@@ -61,7 +66,9 @@ class FileTower final : public PictureTower {
     KVCACHE_ASSIGN_OR_RETURN(PreparedPicture prepared,
                              vision::Prepare(file, name, tower_->settings()));
     const PictureShape shape{.cells = prepared.layout.token_count,
-                             .is_whole = tower_->settings().tokens_see_each_other};
+                             .is_whole = tower_->settings().tokens_see_each_other,
+                             .columns = prepared.layout.tokens.columns,
+                             .rows = prepared.layout.tokens.rows};
     if (shape.cells < PictureShape::kMinCells) {
       return Unsupported(StrCat(name, " becomes ", shape.cells, " tokens; it must have at least ",
                                 PictureShape::kMinCells));

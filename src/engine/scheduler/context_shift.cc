@@ -1,5 +1,6 @@
 #include "engine/scheduler/context_shift.h"
 
+#include "base/errors.h"
 #include "engine/engine_impl.h"
 #include "engine/prefixes/hidden_states.h"
 
@@ -17,6 +18,9 @@ void EvictWindows(Engine& engine) {
 
 // Removes half of the tokens behind the first one, if that begins the text.
 Status Shift(Engine& engine, JobPrefixes& prefixes, Job& job) {
+  if (job.pictures != nullptr && engine.info().three_axes) {
+    return Unsupported("positions of pictures cannot be moved");
+  }
   prefixes.TakeCaptures(job);
   prefixes.Keep(job);
   prefixes.Close(job);

@@ -61,6 +61,7 @@ constexpr Architecture kArchitectures[] = {
     {"olmo2", MakeOlmo2},
     {"phi3", MakePhi3},
     {"qwen2", MakeQwen2},
+    {"qwen2vl", MakeQwen2},
     {"qwen3", MakeQwen3},
     {"qwen35", MakeQwen3Next},
     {"qwen35moe", MakeQwen3Next},

@@ -57,6 +57,7 @@ void Decoder::FillInfo(const GgufFile& file) {
            .context_length = params_.context_length,
            .parameters = 0,
            .decoder_start = params_.decoder_start,
+           .three_axes = !params_.rope_axes.empty(),
            .is_encoder = params_.is_encoder,
            .memory = Memory()};
   for (const GgufTensor& tensor : file.tensors()) info_.parameters += tensor.elements();
@@ -171,6 +172,7 @@ Status Decoder::Forward(std::span<const std::int32_t> tokens, std::span<const Po
   batch_ = 0;
   tokens = EmbeddedTokens(tokens);
   Pass pass(backend_, activations_, &cache, positions, interrupt());
+  pass.UseAxes({.positions = std::exchange(axes_, {}), .of_pair = params_.rope_axes});
   const TensorView x = pass.TakeHidden(params_.hidden_size);
   TensorView finals;
   if (has_head()) {

@@ -59,6 +59,7 @@ class Decoder : public Model {
     return owned_weight_bytes_ + adapters_.owned_bytes();
   }
   void SetInputRows(std::span<const InputRows> rows) override { input_rows_ = rows; }
+  void SetAxes(std::span<const Position> axes) override { axes_ = axes; }
   Status AddAdapter(const AdapterFile& file) override;
   void SetAdapters(std::span<const AdapterUses> of_token) override { of_token_ = of_token; }
   Status Encode(std::span<const std::int32_t> tokens, SequenceId sequence, Cache& cache) override;
@@ -162,6 +163,7 @@ class Decoder : public Model {
   std::span<const AdapterUses> of_token_;  // of the next Forward
 
   std::span<const InputRows> input_rows_;      // of the next Forward
+  std::span<const Position> axes_;             // of the next Forward
   std::vector<std::int32_t> embedded_tokens_;  // scratch of a pass with input rows
 
   std::optional<DraftHead> head_;

@@ -161,7 +161,33 @@ void Pass::ScaleTokens(const TensorView& x, std::span<const float> factors) {
 }
 
 void Pass::Rope(const TensorView& heads, const RopeParams& rope) {
+  if (!axes_.positions.empty()) return RotateByAxes(heads, rope);
   if (runs()) Check(backend_->Rope(heads, positions_, rope));
+}
+
+// A rotation for each axis, in which the pairs of the others have the frequency 0: they are rotated by nothing. A factor
+// would be rounded at another place than in one rotation.
+void Pass::RotateByAxes(const TensorView& heads, const RopeParams& rope) {
+  constexpr std::uint8_t kAxes = 3;
+  const std::size_t pairs = rope.inv_freq.size();
+  if (pairs == 0 || !runs()) return;
+  std::array<float, 512> frequencies{};
+  const auto batch = static_cast<std::size_t>(batch_);
+  if (pairs != axes_.of_pair.size() || pairs > frequencies.size() || rope.magnitude != 1.0f ||
+      axes_.positions.size() != batch * kAxes) {
+    return Check(
+        {StatusCode::kInternal,
+         StrCat("a rotation of ", pairs, " pairs has axes of ", axes_.of_pair.size(), ", and ",
+                axes_.positions.size(), " positions of three axes for ", batch, " tokens")});
+  }
+  RopeParams one = rope;
+  one.inv_freq = std::span(frequencies).first(pairs);
+  for (std::uint8_t axis = 0; axis < kAxes; ++axis) {
+    for (std::size_t pair = 0; pair < pairs; ++pair) {
+      frequencies[pair] = axes_.of_pair[pair] == axis ? rope.inv_freq[pair] : 0.0f;
+    }
+    if (runs()) Check(backend_->Rope(heads, axes_.positions.subspan(axis * batch, batch), one));
+  }
 }
 
 void Pass::Put(int layer, const TensorView& k, const TensorView& v) {

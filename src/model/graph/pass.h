@@ -55,6 +55,13 @@ inline TensorView Flatten(const TensorView& view) {
   return TensorView::Dense(view.data, view.dtype, view.dims[0] * view.dims[1], view.dims[2]);
 }
 
+// Positions of three axes, and which of them rotates each pair of a head.
+struct PassAxes {
+  std::span<const Position>
+      positions{};  // [batch, 3]: time, row, column; empty: the pass's positions
+  std::span<const std::uint8_t> of_pair{};  // [rotated pairs]
+};
+
 class Pass;
 
 // Attention of a pass that keeps its keys and values elsewhere than in a cache.
@@ -103,6 +110,8 @@ class Pass {
   // Adds to all products what the tokens have of the bank's adapters; null: nothing. It must outlive the pass.
   void UseAdapters(AdapterBank* bank) { adapters_ = bank; }
   AdapterBank* adapters() const { return adapters_; }
+  // Has Rope rotate by three axes.
+  void UseAxes(const PassAxes& axes) { axes_ = axes; }
 
   // Skips all operations after the next Put: a layer whose output nobody needs still gives the cache its
   // keys and values.
@@ -222,6 +231,8 @@ class Pass {
  private:
   explicit Pass(std::int64_t batch) : batch_(batch) {}
 
+  void RotateByAxes(const TensorView& heads, const RopeParams& rope);
+
   Backend* backend_ = nullptr;
   const ActivationBuffer* activations_ = nullptr;
   Cache* cache_ = nullptr;
@@ -229,6 +240,7 @@ class Pass {
   std::span<const Position> positions_;
   const std::atomic<bool>* interrupt_ = nullptr;
   AdapterBank* adapters_ = nullptr;
+  PassAxes axes_;
   std::int64_t batch_ = 0;
   std::int64_t top_ = 0;
   std::int64_t peak_ = 0;

@@ -22,16 +22,18 @@ enum class PooledHeadKind : std::uint8_t { kNone, kBert, kModernBert, kQwen3, kD
 struct LayerParams {
   std::string name;  // general.name, or empty
   int layers = 0;
-  int nextn_layers = 0;                       // blocks behind them that predict further tokens
-  int hidden_size = 0;                        // values per token between layers
-  int vocabulary = 0;                         // rows of the output matrix
-  int embedding_rows = 0;                     // rows of the embedding; 0: as many as `vocabulary`
-  int context_length = 0;                     // tokens that the model was trained for
-  std::vector<int> heads;                     // [layers]
-  std::vector<int> kv_heads;                  // [layers]
-  std::vector<int> ffn;                       // [layers] values between the feed-forward matrices
-  int k_dim = 0;                              // values of a head's query and key
-  int v_dim = 0;                              // values of a head's value
+  int nextn_layers = 0;       // blocks behind them that predict further tokens
+  int hidden_size = 0;        // values per token between layers
+  int vocabulary = 0;         // rows of the output matrix
+  int embedding_rows = 0;     // rows of the embedding; 0: as many as `vocabulary`
+  int context_length = 0;     // tokens that the model was trained for
+  std::vector<int> heads;     // [layers]
+  std::vector<int> kv_heads;  // [layers]
+  std::vector<int> ffn;       // [layers] values between the feed-forward matrices
+  int k_dim = 0;              // values of a head's query and key
+  int v_dim = 0;              // values of a head's value
+  // [rotated pairs]: the axis by which a pair is rotated: time, row, column. Empty: positions have one axis.
+  std::vector<std::uint8_t> rope_axes;
   bool v_in_k = false;                        // see KvShape
   Activation activation = Activation::kSilu;  // of the feed-forward part's gate
   bool gated = true;               // else the feed-forward part is Wdown activation(Wup h)

@@ -5,6 +5,7 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/axes.h"
 #include "engine/request/check_logits.h"
 #include "engine/scheduler/pass/step_clock.h"
 
@@ -37,13 +38,32 @@ Status PassRunner::Run(ComposedPass& pass) {
   KVCACHE_RETURN_IF_ERROR(
       pass.encoding != nullptr
           ? engine_.Encode(pass.encoding->request.prompt, pass.encoding->sequence, interrupt)
-          : engine_.Forward({.tokens = pass.tokens,
-                             .positions = pass.positions,
-                             .sequences = pass.sequences,
-                             .rows = pass.input_rows,
-                             .interrupt = interrupt}));
+          : Guarded("no memory for the positions of a pass", [&] {
+              return engine_.Forward({.tokens = pass.tokens,
+                                      .positions = pass.positions,
+                                      .sequences = pass.sequences,
+                                      .rows = pass.input_rows,
+                                      .axes = AxesOf(pass),
+                                      .interrupt = interrupt});
+            }));
   KVCACHE_RETURN_IF_ERROR(ReserveLogits(pass));
   return rows_.empty() ? Status::Ok() : engine_.Logits(rows_, logits_.data());
+}
+
+std::span<const Position> PassRunner::AxesOf(const ComposedPass& pass) {
+  const auto has_pictures = [](const PassRows& of) {
+    return of.tokens > 0 && of.job->pictures != nullptr;
+  };
+  if (!engine_.info().three_axes || std::ranges::none_of(pass.rows, has_pictures)) return {};
+  axes_.resize(3 * pass.tokens.size());
+  for (const PassRows& of : pass.rows) {
+    if (of.tokens == 0) continue;
+    const auto first = of.last_row + 1 - static_cast<std::size_t>(of.tokens - of.drafted);
+    std::span<const PromptPicture> pictures;
+    if (of.job->pictures != nullptr) pictures = of.job->pictures->list;
+    WriteAxes(pictures, of.job->length, of.tokens, first, axes_);
+  }
+  return axes_;
 }
 
 Status PassRunner::ReserveLogits(ComposedPass& pass) {

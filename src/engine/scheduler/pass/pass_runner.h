@@ -37,12 +37,15 @@ class PassRunner {
   void Release();
 
  private:
+  // Returns EngineBatch::axes; empty if they are positions. Throws std::bad_alloc.
+  std::span<const Position> AxesOf(const ComposedPass& pass);
   Status ReserveLogits(ComposedPass& pass);
 
   Engine& engine_;
   const std::function<double()>& clock_;
   double& sum_;
   double seconds_ = 0.0;
+  std::vector<Position> axes_;      // [batch, 3], of passes that need them
   std::vector<std::int32_t> rows_;  // with logits: batch indices
   std::vector<float> logits_;       // [vocabulary, rows]; grows to the most rows of a pass so far
 };
