@@ -48,6 +48,9 @@ constexpr Shape kFamilies[] = {
     {"Qwen2Yarn",
      "--arch qwen2 --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
      " --vocab 333 --tied --rope-scaling yarn --rope-original-context 128"},
+    {"Qwen2Vl",
+     "--arch qwen2vl --layers 2 --width 96 --heads 6 --kv-heads 2 --head-dim 32 --ffn 160"
+     " --vocab 333 --untied"},
     {"Qwen3",
      "--arch qwen3 --layers 2 --width 64 --heads 4 --kv-heads 1 --head-dim 48 --ffn 96"
      " --vocab 384 --tied"},

@@ -44,10 +44,16 @@ nlohmann::json ReuseJson(const ChatTurn& turn) {
   for (const PrefixMiss& miss : use.missed) {
     const bool was_known = miss.reason == MissReason::kEvicted ||
                            miss.reason == MissReason::kNoState ||
-                           miss.reason == MissReason::kRestoreFailed;
+                           miss.reason == MissReason::kRestoreFailed ||
+                           miss.reason == MissReason::kOtherPicture ||
+                           miss.reason == MissReason::kPartOfPicture;
     if (!was_known) continue;
     reuse["missed"].push_back(
         {{"tokens", miss.tokens}, {"reason", std::string(MissReasonName(miss.reason))}});
+  }
+  if (use.pictures > 0) {
+    reuse["pictures"] = use.pictures;
+    reuse["tower_runs"] = use.tower_runs;
   }
   if (!use.store_problem.empty()) reuse["store_problem"] = use.store_problem;
   if (use.difference.position >= 0) {
