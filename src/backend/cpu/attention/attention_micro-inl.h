@@ -34,12 +34,13 @@ inline constexpr bool kManyRegisters = HWY_TARGET != HWY_AVX2 && HWY_TARGET != H
 enum class Stream { kMemory, kWorkspace };
 
 // scores[r][0, 16 NT) = Σ_d q[d][r] k[tile][d][lane] for NT neighbouring tiles.
-template <DType kType, int R, int NT>
+// Prefetches kLines lines for each of the k_dim values.
+template <DType kType, int R, int NT,
+          int kLines = (NT * kCellTile * static_cast<int>(sizeof(Storage<kType>)) + 63) / 64>
 HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
                            const float* HWY_RESTRICT q, float* HWY_RESTRICT scores,
-                           std::size_t score_stride, StreamPrefetch prefetch) {
+                           std::size_t score_stride, StreamPrefetch prefetch = {}) {
   constexpr int kVectors = NT * kRegs;
-  constexpr int kLines = (NT * kCellTile * static_cast<int>(sizeof(Storage<kType>)) + 63) / 64;
   const DF d;
   const std::size_t tile_size = static_cast<std::size_t>(k_dim) * kCellTile;
   VF sum[R][kVectors];
@@ -55,7 +56,7 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
       const std::size_t tile = static_cast<std::size_t>(v / kRegs);
       key[v] = LoadWide<kType>(d, k + tile * tile_size + v % kRegs * kLanes);
     }
-    prefetch.Advance<kLines>();
+    if constexpr (kLines > 0) prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const VF query = hn::Set(d, q[r]);
@@ -73,14 +74,12 @@ HWY_INLINE void ScoreTiles(const Storage<kType>* HWY_RESTRICT k, int k_dim,
 }
 
 // sums[r][i] += Σ_j weights[r][j] v[j][i] for NV vectors of `keys` rows of values, which are
-// `v_stride` values apart. The last vector begins `last` values after the first.
-template <class D, DType kType, int R, int NV, Stream kFrom>
+// `v_stride` values apart. The last vector begins `last` values after the first. Prefetches kLines lines for each key.
+template <class D, DType kType, int R, int NV, int kLines>
 HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v_stride,
                              std::size_t last, const float* HWY_RESTRICT weights, int keys,
                              float* HWY_RESTRICT sums, std::size_t sum_stride,
                              StreamPrefetch prefetch = {}) {
-  constexpr int kLines =
-      (NV * static_cast<int>(hn::MaxLanes(D()) * sizeof(Storage<kType>)) + 63) / 64;
   const D d;
   const std::size_t lanes = hn::Lanes(d);
   hn::Vec<D> sum[R][NV];
@@ -94,7 +93,7 @@ HWY_INLINE void WeightValues(const Storage<kType>* HWY_RESTRICT v, std::size_t v
     KVCACHE_UNROLL
     for (int i = 0; i + 1 < NV; ++i) value[i] = LoadWide<kType>(d, v + i * lanes);
     value[NV - 1] = LoadWide<kType>(d, v + last);
-    if (kFrom == Stream::kMemory) prefetch.Advance<kLines>();
+    if constexpr (kLines > 0) prefetch.Advance<kLines>();
     KVCACHE_UNROLL
     for (int r = 0; r < R; ++r) {
       const auto weight = hn::Set(d, weights[r * kScoreStride + j]);

@@ -256,7 +256,7 @@ void WeightWide(const WideSplit& wide, std::span<const Segment> segments, RowRan
     const int end = std::min(range.end, segment.end);
     if (begin >= end) continue;
     for (int d = 0; d < wide.v_padded; d += kWide) {
-      WeightValues<DF, DType::kF32, R, kWide / kLanes, Stream::kWorkspace>(
+      WeightValues<DF, DType::kF32, R, kWide / kLanes, 0>(
           wide.Value(begin, d), kWide, kLanes, weights + begin, end - begin, sums + d, sum_stride);
     }
   }

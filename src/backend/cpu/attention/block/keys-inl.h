@@ -230,16 +230,14 @@ constexpr int KeyRowsInRegisters(block::HWY_NAMESPACE::Bytes /*bytes*/) {
   return block::HWY_NAMESPACE::kTileTokens < 4 ? 2 : 4;
 }
 
-// dots[r] = init[r] + Σ code × query over a block whose codes are bytes.
+// dots[0][r] = init[r] + Σ code × query over a block whose codes are bytes.
 template <DType /*kType*/, block::HWY_NAMESPACE::Bytes kBytes, int kRows, class EachGroup>
 HWY_INLINE void DotKeys(const std::uint8_t* codes, const QueryCode* x, const std::int32_t* init,
-                        block::HWY_NAMESPACE::VI (&dots)[kRows][kRegs],
+                        block::HWY_NAMESPACE::VI (&dots)[1][kRows][kRegs],
                         const EachGroup& each_group) {
-  block::HWY_NAMESPACE::VI of_panel[1][kRows][kRegs];
   const std::uint8_t* const quants[1] = {codes};
   block::HWY_NAMESPACE::DotGroups<kBytes, block::HWY_NAMESPACE::Init::kCorrections, 8, kRows, 1>(
-      quants, x, init, of_panel, each_group);
-  std::copy_n(&of_panel[0][0][0], kRows * kRegs, &dots[0][0]);
+      quants, x, init, dots, each_group);
 }
 
 #endif
@@ -250,7 +248,7 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
                            const BlockQueries<R>& q, int first, VF (&sum)[R][kRegs],
                            const EachGroup& each_group) {
   const DF d;
-  block::HWY_NAMESPACE::VI dots[kRows][kRegs];
+  block::HWY_NAMESPACE::VI dots[1][kRows][kRegs];
   const std::int64_t row = b * R + first;
   DotKeys<kType, kBytes, kRows>(codes,
                                 q.codes + row * kKvBlock * block::HWY_NAMESPACE::DigitsOf(kBytes),
@@ -261,7 +259,7 @@ HWY_INLINE void ScoreBlock(const std::uint8_t* codes, const std::uint8_t* scales
     const block::HWY_NAMESPACE::SumScales of_keys(key_scales);
     KVCACHE_UNROLL
     for (int r = 0; r < kRows; ++r) {
-      sum[first + r][v] = AddDots<kLatent>(dots[r][v], key_scales, of_keys, q.scales[row + r], b,
+      sum[first + r][v] = AddDots<kLatent>(dots[0][r][v], key_scales, of_keys, q.scales[row + r], b,
                                            q.latent, sum[first + r][v]);
     }
   }

@@ -44,11 +44,11 @@ constexpr int KeyRowsInRegisters(block::HWY_NAMESPACE::Bytes bytes) {
   return HWY_TARGET == HWY_AVX2 && block::HWY_NAMESPACE::DigitsOf(bytes) == 2 ? 2 : 4;
 }
 
-// dots[r] = init[r] + Σ code × query over a block, for kRows rows. Row r's codes begin at x + r × 32, or at twice
+// dots[0][r] = init[r] + Σ code × query over a block, for kRows rows. Row r's codes begin at x + r × 32, or at twice
 // that with two digits. Calls each_group() after each of the eight groups, for prefetching.
 template <DType kType, block::HWY_NAMESPACE::Bytes kBytes, int kRows, class EachGroup>
 HWY_INLINE void DotKeys(const std::uint8_t* block, const std::int8_t* x, const std::int32_t* init,
-                        block::HWY_NAMESPACE::VI (&dots)[kRows][kRegs],
+                        block::HWY_NAMESPACE::VI (&dots)[1][kRows][kRegs],
                         const EachGroup& each_group) {
   constexpr int kDigits = block::HWY_NAMESPACE::DigitsOf(kBytes);
   static_assert(kBytes.fours || block::HWY_NAMESPACE::RunOf(kBytes, 8) == 8);
@@ -104,7 +104,7 @@ HWY_INLINE void DotKeys(const std::uint8_t* block, const std::int8_t* x, const s
         sum =
             block::HWY_NAMESPACE::AddSums(sum, block::HWY_NAMESPACE::WidenPairs(sums[1][r][v], 16));
       }
-      dots[r][v] = block::HWY_NAMESPACE::VI{sum};
+      dots[0][r][v] = block::HWY_NAMESPACE::VI{sum};
     }
   }
 }

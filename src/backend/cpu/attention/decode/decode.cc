@@ -1,14 +1,15 @@
 // Decode attention: few rows, bound by the memory's bandwidth. A task is some neighbouring splits
-// of one KV head. For each split and each group of up to eight rows:
+// of one KV head. For each split and up to 32 rows:
 //
-//   1. scores of the rows against the split's keys, which are read in their storage type
+//   1. scores of the rows against the split's keys
 //   2. softmax within the split
 //   3. weighted sums of the split's values
 //   4. the result is merged into the partial result of the splits before it, or written as a
 //      partial result of its own
 //
-// Keys and values come from memory once; further groups of rows find them in the caches. While a
-// split is computed, the next one is prefetched (prefetch-inl.h).
+// Up to eight rows share a pass over the keys and the values, which are read in their storage type. Keys and values
+// come from memory once; further groups of rows find them in the caches, for f16 and bf16 in the first-level one
+// (decode/many_rows.cc). While a split is computed, the next one is prefetched (prefetch-inl.h).
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
@@ -27,22 +28,23 @@ KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu {
 namespace HWY_NAMESPACE {
 
-// One group of rows that are computed together, in one split.
+// Rows that are computed together, in one split.
 struct Rows {
+  int first = 0;  // of the task's rows
   int count = 0;
-  float* q = nullptr;  // packed
-  RowRange ranges[kRowsAtOnce] = {};
-  RowBias biases[kRowsAtOnce] = {};
-  bool merge = false;  // into the existing partial results, instead of replacing them
-  float* partials[kRowsAtOnce] = {};
+  RowRange ranges[kRowsTogether] = {};
+  RowBias biases[kRowsTogether] = {};
+  bool merge = false;         // into the existing partial results, instead of replacing them
+  float* partials = nullptr;  // [count][PartialStride]
 };
 
 struct Buffers {
-  float* q;             // all rows' packed queries, group by group, k_dim floats a row
+  float* q;             // all rows' packed queries, k_dim floats a row
   float* transformed;   // [k_dim]
-  float* scores;        // [kRowsAtOnce][kScoreStride]
-  float* sums;          // [kRowsAtOnce][PartialStride]
+  float* scores;        // [Room][kScoreStride]
+  float* sums;          // [Room][PartialStride]
   float* block_values;  // BlockValuesFloats
+  float* part;          // ManyRowKernels::WorkspaceFloats, with more than kRowsAtOnce rows
   WideSplit values;     // where V is in K: the split's values as rows, or as tiles of latents
 };
 
@@ -141,55 +143,106 @@ WeightFunction WeightFunctionOf(DType v_type) {
   }
 }
 
-template <int R>
-void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher prefetcher,
-                Rows& rows, const Buffers& buffers) {
-  const AttentionCall& call = *task.call;
-  const LayerKv& layer = *call.layer;
-  const std::int64_t stride = PartialStride(layer.shape.v_dim);
-  ScoreFunctionOf(layer)(layer, task.kv_head, {segments, rows.q, buffers.scores, &prefetcher}, R);
-  SplitSums sums[R];
-  for (int r = 0; r < R; ++r) {
-    if (rows.ranges[r].empty()) continue;
-    sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
-                         rows.biases[r], PrefetchInSoftmax{layer.v_type, prefetcher.split});
-    if (sums[r].max == kHidden) rows.ranges[r] = {};
-  }
-  const WeightedRows weighted{
-      segments, {rows.ranges, R}, buffers.scores, buffers.sums, static_cast<std::size_t>(stride)};
-  if (HoldsLatents(layer)) {
-    LatentKernels::Weight(layer, buffers.values.values, weighted, R, buffers.block_values);
-  } else if (layer.shape.v_in_k) {
-    WeightInKeys<R>(buffers.values, weighted);
-  } else {
-    WeightFunctionOf(layer.v_type)(layer, task.kv_head, weighted, R, buffers.block_values,
-                                   &prefetcher);
-  }
-  for (int r = 0; r < R; ++r) {
-    const float* const values = buffers.sums + r * stride;
-    if (rows.merge) {
-      MergePartial(sums[r], values, stride, rows.partials[r]);
-    } else {
-      std::copy_n(values, stride - kCellTile, rows.partials[r]);
-      SetSums(sums[r], stride, rows.partials[r]);
-    }
-  }
-}
-
-void AttendGroup(const DecodeTask& task, std::span<const Segment> segments,
-                 const Prefetcher& prefetcher, Rows& rows, const Buffers& buffers) {
-  switch (rows.count) {
-    case 1: return AttendRows<1>(task, segments, prefetcher, rows, buffers);
-    case 2: return AttendRows<2>(task, segments, prefetcher, rows, buffers);
-    case 3: return AttendRows<3>(task, segments, prefetcher, rows, buffers);
-    case 4: return AttendRows<4>(task, segments, prefetcher, rows, buffers);
-    default: return AttendRows<kRowsAtOnce>(task, segments, prefetcher, rows, buffers);
+void WeightInKeysOf(const WideSplit& values, const WeightedRows& rows, int count) {
+  switch (count) {
+    case 1: return WeightInKeys<1>(values, rows);
+    case 2: return WeightInKeys<2>(values, rows);
+    case 3: return WeightInKeys<3>(values, rows);
+    case 4: return WeightInKeys<4>(values, rows);
+    default: return WeightInKeys<kRowsAtOnce>(values, rows);
   }
 }
 
 // Rows of the next group if `left` rows are left: kRowsAtOnce, four, or all of fewer than four.
 constexpr int GroupOf(int left) {
   return left >= kRowsAtOnce ? kRowsAtOnce : std::min(left, 4);
+}
+
+// Whether ManyRowKernels serve `rows` rows and keys or values of a type.
+bool InParts(DType type, int rows) {
+  return (type == DType::kF16 || type == DType::kBF16) && rows > kRowsAtOnce;
+}
+bool ValuesInParts(const LayerKv& layer, int rows) {
+  return !layer.shape.v_in_k && InParts(layer.v_type, rows);
+}
+
+void ScoreRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher& prefetcher,
+               const Rows& rows, const Buffers& buffers) {
+  const LayerKv& layer = *task.call->layer;
+  float* const q = buffers.q + std::int64_t{rows.first} * layer.shape.k_dim;
+  if (InParts(layer.k_type, rows.count)) {
+    return ManyRowKernels::Score(layer, task.kv_head, {segments, q, buffers.scores, &prefetcher},
+                                 rows.count, buffers.part);
+  }
+  Prefetcher nothing = prefetcher;
+  nothing.split = {};
+  for (int first = 0; first < rows.count;) {
+    const int group = GroupOf(rows.count - first);
+    // The first group's steps prefetch.
+    ScoreFunctionOf(layer)(
+        layer, task.kv_head,
+        {segments, q + std::int64_t{first} * layer.shape.k_dim,
+         buffers.scores + first * kScoreStride, first == 0 ? &prefetcher : &nothing},
+        group);
+    first += group;
+  }
+}
+
+void WeightRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher& prefetcher,
+                const Rows& rows, const Buffers& buffers) {
+  const LayerKv& layer = *task.call->layer;
+  const auto stride = static_cast<std::size_t>(PartialStride(layer.shape.v_dim));
+  const auto rows_from = [&](int first, int count) {
+    return WeightedRows{segments,
+                        {rows.ranges + first, static_cast<std::size_t>(count)},
+                        buffers.scores + first * kScoreStride,
+                        buffers.sums + static_cast<std::size_t>(first) * stride,
+                        stride};
+  };
+  if (ValuesInParts(layer, rows.count)) {
+    return ManyRowKernels::Weight(layer, task.kv_head, rows_from(0, rows.count), buffers.part,
+                                  prefetcher.values);
+  }
+  for (int first = 0; first < rows.count;) {
+    const int group = GroupOf(rows.count - first);
+    const WeightedRows weighted = rows_from(first, group);
+    if (HoldsLatents(layer)) {
+      LatentKernels::Weight(layer, buffers.values.values, weighted, group, buffers.block_values);
+    } else if (layer.shape.v_in_k) {
+      WeightInKeysOf(buffers.values, weighted, group);
+    } else {
+      WeightFunctionOf(layer.v_type)(layer, task.kv_head, weighted, group, buffers.block_values,
+                                     &prefetcher);
+    }
+    prefetcher.split = {};  // the first group has prefetched it
+    first += group;
+  }
+}
+
+void AttendRows(const DecodeTask& task, std::span<const Segment> segments, Prefetcher prefetcher,
+                Rows& rows, const Buffers& buffers) {
+  const AttentionCall& call = *task.call;
+  const LayerKv& layer = *call.layer;
+  const std::int64_t stride = PartialStride(layer.shape.v_dim);
+  ScoreRows(task, segments, prefetcher, rows, buffers);
+  SplitSums sums[kRowsTogether];
+  for (int r = 0; r < rows.count; ++r) {
+    if (rows.ranges[r].empty()) continue;
+    sums[r] = SoftmaxRow(buffers.scores + r * kScoreStride, rows.ranges[r], segments, call.soft_cap,
+                         rows.biases[r], PrefetchInSoftmax{layer.v_type, prefetcher.split});
+    if (sums[r].max == kHidden) rows.ranges[r] = {};
+  }
+  WeightRows(task, segments, prefetcher, rows, buffers);
+  for (int r = 0; r < rows.count; ++r) {
+    const float* const values = buffers.sums + r * stride;
+    float* const partial = rows.partials + r * stride;
+    if (rows.merge) {
+      MergePartial(sums[r], values, stride, partial);
+    } else {
+      std::copy_n(values, stride - kCellTile, partial);
+      SetSums(sums[r], stride, partial);
+    }
+  }
 }
 
 int RowCount(const DecodeTask& task) {
@@ -202,6 +255,10 @@ const QueryToken& TokenOf(const DecodeTask& task, int row) {
 
 int HeadOf(const DecodeTask& task, int row) {
   return task.kv_head * task.call->group() + row % task.call->group();
+}
+
+const float* QueryOf(const DecodeTask& task, int row) {
+  return task.call->Query(TokenOf(task, row).index, HeadOf(task, row));
 }
 
 // Packs R queries in the form that scores of layer.k_type read, k_dim floats a row; rows from
@@ -220,18 +277,32 @@ template <int R>
 void PackGroup(const DecodeTask& task, int first, const Buffers& buffers) {
   const LayerKv& layer = *task.call->layer;
   const float* queries[R];
-  for (int r = 0; r < R; ++r) {
-    queries[r] = task.call->Query(TokenOf(task, first + r).index, HeadOf(task, first + r));
-  }
+  for (int r = 0; r < R; ++r) queries[r] = QueryOf(task, first + r);
   PackQueriesFor<R>(layer, queries, R, task.call->scale, buffers.transformed,
                     buffers.q + std::int64_t{first} * layer.shape.k_dim);
+}
+
+void PackManyRows(const DecodeTask& task, int first, int count, const Buffers& buffers) {
+  const int k_dim = task.call->layer->shape.k_dim;
+  const float* queries[kRowsTogether];
+  for (int r = 0; r < count; ++r) queries[r] = QueryOf(task, first + r);
+  ManyRowKernels::Pack({queries, static_cast<std::size_t>(count)}, k_dim, task.call->scale,
+                       buffers.q + std::int64_t{first} * k_dim);
 }
 
 // Packs the queries of all rows, once for all splits of the task.
 void PackRows(const DecodeTask& task, const Buffers& buffers) {
   const int row_count = RowCount(task);
+  const LayerKv& layer = *task.call->layer;
   for (int first = 0; first < row_count;) {
-    const int count = GroupOf(row_count - first);
+    const int left = std::min(row_count - first / kRowsTogether * kRowsTogether, kRowsTogether) -
+                     first % kRowsTogether;
+    if (first % kRowsTogether == 0 && InParts(layer.k_type, left)) {
+      PackManyRows(task, first, left, buffers);
+      first += left;
+      continue;
+    }
+    const int count = GroupOf(left);
     switch (count) {
       case 1: PackGroup<1>(task, first, buffers); break;
       case 2: PackGroup<2>(task, first, buffers); break;
@@ -244,20 +315,30 @@ void PackRows(const DecodeTask& task, const Buffers& buffers) {
 }
 
 Rows RowsFrom(const DecodeTask& task, int first, std::int32_t split,
-              std::span<const Segment> segments, const Buffers& buffers, float* partials) {
+              std::span<const Segment> segments, float* partials) {
   const AttentionCall& call = *task.call;
-  const KvShape& shape = call.layer->shape;
   Rows rows;
-  rows.count = GroupOf(RowCount(task) - first);
-  rows.q = buffers.q + std::int64_t{first} * shape.k_dim;
+  rows.first = first;
+  rows.count = std::min(RowCount(task) - first, kRowsTogether);
+  rows.partials = partials + first * PartialStride(call.layer->shape.v_dim);
   for (int r = 0; r < rows.count; ++r) {
-    const int row = first + r;
-    const QueryToken& token = TokenOf(task, row);
-    rows.ranges[r] = RangeInSplit(token.seen, split, segments);
-    rows.biases[r] = call.BiasIn(token, HeadOf(task, row), split);
-    rows.partials[r] = partials + row * PartialStride(shape.v_dim);
+    const QueryToken& token = TokenOf(task, first + r);
+    const bool same_token = r > 0 && (first + r) % call.group() != 0;
+    rows.ranges[r] = same_token ? rows.ranges[r - 1] : RangeInSplit(token.seen, split, segments);
+    rows.biases[r] = call.BiasIn(token, HeadOf(task, first + r), split);
   }
   return rows;
+}
+
+std::int64_t WorkspaceFloats(const LayerKv& layer, std::int64_t rows) {
+  const KvShape& shape = layer.shape;
+  const bool many = rows > kRowsAtOnce;
+  const std::int64_t values =
+      shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
+  return (many ? kRowsTogether : kRowsAtOnce) * (kScoreStride + PartialStride(shape.v_dim)) +
+         values + BlockValuesFloats(layer) + RoundUp(shape.k_dim, kCellTile) +
+         (many ? ManyRowKernels::WorkspaceFloats(layer) : 0) +
+         (many ? ManyRowKernels::Room(rows) : rows) * shape.k_dim;
 }
 
 Buffers CutWorkspace(const DecodeTask& task) {
@@ -265,13 +346,15 @@ Buffers CutWorkspace(const DecodeTask& task) {
   const KvShape& shape = layer.shape;
   const int v_padded = shape.v_in_k ? RoundUp(shape.v_dim, kValuePadding) : 0;
   Buffers buffers;
+  const std::int64_t rows = RowCount(task) > kRowsAtOnce ? kRowsTogether : kRowsAtOnce;
   buffers.scores = task.workspace;
-  buffers.sums = buffers.scores + kRowsAtOnce * kScoreStride;
-  float* const values = buffers.sums + kRowsAtOnce * PartialStride(shape.v_dim);
+  buffers.sums = buffers.scores + rows * kScoreStride;
+  float* const values = buffers.sums + rows * PartialStride(shape.v_dim);
   buffers.values = {&layer, task.kv_head, nullptr, values, v_padded};
   buffers.block_values = values + kSplitPositions * v_padded;
   buffers.transformed = buffers.block_values + BlockValuesFloats(layer);
-  buffers.q = buffers.transformed + RoundUp(shape.k_dim, kCellTile);
+  buffers.part = buffers.transformed + RoundUp(shape.k_dim, kCellTile);
+  buffers.q = buffers.part + (rows > kRowsAtOnce ? ManyRowKernels::WorkspaceFloats(layer) : 0);
   // Lanes past v_dim are multiplied but never used; they must not be slow to multiply.
   if (v_padded > shape.v_dim) std::fill_n(values, kSplitPositions * v_padded, 0.0f);
   return buffers;
@@ -289,12 +372,11 @@ void AttendDecode(const DecodeTask& task) {
     const std::optional<CellOfHead> after = PlaceAfter(task, i, walker.segments());
     if (after) prefetcher.split = SplitAt(layer, *after);
     if (layer.shape.v_in_k) WidenSplitValues(buffers.values, walker.segments());
-    for (int first = 0; first < row_count;) {
-      Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), buffers, partials);
+    for (int first = 0; first < row_count; first += kRowsTogether) {
+      Rows rows = RowsFrom(task, first, walker.split(), walker.segments(), partials);
       rows.merge = task.merge && i > 0;
-      AttendGroup(task, walker.segments(), prefetcher, rows, buffers);
-      prefetcher.split = {};  // the first group has prefetched it
-      first += rows.count;
+      AttendRows(task, walker.segments(), prefetcher, rows, buffers);
+      prefetcher.split = {};  // the first rows have prefetched it
     }
     if (!task.merge) partials += row_count * PartialStride(layer.shape.v_dim);
   }
@@ -349,16 +431,12 @@ HWY_AFTER_NAMESPACE();
 #if HWY_ONCE
 namespace kvcache::cpu {
 HWY_EXPORT(AttendDecode);
+HWY_EXPORT(WorkspaceFloats);
 HWY_EXPORT(MergeSplits);
 HWY_EXPORT(FinishRows);
 
 std::int64_t DecodeWorkspaceFloats(const LayerKv& layer, std::int64_t rows) {
-  const KvShape& shape = layer.shape;
-  constexpr std::int64_t kRows = 8;  // kRowsAtOnce of any target
-  const std::int64_t values =
-      shape.v_in_k ? std::int64_t{kSplitPositions} * RoundUp(shape.v_dim, kValuePadding) : 0;
-  return kRows * (kScoreStride + PartialStride(shape.v_dim)) + values + BlockValuesFloats(layer) +
-         RoundUp(shape.k_dim, kCellTile) + rows * shape.k_dim;
+  return HWY_DYNAMIC_DISPATCH(WorkspaceFloats)(layer, rows);
 }
 
 void AttendDecode(const DecodeTask& task) {

@@ -14,6 +14,7 @@
 #endif
 
 #include <algorithm>
+#include <cstdint>
 #include <span>
 
 #include "backend/cpu/attention/attention_micro-inl.h"
@@ -27,6 +28,22 @@ namespace HWY_NAMESPACE {
 
 // The most rows that share a pass over a split: the sums of more would not fit into the registers.
 inline constexpr int kRowsAtOnce = kManyRegisters ? 8 : 4;
+
+// The most rows whose scores against a split are in memory together.
+inline constexpr int kRowsTogether = 32;
+
+// Calls each(part) for the parts of the segments that have at most `cells` cells, a multiple of a tile's, cut at tiles.
+template <class EachPart>
+HWY_INLINE void ForParts(std::span<const Segment> segments, int cells, const EachPart& each) {
+  for (const Segment& segment : segments) {
+    for (int begin = segment.begin; begin < segment.end;) {
+      const std::int32_t cell = segment.cell + (begin - segment.begin);
+      const int end = std::min(segment.end, begin + cells - cell % kCellTile);
+      each(Segment{begin, end, cell});
+      begin = end;
+    }
+  }
+}
 
 // R rows that are scored against all cells of the segments.
 struct ScoredRows {
@@ -57,6 +74,25 @@ struct DecodeKernels {
   // Weighted sums over all cells of the rows' segments. `workspace` holds BlockValuesFloats.
   static void Weight(const LayerKv& layer, int kv_head, const WeightedRows& rows, int count,
                      float* workspace, Prefetcher* prefetcher);
+};
+
+// Kernels for keys, or for values, of f16 and bf16 and more than kRowsAtOnce rows. All rows, in groups of their own, are
+// multiplied with a few tiles that stay in the first-level cache before the next ones, so that the prefetches of the
+// first group have the time of all groups. Where registers are short, the tiles are widened to f32 first.
+struct ManyRowKernels {
+  // The rows that have room in `q`, `scores` and `sums`, with those that fill the last group.
+  static constexpr std::int64_t Room(std::int64_t rows) {
+    return RoundUp<std::int64_t>(rows, kRowsTogether);
+  }
+  static std::int64_t WorkspaceFloats(const LayerKv& layer);
+  // Packs the queries of up to kRowsTogether rows.
+  static void Pack(std::span<const float* const> queries, int k_dim, float scale, float* q);
+  // Scores of all cells of the rows' segments. `q` comes from Pack.
+  static void Score(const LayerKv& layer, int kv_head, const ScoredRows& rows, int count,
+                    float* workspace);
+  // Weighted sums over all cells of the rows' segments. A row without a range may get any sums.
+  static void Weight(const LayerKv& layer, int kv_head, const WeightedRows& rows, float* workspace,
+                     const StreamLink& stream);
 };
 
 // The same for latents (kv_blocks.h).

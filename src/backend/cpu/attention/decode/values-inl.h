@@ -45,11 +45,12 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   const int vectors = (in.v_dim + kLanes - 1) / kLanes;
   if (in.v_dim < kLanes) {
     for (int i = 0; i < in.v_dim; ++i) {
-      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, Stream::kWorkspace>(
-          v + i, in.stride, 0, weights, keys, sums + i, sum_stride);
+      WeightValues<hn::CappedTag<float, 1>, kType, R, 1, 0>(v + i, in.stride, 0, weights, keys,
+                                                            sums + i, sum_stride);
     }
     return;
   }
+  constexpr int kLines = (NV * kLanes * static_cast<int>(sizeof(*v)) + 63) / 64;
   // Each pass over the cells prefetches its share of the cells that follow.
   const auto prefetch = [&](int i, int count) {
     const auto row = static_cast<std::ptrdiff_t>(in.stride * sizeof(*v));
@@ -61,14 +62,14 @@ void WeightCells(const HeadCells<kType>& in, std::int64_t cell, const float* wei
   for (; i + NV <= vectors; i += NV) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
     const int last = std::min((i + NV - 1) * kLanes, in.v_dim - kLanes);
-    WeightValues<DF, kType, R, NV, Stream::kMemory>(
-        v + first, in.stride, static_cast<std::size_t>(last - first), weights, keys,
-        sums + i * kLanes, sum_stride, prefetch(i, NV));
+    WeightValues<DF, kType, R, NV, kLines>(v + first, in.stride,
+                                           static_cast<std::size_t>(last - first), weights, keys,
+                                           sums + i * kLanes, sum_stride, prefetch(i, NV));
   }
   for (; i < vectors; ++i) {
     const int first = std::min(i * kLanes, in.v_dim - kLanes);
-    WeightValues<DF, kType, R, 1, Stream::kMemory>(v + first, in.stride, 0, weights, keys,
-                                                   sums + i * kLanes, sum_stride, prefetch(i, 1));
+    WeightValues<DF, kType, R, 1, 1>(v + first, in.stride, 0, weights, keys, sums + i * kLanes,
+                                     sum_stride, prefetch(i, 1));
   }
 }
 
