@@ -48,7 +48,7 @@ ONLY_SOURCES = {
     "spdlog": ["src/server/log.cc"],
 }
 # Public headers of the engine that have values only, which layers below it take and give.
-VALUES = {"kvcache_engine/adapter.h"}
+VALUES = {"kvcache_engine/adapter.h", "kvcache_engine/picture.h"}
 # "support" is tests/support: doubles and helpers; "import" is tests/import, which writes models in
 # Hugging Face's layout; "make_model" makes random models for tests.
 TEST_ONLY = {"gtest", "gmock", "rapidcheck", "benchmark", "support", "import", "make_model"}
