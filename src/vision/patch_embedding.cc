@@ -2,6 +2,10 @@
 
 #include <algorithm>
 #include <cmath>
+#include <string>
+
+#include "base/errors.h"
+#include "base/strings.h"
 
 namespace kvcache::vision {
 
@@ -19,7 +23,9 @@ Status PatchEmbedding::Load(TowerSource& source, const VisionSettings& settings)
                              source.reader.Vector("v.patch_embd.bias", settings.width));
   }
   const std::int64_t positions = settings.position_count;
-  if (positions > 0) {
+  if (settings.has_axis_positions) {
+    KVCACHE_RETURN_IF_ERROR(LoadAxisPositions(source, settings));
+  } else if (positions > 0) {
     KVCACHE_ASSIGN_OR_RETURN(
         positions_, source.reader.Table("v.position_embd.weight", settings.width, positions));
   }
@@ -36,6 +42,45 @@ Status PatchEmbedding::Load(TowerSource& source, const VisionSettings& settings)
     }
   }
   return Status::Ok();
+}
+
+// Two tables in one tensor: of columns, of rows.
+Status PatchEmbedding::LoadAxisPositions(TowerSource& source, const VisionSettings& settings) {
+  const std::string name = "v.position_embd.weight";
+  const GgufTensor* const tensor = source.file.FindTensor(name);
+  const std::int64_t count = settings.position_count;
+  if (tensor == nullptr) return Corrupt(StrCat("tensor '", name, "' is missing"));
+  const auto& dims = tensor->dims;
+  if (dims[0] != settings.width || dims[1] != count || dims[2] != 2 || dims[3] != 1) {
+    return Corrupt(StrCat("tensor '", name, "' has shape [", dims[0], ", ", dims[1], ", ", dims[2],
+                          ", ", dims[3], "]; must be [", settings.width, ", ", count, ", 2]"));
+  }
+  KVCACHE_ASSIGN_OR_RETURN(const TensorView view, tensor->View());
+  const TensorView table = TensorView::Dense(view.data, view.dtype, settings.width, 2 * count);
+  // Looks up no rows: a type that the backend does not support fails here.
+  const TensorView none = TensorView::Dense(nullptr, DType::kF32, settings.width, 0);
+  KVCACHE_RETURN_IF_ERROR(
+      source.backend.Embed(table, {}, none).WithContext("tensor '" + name + "'"));
+  KVCACHE_ASSIGN_OR_RETURN(positions_,
+                           placed_.Place(source.backend, Backend::kBeforeLayers, table));
+  axis_positions_ = static_cast<int>(count);
+  source.reader.Ignore(name);  // it is taken
+  return Status::Ok();
+}
+
+void PatchEmbedding::AddAxisPositions(Pass& pass, const PatchOrder& order, std::size_t first,
+                                      const TensorView& x) {
+  const Pass::Scope scope(pass);
+  const TensorView h = pass.TakeHidden(x.dims[0]);
+  for (const bool rows : {false, true}) {
+    if (!pass.runs()) return;
+    indices_.clear();
+    for (std::size_t i = first; i < first + static_cast<std::size_t>(pass.batch()); ++i) {
+      indices_.push_back(rows ? axis_positions_ + order.rows[i] : order.columns[i]);
+    }
+    pass.Embed(*positions_, indices_, h);
+    pass.Add(x, h);
+  }
 }
 
 void PatchEmbedding::AddPositions(Pass& pass, const PatchOrder& order, std::size_t first,
@@ -112,6 +157,8 @@ void PatchEmbedding::Run(Pass& pass, const PatchOrder& order, std::int64_t first
   Multiply(pass, patches, x);
   if (interpolated_side_ > 0) {
     AddPositionsBetween(pass, order, static_cast<std::size_t>(first), x);
+  } else if (axis_positions_ > 0) {
+    AddAxisPositions(pass, order, static_cast<std::size_t>(first), x);
   } else if (positions_.has_value()) {
     AddPositions(pass, order, static_cast<std::size_t>(first), x);
   }

@@ -28,13 +28,18 @@ class PatchEmbedding {
  private:
   void Multiply(Pass& pass, const TensorView& patches, const TensorView& x) const;
   void AddPositions(Pass& pass, const PatchOrder& order, std::size_t first, const TensorView& x);
+  Status LoadAxisPositions(TowerSource& source, const VisionSettings& settings);
+  void AddAxisPositions(Pass& pass, const PatchOrder& order, std::size_t first,
+                        const TensorView& x);
   void AddPositionsBetween(Pass& pass, const PatchOrder& order, std::size_t first,
                            const TensorView& x);
 
   std::int64_t patch_values_ = 0;
   Projection kernel_;
   std::optional<Projection> second_kernel_;  // over the second of two equal frames
-  std::optional<TensorView> positions_;      // [width, side * side]
+  std::optional<TensorView> positions_;      // [width, side * side], or [width, columns + rows]
+  int axis_positions_ = 0;                   // columns, and rows; 0: the table is one of patches
+  PlacedTensors placed_;
   int interpolated_side_ =
       0;  // of the square of positions; 0: they are those of the picture's grid
   std::optional<Norm> norm_;

@@ -60,8 +60,11 @@ Status PatchTower::Check(const PreparedPicture& picture) const {
   const bool filled = picture.pixels.width == layout.size.width &&
                       picture.pixels.height == layout.size.height &&
                       std::ssize(picture.pixels.rgb) == 3 * pixels;
-  const bool known = settings_.position_count == 0 || settings_.interpolates_positions ||
-                     settings_.position_count == layout.patches.count();
+  const int positions = settings_.position_count;
+  const bool known = positions == 0 || settings_.interpolates_positions ||
+                     (settings_.has_axis_positions
+                          ? layout.patches.columns <= positions && layout.patches.rows <= positions
+                          : positions == layout.patches.count());
   if (fits && filled && known) return Status::Ok();
   return InvalidArgument(StrCat("a picture of ", picture.pixels.width, " x ", picture.pixels.height,
                                 " pixels with a layout of ", layout.size.width, " x ",
@@ -287,6 +290,7 @@ Result<std::unique_ptr<TokenHead>> LoadTokenHead(TowerSource& source,
     case Projector::kQwen25Vl:
     case Projector::kQwen3Vl: return LoadQwenHead(source, settings);
     case Projector::kPixtral: return LoadPixtralHead(source, settings);
+    case Projector::kGemma4: return LoadGemma4Head(source, settings);
   }
   return Unsupported("this projector");
 }

@@ -25,6 +25,9 @@ class TokenHead {
   virtual std::size_t owned_bytes() const { return 0; }
 };
 
+// h [width, batch] = the mean of x [width, patches * batch] over each `patches` columns, in their order.
+Status AverageColumns(Backend& backend, const TensorView& x, int patches, const TensorView& h);
+
 // Takes the tensors of the projector. Errors name the tensor.
 Result<std::unique_ptr<TokenHead>> LoadTokenHead(TowerSource& source,
                                                  const VisionSettings& settings);
@@ -40,6 +43,10 @@ Result<std::unique_ptr<TokenHead>> LoadDeepHead(TowerSource& source, const Visio
 // pixtral, mistral3: two matrices; before them mistral3 merges patches.
 Result<std::unique_ptr<TokenHead>> LoadPixtralHead(TowerSource& source,
                                                    const VisionSettings& settings);
+
+// gemma4: the mean of merge * merge patches, times sqrt(width), moved and scaled; an RMS norm without weights, a matrix.
+Result<std::unique_ptr<TokenHead>> LoadGemma4Head(TowerSource& source,
+                                                  const VisionSettings& settings);
 
 // gemma3: the mean of merge * merge patches, an RMS norm, a matrix whose rows are inputs.
 Result<std::unique_ptr<TokenHead>> LoadGemma3Head(TowerSource& source,

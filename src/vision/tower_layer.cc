@@ -15,7 +15,9 @@ Result<TowerLayer> TowerLayer::Load(TowerSource& source, const VisionSettings& s
   layer.head_dim_ = settings.head_dim();
   layer.ffn_ = settings.ffn;
   layer.activation_ = settings.activation;
-  layer.scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(settings.head_dim())));
+  if (settings.scales_scores) {
+    layer.scale_ = static_cast<float>(1.0 / std::sqrt(static_cast<double>(settings.head_dim())));
+  }
   if (settings.window > 0 && (index + 1) % settings.whole_layer_step != 0) {
     layer.reach_ = PictureAttention::Reach::kWindow;
   }
@@ -29,6 +31,13 @@ Result<TowerLayer> TowerLayer::Load(TowerSource& source, const VisionSettings& s
   KVCACHE_RETURN_IF_ERROR(layer.LoadAttention(source, settings, prefix));
   KVCACHE_ASSIGN_OR_RETURN(layer.ffn_norm_, norm(prefix + "ln2"));
   KVCACHE_RETURN_IF_ERROR(layer.LoadFeedForward(source, settings, prefix));
+  if (settings.has_head_norms) {
+    KVCACHE_RETURN_IF_ERROR(layer.LoadHeadNorms(source, settings, prefix));
+  }
+  if (settings.has_result_norms) {
+    KVCACHE_ASSIGN_OR_RETURN(layer.attention_result_norm_, norm(prefix + "attn_post_norm"));
+    KVCACHE_ASSIGN_OR_RETURN(layer.ffn_result_norm_, norm(prefix + "ffn_post_norm"));
+  }
   return layer;
 }
 
@@ -39,19 +48,31 @@ Status TowerLayer::LoadAttention(TowerSource& source, const VisionSettings& sett
     KVCACHE_ASSIGN_OR_RETURN(std::vector<Projection> parts,
                              source.reader.LinearParts(prefix + "attn_qkv", width,
                                                        {width, width, width}, Bias::kIfPresent));
-    q_ = std::move(parts[0]);
-    k_ = std::move(parts[1]);
-    v_ = std::move(parts[2]);
+    q_.by = std::move(parts[0]);
+    k_.by = std::move(parts[1]);
+    v_.by = std::move(parts[2]);
   } else {
     const auto take = [&](const char* name) {
-      return source.reader.Linear(prefix + name, width, width, Bias::kIfPresent);
+      return TowerLinear::Load(source, prefix + name, width, width);
     };
     KVCACHE_ASSIGN_OR_RETURN(q_, take("attn_q"));
     KVCACHE_ASSIGN_OR_RETURN(k_, take("attn_k"));
     KVCACHE_ASSIGN_OR_RETURN(v_, take("attn_v"));
   }
+  KVCACHE_ASSIGN_OR_RETURN(o_, TowerLinear::Load(source, prefix + "attn_out", width, width));
+  return Status::Ok();
+}
+
+Status TowerLayer::LoadHeadNorms(TowerSource& source, const VisionSettings& settings,
+                                 const std::string& prefix) {
+  auto& reader = source.reader;
+  KVCACHE_ASSIGN_OR_RETURN(q_norm_,
+                           reader.RmsNorm(prefix + "attn_q_norm", head_dim_, settings.epsilon));
+  KVCACHE_ASSIGN_OR_RETURN(k_norm_,
+                           reader.RmsNorm(prefix + "attn_k_norm", head_dim_, settings.epsilon));
   KVCACHE_ASSIGN_OR_RETURN(
-      o_, source.reader.Linear(prefix + "attn_out", width, width, Bias::kIfPresent));
+      ones_, PlacedVector::Make(source.backend, Backend::kBeforeLayers, head_dim_, 1.0F));
+  v_norm_ = Norm{ones_.view(), settings.epsilon};
   return Status::Ok();
 }
 
@@ -61,12 +82,11 @@ Status TowerLayer::LoadFeedForward(TowerSource& source, const VisionSettings& se
   std::string up = prefix + "ffn_up", down = prefix + "ffn_down";
   // Old converters gave the two each other's names.
   if (source.reader.Rows(up + ".weight") == width && width != ffn_) std::swap(up, down);
-  KVCACHE_ASSIGN_OR_RETURN(up_, source.reader.Linear(up, width, ffn_, Bias::kIfPresent));
+  KVCACHE_ASSIGN_OR_RETURN(up_, TowerLinear::Load(source, up, width, ffn_));
   if (settings.gated) {
-    KVCACHE_ASSIGN_OR_RETURN(
-        gate_, source.reader.Linear(prefix + "ffn_gate", width, ffn_, Bias::kIfPresent));
+    KVCACHE_ASSIGN_OR_RETURN(gate_, TowerLinear::Load(source, prefix + "ffn_gate", width, ffn_));
   }
-  KVCACHE_ASSIGN_OR_RETURN(down_, source.reader.Linear(down, ffn_, width, Bias::kIfPresent));
+  KVCACHE_ASSIGN_OR_RETURN(down_, TowerLinear::Load(source, down, ffn_, width));
   return Status::Ok();
 }
 
@@ -76,7 +96,9 @@ void TowerLayer::StoreKeys(Pass& pass, const PieceOfPicture& piece, const Tensor
   const TensorView k = pass.TakeHeads(head_dim_, heads_);
   const TensorView v = pass.TakeHeads(head_dim_, heads_);
   pass.Normalize(x, attention_norm_, h);
-  pass.Linear(h, {{k_, k}, {v_, v}});
+  Multiply(pass, h, {{k_, k}, {v_, v}});
+  if (k_norm_.has_value()) pass.RmsNorm(k, *k_norm_, k);
+  if (v_norm_.has_value()) pass.RmsNorm(v, *v_norm_, v);
   piece.rotation.Run(pass, piece.order, piece.first, k);
   piece.attention.Store(pass, piece.first, k, v);
 }
@@ -86,10 +108,11 @@ void TowerLayer::Attend(Pass& pass, const PieceOfPicture& piece, const TensorVie
   const Pass::Scope scope(pass);
   const TensorView q = pass.TakeHeads(head_dim_, heads_);
   const TensorView out = pass.TakeHeads(head_dim_, heads_);
-  pass.Linear(h, {{q_, q}});
+  Multiply(pass, h, {{q_, q}});
+  if (q_norm_.has_value()) pass.RmsNorm(q, *q_norm_, q);
   piece.rotation.Run(pass, piece.order, piece.first, q);
   piece.attention.Attend(pass, piece.first, q, reach_, scale_, out);
-  pass.Linear(out, {{o_, h}});
+  Multiply(pass, out, {{o_, h}});
 }
 
 // h = ffn(h)
@@ -98,13 +121,13 @@ void TowerLayer::FeedForward(Pass& pass, const TensorView& h) const {
   const TensorView up = pass.TakeHidden(ffn_);
   const TensorView gate = pass.TakeHidden(gate_.has_value() ? ffn_ : 0);
   if (gate_.has_value()) {
-    pass.Linear(h, {{up_, up}, {*gate_, gate}});
+    Multiply(pass, h, {{up_, up}, {*gate_, gate}});
     pass.Gate(gate, up, activation_);
-    return pass.Linear(gate, {{down_, h}});
+    return Multiply(pass, gate, {{down_, h}});
   }
-  pass.Linear(h, {{up_, up}});
+  Multiply(pass, h, {{up_, up}});
   pass.Activate(up, activation_);
-  pass.Linear(up, {{down_, h}});
+  Multiply(pass, up, {{down_, h}});
 }
 
 void TowerLayer::Run(Pass& pass, const PieceOfPicture& piece, const TensorView& x) const {
@@ -112,9 +135,11 @@ void TowerLayer::Run(Pass& pass, const PieceOfPicture& piece, const TensorView& 
   const TensorView h = pass.TakeHidden(x.dims[0]);
   pass.Normalize(x, attention_norm_, h);
   Attend(pass, piece, h);
+  if (attention_result_norm_.has_value()) pass.Normalize(h, *attention_result_norm_, h);
   pass.Add(x, h);
   pass.Normalize(x, ffn_norm_, h);
   FeedForward(pass, h);
+  if (ffn_result_norm_.has_value()) pass.Normalize(h, *ffn_result_norm_, h);
   pass.Add(x, h);
 }
 

@@ -2,6 +2,8 @@
 //
 //   x = x + o · attention(norm1(x));  x = x + ffn(norm2(x))
 //
+// Some families have norms of heads, and of what the two parts add.
+//
 // All pieces give their keys and values before one of them attends.
 //
 // Thread safety: one thread at a time.
@@ -15,7 +17,7 @@
 #include "vision/patch_order.h"
 #include "vision/patch_rotation.h"
 #include "vision/picture_attention.h"
-#include "vision/tower_weights.h"
+#include "vision/tower_linear.h"
 #include "vision/vision_settings.h"
 
 namespace kvcache::vision {
@@ -44,6 +46,8 @@ class TowerLayer {
                        const std::string& prefix);
   Status LoadFeedForward(TowerSource& source, const VisionSettings& settings,
                          const std::string& prefix);
+  Status LoadHeadNorms(TowerSource& source, const VisionSettings& settings,
+                       const std::string& prefix);
   void Attend(Pass& pass, const PieceOfPicture& piece, const TensorView& h) const;
   void FeedForward(Pass& pass, const TensorView& h) const;
 
@@ -54,9 +58,12 @@ class TowerLayer {
   PictureAttention::Reach reach_ = PictureAttention::Reach::kAll;
   Activation activation_ = Activation::kGelu;
   Norm attention_norm_, ffn_norm_;
-  Projection q_, k_, v_, o_;
-  std::optional<Projection> gate_;
-  Projection up_, down_;
+  std::optional<Norm> q_norm_, k_norm_, v_norm_;
+  std::optional<Norm> attention_result_norm_, ffn_result_norm_;
+  PlacedVector ones_;  // the weights of v_norm_
+  TowerLinear q_, k_, v_, o_;
+  std::optional<TowerLinear> gate_;
+  TowerLinear up_, down_;
 };
 
 }  // namespace kvcache::vision

@@ -199,11 +199,44 @@ Status ReadPixtral(KeyReader& keys, VisionSettings& settings) {
   return Status::Ok();
 }
 
+// Pixels become 2 x - 1, which is a mean and a deviation of a half; files have a mean of 0 and a deviation of 1.
+Status ReadGemma4(KeyReader& keys, VisionSettings& settings) {
+  settings.norm = NormKind::kRms;
+  settings.gated = true;
+  KVCACHE_RETURN_IF_ERROR(CheckActivation(keys, settings.activation));
+  KVCACHE_RETURN_IF_ERROR(CheckRotation(keys, settings));
+  if (settings.normalisation.mean != std::array<float, 3>{})
+    return keys.Unsupported("vision.image_mean");
+  if (settings.normalisation.deviation != std::array<float, 3>{1, 1, 1}) {
+    return keys.Unsupported("vision.image_std");
+  }
+  settings.normalisation = {{0.5F, 0.5F, 0.5F}, {0.5F, 0.5F, 0.5F}};
+  keys.Ignore("vision.image_size");  // pictures have any
+  KVCACHE_ASSIGN_OR_RETURN(settings.merge,
+                           keys.IntOr("vision.projector.scale_factor", kMaxMerge, 3));
+  constexpr int kTokens = 280;  // of the model's processor
+  settings.size_rule = image::LargestSize{settings.patch_size * settings.merge, kTokens};
+  settings.filter = image::ResizeFilter::kBicubic;
+  KVCACHE_ASSIGN_OR_RETURN(settings.position_count, Dimension(keys, "v.position_embd.weight", 1));
+  settings.has_axis_positions = true;
+  settings.rotation = Rotation::kColumnsThenRows;
+  settings.has_head_norms = true;
+  settings.has_result_norms = true;
+  settings.scales_scores = false;
+  KVCACHE_ASSIGN_OR_RETURN(settings.embedding_width,
+                           Dimension(keys, "mm.input_projection.weight", 1));
+  // The decoders of E2B and E4B are causal; no key of this file tells them apart, but their widths.
+  settings.tokens_see_each_other =
+      settings.embedding_width != 1536 && settings.embedding_width != 2560;
+  return Status::Ok();
+}
+
 constexpr Family kFamilies[] = {
     {"gemma3", Projector::kGemma3, ReadGemma3},
     {"qwen2.5vl_merger", Projector::kQwen25Vl, ReadQwen25Vl},
     {"qwen3vl_merger", Projector::kQwen3Vl, ReadQwen3Vl},
     {"pixtral", Projector::kPixtral, ReadPixtral},
+    {"gemma4v", Projector::kGemma4, ReadGemma4},
 };
 
 Result<const Family*> FindFamily(KeyReader& keys) {

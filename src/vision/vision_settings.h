@@ -24,6 +24,7 @@ enum class Projector : std::uint8_t {
   kQwen25Vl,  // "qwen2.5vl_merger": windows, rotated by row and column
   kQwen3Vl,   // "qwen3vl_merger": the states of some layers are further parts of an embedding
   kPixtral,   // "pixtral": Pixtral and Mistral 3: an embedding stands between two rows of tokens
+  kGemma4,  // "gemma4v": positions and rotation by column and row, 3 x 3 patches averaged to a token
 };
 
 // How queries and keys are rotated by their patch's row and column.
@@ -31,6 +32,7 @@ enum class Rotation : std::uint8_t {
   kNone,
   kInterleavedAxes,  // of a half of the head, pairs (i, i + half): rows for i < a quarter, then columns
   kAxisByAxis,  // the first half of the head by rows, the second by columns; neighbours are pairs
+  kColumnsThenRows,  // the first half by columns, the second by rows; pairs (i, i + a quarter) of it
 };
 
 struct VisionSettings {
@@ -47,11 +49,17 @@ struct VisionSettings {
   bool gated = false;    // the feed-forward part
   Activation activation = Activation::kGelu;
   int position_count = 0;  // learned positions, one for each patch of a square; 0: none
+  // Each column and each row has a learned position, position_count of each.
+  bool has_axis_positions = false;
   // A picture may have another grid of patches than the square of learned positions: they are interpolated.
   bool interpolates_positions = false;
   bool has_first_norm = false;  // of patches, before the layers
   int frames = 1;               // kernels over equal frames of a video, whose results are added
   Rotation rotation = Rotation::kNone;
+  bool has_head_norms =
+      false;  // of each head's query and key, with weights, and of its value, without
+  bool has_result_norms = false;  // of what a layer's two parts add
+  bool scales_scores = true;      // by 1 / sqrt(head_dim)
   int window = 0;  // tokens a side of the windows in which patches see each other; 0: none
   int whole_layer_step = 1;  // every n-th layer has no windows
   std::vector<int>

@@ -161,6 +161,28 @@ TEST(VisionSettings, AreThoseOfPixtralAndMistral3) {
   }
 }
 
+TEST(VisionSettings, AreThoseOfGemma4) {
+  const TowerFile file({.projector = "gemma4v", .image_size = 256, .patch_size = 16, .merge = 3});
+  const auto settings = ReadVisionSettings(file.file());
+  ASSERT_TRUE(settings.ok()) << settings.status().message();
+  EXPECT_EQ(settings->normalisation.mean[0], 0.5F);
+  EXPECT_EQ(settings->normalisation.deviation[2], 0.5F);
+  EXPECT_EQ(settings->position_count, 16);
+  EXPECT_EQ(settings->activation, Activation::kGelu);
+  EXPECT_TRUE(settings->tokens_see_each_other);
+  const auto& rule = std::get<image::LargestSize>(settings->size_rule);
+  EXPECT_EQ(rule.unit, 48);
+  EXPECT_EQ(rule.max_units, 280);
+  EXPECT_EQ(LayoutOf({100, 100}, *settings)->token_count, 256);
+  const TowerFile causal({.projector = "gemma4v", .merge = 3, .embedding_width = 1536});
+  EXPECT_FALSE(ReadVisionSettings(causal.file())->tokens_see_each_other);
+  const ChangedFile other_mean(file.file(), "clip.vision.image_mean",
+                               Floats("clip.vision.image_mean", {0.5F, 0.5F, 0.5F}));
+  const auto refused = ReadVisionSettings(other_mean.file());
+  ASSERT_FALSE(refused.ok());
+  EXPECT_THAT(refused.status().message(), HasSubstr("clip.vision.image_mean"));
+}
+
 TEST(VisionSettings, RefuseWrongOnesOfQwen) {
   const TowerFile windows({.projector = "qwen2.5vl_merger", .patch_size = 14, .merge = 2});
   const auto message = [](const ChangedFile& changed) {

@@ -6,6 +6,7 @@
 #include <cmath>
 #include <cstdint>
 #include <memory>
+#include <span>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -33,6 +34,8 @@ struct VisionFileShape {
   int whole_layer_step = 2;  // qwen2.5vl: every n-th layer has no windows
   int deep_step = 2;         // qwen3vl: every n-th layer is a deep one
   int min_pixels = 0;        // of a picture; 0: no key
+  // gemma4v: limits of the inputs and results of linear layers: 1: equal for matrices of the same input; 2: all differ.
+  int limits = 0;
 };
 
 class VisionFileWriter {
@@ -44,6 +47,7 @@ class VisionFileWriter {
     Patches();
     for (int i = 0; i < shape_.layers; ++i) Layer("v.blk." + std::to_string(i) + ".", i);
     if (is_gemma3()) Gemma3();
+    if (is_gemma4()) Gemma4();
     if (is_qwen()) Qwen();
     if (is_pixtral()) Pixtral();
     return Save(path);
@@ -57,9 +61,11 @@ class VisionFileWriter {
     std::vector<std::int64_t> dims;
     Distribution distribution;
     float scale;
+    bool is_scale;  // the only value
   };
 
   bool is_gemma3() const { return shape_.projector == "gemma3"; }
+  bool is_gemma4() const { return shape_.projector == "gemma4v"; }
   bool is_qwen25() const { return shape_.projector == "qwen2.5vl_merger"; }
   bool is_qwen3() const { return shape_.projector == "qwen3vl_merger"; }
   bool is_qwen() const { return is_qwen25() || is_qwen3(); }
@@ -69,7 +75,7 @@ class VisionFileWriter {
 
   void Add(std::string name, DType type, std::vector<std::int64_t> dims, Distribution distribution,
            float scale) {
-    specs_.push_back({std::move(name), type, std::move(dims), distribution, scale});
+    specs_.push_back({std::move(name), type, std::move(dims), distribution, scale, false});
   }
   void Matrix(const std::string& name, int inputs, int outputs, float gain = 1.0F) {
     // Blocks have 32 values; what does not fit is f16, as converters write it.
@@ -98,7 +104,7 @@ class VisionFileWriter {
     header_.SetString("general.type", "mmproj");
     header_.SetBool("clip.has_vision_encoder", true);
     header_.SetString("clip.projector_type", shape_.projector);
-    header_.SetBool(has_layer_norms() ? "clip.use_gelu" : "clip.use_silu", true);
+    header_.SetBool(has_layer_norms() || is_gemma4() ? "clip.use_gelu" : "clip.use_silu", true);
     const auto number = [&](const char* key, int value) {
       header_.SetUint32(std::string("clip.vision.") + key, static_cast<std::uint32_t>(value));
     };
@@ -110,10 +116,14 @@ class VisionFileWriter {
     number("block_count", shape_.layers);
     number("attention.head_count", shape_.heads);
     header_.SetFloat32("clip.vision.attention.layer_norm_epsilon", 1e-6F);
-    const float mean[] = {0.5F, 0.45F, 0.4F}, deviation[] = {0.5F, 0.25F, 0.3F};
+    const float zeros[] = {0, 0, 0}, ones[] = {1, 1, 1};
+    const float some_mean[] = {0.5F, 0.45F, 0.4F}, some_deviation[] = {0.5F, 0.25F, 0.3F};
+    const std::span<const float> mean = is_gemma4() ? zeros : some_mean;
+    const std::span<const float> deviation = is_gemma4() ? ones : some_deviation;
     header_.SetFloats("clip.vision.image_mean", mean);
     header_.SetFloats("clip.vision.image_std", deviation);
-    number(is_gemma3() ? "projector.scale_factor" : "spatial_merge_size", shape_.merge);
+    number(is_gemma3() || is_gemma4() ? "projector.scale_factor" : "spatial_merge_size",
+           shape_.merge);
     if (shape_.min_pixels > 0) number("image_min_pixels", shape_.min_pixels);
     if (is_qwen25()) number("n_wa_pattern", shape_.whole_layer_step);
     if (is_qwen3()) {
@@ -139,12 +149,31 @@ class VisionFileWriter {
           0.5F);
     }
     if (is_pixtral()) Norm("v.pre_ln");
+    if (is_gemma4()) {  // of columns, and of rows
+      Add("v.position_embd.weight", DType::kF32, {shape_.width, side, 2}, Distribution::kNormal,
+          0.5F);
+    }
   }
 
   // With biases, unless it is pixtral's.
   void LayerLinear(const std::string& name, int inputs, int outputs, float gain = 1.0F) {
-    if (is_pixtral()) return Matrix(name, inputs, outputs, gain);
-    Linear(name, inputs, outputs, gain);
+    if (!is_pixtral() && !is_gemma4()) return Linear(name, inputs, outputs, gain);
+    Matrix(name, inputs, outputs, gain);
+    if (shape_.limits == 0) return;
+    // They cut the larger values of some layers.
+    const std::size_t kind = shape_.limits == 2           ? specs_.size() % 10
+                             : name.ends_with("attn_out") ? 1
+                             : name.ends_with("ffn_down") ? 2
+                                                          : 3;
+    const float limit = 1.0F + 0.1F * static_cast<float>(kind);
+    Scalar(name + ".input_min", -limit);
+    Scalar(name + ".input_max", limit + 0.25F);
+    Scalar(name + ".output_min", -limit - 0.5F);
+    Scalar(name + ".output_max", limit);
+  }
+  void Scalar(const std::string& name, float value) {
+    Add(name, DType::kF32, {1}, Distribution::kNormal, value);
+    specs_.back().is_scale = true;
   }
 
   void Layer(const std::string& prefix, int index) {
@@ -160,6 +189,12 @@ class VisionFileWriter {
       LayerLinear(prefix + "attn_v", width, width);
     }
     LayerLinear(prefix + "attn_out", width, width);
+    if (is_gemma4()) {
+      for (const char* name : {"attn_q_norm", "attn_k_norm"})
+        Rms(prefix + name, width / shape_.heads);
+      Norm(prefix + "attn_post_norm");
+      Norm(prefix + "ffn_post_norm");
+    }
     Norm(prefix + "ln2");
     LayerLinear(prefix + (shape_.swapped_ffn ? "ffn_down" : "ffn_up"), width, shape_.ffn);
     if (!has_layer_norms()) LayerLinear(prefix + "ffn_gate", width, shape_.ffn);
@@ -176,6 +211,12 @@ class VisionFileWriter {
     Norm("v.post_ln");
     Linear("mm.0", token_width(), token_width());
     Linear("mm.2", token_width(), shape_.embedding_width);
+  }
+
+  void Gemma4() {
+    Vector("v.std_bias", shape_.width);
+    Add("v.std_scale", DType::kF32, {shape_.width}, Distribution::kNorm, 1.0F);
+    Matrix("mm.input_projection", shape_.width, shape_.embedding_width);
   }
 
   // Mistral 3 if it merges patches.
@@ -206,6 +247,7 @@ class VisionFileWriter {
       for (const std::int64_t dim : spec.dims) count *= static_cast<std::size_t>(dim);
       std::vector<float> values(count);
       make_model::RandomWeights(seed_, spec.name).Fill(spec.distribution, spec.scale, 0, values);
+      if (spec.is_scale) values[0] = spec.scale;
       std::vector<std::byte> bytes(
           static_cast<std::size_t>(BytesOf(spec.type, static_cast<std::int64_t>(count))));
       KVCACHE_RETURN_IF_ERROR(Quantize(spec.type, values, bytes));

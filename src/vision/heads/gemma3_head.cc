@@ -25,7 +25,7 @@ class Gemma3Head final : public TokenHead {
     const Pass::Scope scope(pass);
     const TensorView h = pass.TakeHidden(x.dims[0]);
     pass.Normalize(x, tower_norm_, x);
-    if (pass.runs()) pass.Check(Average(pass.backend(), x, h));
+    if (pass.runs()) pass.Check(AverageColumns(pass.backend(), x, patches_, h));
     pass.RmsNorm(h, norm_, h);
     if (!pass.runs()) return;
     const LinearOutput product[] = {{matrix_.weight.get(), out}};
@@ -35,20 +35,20 @@ class Gemma3Head final : public TokenHead {
   std::size_t owned_bytes() const override { return matrix_.bytes(); }
 
  private:
-  // 1 / patches is exact for squares of powers of two, and so is each product then.
-  Status Average(Backend& backend, const TensorView& x, const TensorView& h) const {
-    std::vector<std::int32_t> columns(static_cast<std::size_t>(x.dims[1]));
-    for (std::size_t i = 0; i < columns.size(); ++i) columns[i] = static_cast<std::int32_t>(i);
-    const std::vector<float> weights(columns.size(), 1.0F / static_cast<float>(patches_));
-    return backend.Combine(x, columns, weights, h);
-  }
-
   int patches_ = 1;
   Norm tower_norm_, norm_;
   OwnMatrix matrix_;
 };
 
 }  // namespace
+
+// 1 / patches is exact for squares of powers of two, and so is each product then.
+Status AverageColumns(Backend& backend, const TensorView& x, int patches, const TensorView& h) {
+  std::vector<std::int32_t> columns(static_cast<std::size_t>(x.dims[1]));
+  for (std::size_t i = 0; i < columns.size(); ++i) columns[i] = static_cast<std::int32_t>(i);
+  const std::vector<float> weights(columns.size(), 1.0F / static_cast<float>(patches));
+  return backend.Combine(x, columns, weights, h);
+}
 
 Result<std::unique_ptr<TokenHead>> LoadGemma3Head(TowerSource& source,
                                                   const VisionSettings& settings) {

@@ -20,8 +20,8 @@ import reference_towers  # noqa: E402  (the path comes first)
 
 LIBRARY = HERE.parent / "node_modules/@fugood/node-llama-linux-x64/index.node"
 # Of our error. The second number is a factor on llama.cpp's.
-LIMITS = {"f32": (3e-6, 1), "f16": (3e-6, 1), "bf16": (3e-6, 1), "q8_0": (2.5e-2, 1.3)}
-LLAMA_LIMITS = {"bf16": 1e-2, "q8_0": 2.5e-2}  # 3e-3 else
+LIMITS = {"f32": (3e-6, 1), "f16": (3e-6, 1), "bf16": (3e-6, 1), "q8_0": (6e-2, 1.3)}
+LLAMA_LIMITS = {"bf16": 1e-2, "q8_0": 6e-2}  # 3e-3 else
 CASES = [
     # settings of a file, sizes of pictures in pixels
     ("gemma3 type=f32", [(64, 64)]),
@@ -43,6 +43,11 @@ CASES = [
     ("pixtral type=f32 patch_size=16 image_size=512 merge=1", [(64, 48), (160, 16), (512, 384)]),
     ("pixtral type=q8_0 patch_size=16 image_size=512 merge=1 width=64 ffn=96 embedding_width=64",
      [(96, 64)]),
+    # As large as pictures become: 280 tokens at most.
+    ("gemma4v type=f32 patch_size=16 merge=3 image_size=4480", [(768, 768), (1152, 528)]),
+    ("gemma4v type=f16 patch_size=16 merge=3 image_size=4480 limits=1 layers=2", [(768, 768)]),
+    ("gemma4v type=f16 patch_size=16 merge=3 image_size=4480 limits=2 layers=2", [(768, 768)]),
+    ("gemma4v type=q8_0 patch_size=16 merge=3 image_size=4480 width=64 ffn=96", [(768, 768)]),
     # Mistral 3.
     ("pixtral type=f32 patch_size=14 image_size=1540 merge=2", [(112, 84), (336, 280)]),
     ("pixtral type=q8_0 patch_size=14 image_size=1540 merge=2 width=64 ffn=96 embedding_width=64",
@@ -74,7 +79,7 @@ def error(got, truth):
     return np.sqrt(((got.reshape(truth.shape) - truth) ** 2).mean() / (truth ** 2).mean())
 
 
-def check_picture(args, model, weight_type, size, seed):
+def check_picture(args, model, weight_type, size, seed, differ):
     width, height = size
     rgb = np.random.default_rng(seed).integers(0, 256, (height, width, 3)).astype(np.uint8)
     truth = reference_towers.embeddings(model, rgb)
@@ -84,7 +89,8 @@ def check_picture(args, model, weight_type, size, seed):
     mine = error(got, truth)
     good = same and mine < limit
     text = f"error {mine:.1e}, limit {limit:.0e}"
-    if LIBRARY.exists():
+    # ggml clips in place, so its limits of one matrix also change the inputs of those beside it.
+    if LIBRARY.exists() and not differ:
         theirs = error(llama(args, model, rgb), truth)
         good = good and mine <= factor * theirs and theirs < LLAMA_LIMITS.get(weight_type, 3e-3)
         text += f"; llama.cpp's {theirs:.1e}"
@@ -111,7 +117,8 @@ def main():
         subprocess.run(command, check=True)
         weight_type = dict(word.split("=") for word in settings.split()[1:]).get("type", "f32")
         for j, size in enumerate(sizes):
-            good = check_picture(args, model, weight_type, size, 10 * i + j) and good
+            good = check_picture(args, model, weight_type, size, 10 * i + j,
+                                 "limits=2" in settings) and good
         model.unlink()
     sys.exit(0 if good else "vision: too far from float64")
 

@@ -42,7 +42,8 @@ Status Make(const std::vector<std::string>& words) {
                                                {"embedding_width", &shape.embedding_width},
                                                {"whole_layer_step", &shape.whole_layer_step},
                                                {"deep_step", &shape.deep_step},
-                                               {"min_pixels", &shape.min_pixels}};
+                                               {"min_pixels", &shape.min_pixels},
+                                               {"limits", &shape.limits}};
   const std::map<std::string, kvcache::DType> types = {{"f32", kvcache::DType::kF32},
                                                        {"f16", kvcache::DType::kF16},
                                                        {"bf16", kvcache::DType::kBF16},

@@ -234,8 +234,51 @@ def pixtral(tower, rgb):
     return np.concatenate(out)
 
 
+def gemma4(tower, rgb):
+    patches = 2 * tower.patches(rgb) - 1
+    rows, columns = patches.shape[:2]
+    y, c = axes(rows, columns)
+    tables = tower.tensor("v.position_embd.weight")
+    x = tower.kernel(patches, "v.patch_embd.weight").reshape(rows * columns, -1)
+    x = x + tables[0][c] + tables[1][y]
+    dim = tower.width // tower.heads
+    frequencies = 100.0 ** (-np.arange(0, dim // 2, 2) / (dim // 2))
+
+    def rotate(heads):
+        first, second = np.split(heads, 2, axis=-1)
+        return np.concatenate([rotate_halves(first, np.outer(c, frequencies)),
+                               rotate_halves(second, np.outer(y, frequencies))], axis=-1)
+
+    def linear(h, name):
+        limits = [tower.tensor(name + end)[0] if name + end in tower.names else sign * np.inf
+                  for end, sign in ((".input_min", -1), (".input_max", 1), (".output_min", -1),
+                                    (".output_max", 1))]
+        return np.clip(tower.linear(np.clip(h, *limits[:2]), name), *limits[2:])
+
+    def norm(h, name):
+        return rms(h, tower.tensor(name + ".weight") if name else 1.0, tower.eps)
+
+    for i in range(tower.layers):
+        prefix = f"v.blk.{i}."
+        h = norm(x, prefix + "ln1")
+        q, k, v = (linear(h, prefix + name).reshape(len(h), tower.heads, dim).transpose(1, 0, 2)
+                   for name in ("attn_q", "attn_k", "attn_v"))
+        q, k, v = norm(q, prefix + "attn_q_norm"), norm(k, prefix + "attn_k_norm"), norm(v, "")
+        out = softmax(rotate(q) @ rotate(k).transpose(0, 2, 1)) @ v
+        out = linear(out.transpose(1, 0, 2).reshape(len(h), -1), prefix + "attn_out")
+        x = x + norm(out, prefix + "attn_post_norm")
+        h = norm(x, prefix + "ln2")
+        hidden = gelu(linear(h, prefix + "ffn_gate")) * linear(h, prefix + "ffn_up")
+        x = x + norm(linear(hidden, prefix + "ffn_down"), prefix + "ffn_post_norm")
+    merge = tower.key("projector.scale_factor", 3)
+    x = blocks(x, rows, columns, merge).reshape(-1, merge * merge, tower.width).mean(1)
+    x = x * np.sqrt(tower.width)
+    x = (x - tower.tensor("v.std_bias")) * tower.tensor("v.std_scale")
+    return norm(x, "") @ tower.tensor("mm.input_projection.weight").T
+
+
 FAMILIES = {"gemma3": gemma3, "qwen2.5vl_merger": qwen25vl, "qwen3vl_merger": qwen3vl,
-            "pixtral": pixtral}
+            "pixtral": pixtral, "gemma4v": gemma4}
 
 
 def embeddings(path, rgb):
