@@ -84,6 +84,8 @@ class Reader {
     model_->path = JoinedPath(files);
     KVCACHE_ASSIGN_OR_RETURN(const auto draft, PathsOf(media_type::kDraft));
     if (!draft.empty()) model_->draft = JoinedPath(draft);
+    KVCACHE_ASSIGN_OR_RETURN(const auto projectors, PathsOf(media_type::kProjector));
+    if (!projectors.empty()) model_->projector = projectors.front();
     return Status::Ok();
   }
 

@@ -28,6 +28,7 @@ struct StoredModel {
   std::string name;                   // ModelName::Short
   std::string path;                   // of the weights, a GGUF file or the parts of one (PartPaths)
   std::string draft;                  // of the draft model's weights, likewise; empty: none
+  std::string projector;              // of its vision tower's file; empty: none
   std::vector<std::string> adapters;  // their files, in order
   std::string config;                 // JSON: family, size and types of the model; for display
   std::optional<std::string> chat_template;

@@ -2,7 +2,7 @@
 //
 //   weights     the .gguf files whose name has the tag as a word (Q4_K_M), all parts of a split one;
 //               for the tag "latest", the first of the usual quantizations that there is
-//   projector   mmproj….gguf, F16 before others: kept with the model, not used by it
+//   projector   mmproj….gguf, F16 before others: its vision tower
 //   draft       a .gguf file whose name has the word "draft"
 //
 // Thread safety: values and free functions.

@@ -69,6 +69,7 @@ Result<AfterCommand> Image(const Request& request) {
     return InvalidArgument(
         "/image -: standard input is read by the chat; a file of that name is ./-");
   }
+  KVCACHE_RETURN_IF_ERROR(request.flags.pictures.UseLater(request.engine));
   KVCACHE_ASSIGN_OR_RETURN(PicturePtr picture, ReadPicture(request.engine, request.argument));
   request.say = StrCat(OneLine(request.argument), " goes with your next message, as ",
                        picture->cells(), " tokens");
@@ -292,7 +293,7 @@ constexpr NamedCommand kCommands[] = {
     {"edit", "N TEXT", "replaces your message number N and answers it", Edit},
     {"fork", "", "keeps the conversation as a branch and goes on", Fork},
     {"branches", "[N]", "lists the branches, or goes to branch N", Branches},
-    {"image", "FILE", "a picture for your next message; needs --mmproj", Image},
+    {"image", "FILE", "a picture for your next message", Image},
     {"system", "[TEXT]", "sets the system message; without TEXT shows it", System},
     {"tools", "", "lists the tools of --mcp, and which run without a question", Tools},
     {"think", "on|off", "turns reasoning on or off, if the template has a switch for it", Think},

@@ -31,7 +31,7 @@ std::size_t AnsweredMessages(const Conversation& conversation);
 
 // What commands show and change.
 struct ChatState {
-  const Engine& engine;
+  Engine& engine;
   Chat& chat;
   ChatBranches& branches;
   const ChatTools& tools;

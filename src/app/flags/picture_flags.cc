@@ -15,9 +15,10 @@ constexpr std::size_t kMaxPictureBytes = std::size_t{32} << 20;
 
 void PictureFlags::AddTower(FlagSet command) {
   command
-      .AddText("--mmproj", &projector_,
-               "a projector file (mmproj-….gguf) that was published with the model: prompts may "
-               "then have pictures")
+      .AddText(
+          "--mmproj", &projector_,
+          "the projector file (mmproj-….gguf) that was published with the model: prompts may "
+          "then have pictures; none: no pictures (default: that of a stored model that has one)")
       .ValueName("FILE");
 }
 
@@ -27,12 +28,18 @@ void PictureFlags::Add(FlagSet command) {
       .AddText("--image", &images_,
                "a picture that stands before the prompt, or before the first message of a chat: "
                "PNG, JPEG, WebP, GIF or BMP; may be given several times")
-      .ValueName("FILE")
-      .Needs(command.Find("--mmproj"));
+      .ValueName("FILE");
 }
 
 Status PictureFlags::Use(Engine& engine) const {
-  return projector_.empty() ? Status::Ok() : engine.UseTower(projector_);
+  if (projector_.empty() && images_.empty()) return Status::Ok();
+  return UseLater(engine);
+}
+
+Status PictureFlags::UseLater(Engine& engine) const {
+  const std::string& path = projector_.empty() ? stored_ : projector_;
+  if (path.empty() || path == kNone || engine.CheckTakesPictures().ok()) return Status::Ok();
+  return engine.UseTower(path);
 }
 
 Result<std::vector<PicturePtr>> PictureFlags::Read(const Engine& engine) const {

@@ -82,6 +82,7 @@ Status RunFlags::Adopt(const StoredModel& model) {
   }
   KVCACHE_RETURN_IF_ERROR(in_model(sampling.Check()));
   if (!model.draft.empty() && !Given("--draft")) draft.SetDefault(model.draft);
+  pictures.SetDefault(model.projector);
   adapters.SetDefault(model.adapters);
   if (chat.raw) return Status::Ok();
   if (model.system && !model.system->empty() && !Given("--system")) chat.system = model.system;

@@ -80,6 +80,8 @@ ServedModel Describe(std::string name, const std::string& path,
   if (!stored) return model;
   if (uses_drafts) model.draft = stored->draft;
   if (model.draft != path) model.bytes += BytesOf(model.draft);
+  model.projector = stored->projector;
+  if (!model.projector.empty()) model.bytes += BytesOf(model.projector);
   for (const std::string& adapter : stored->adapters) {
     AddAdapter(model, {.name = AdapterName(adapter), .path = adapter, .is_offered = false});
   }

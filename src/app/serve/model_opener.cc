@@ -66,11 +66,23 @@ Result<std::shared_ptr<Engine>> ModelOpener::OpenWith(const server::ServedModel&
   if (NamesDraftFile(draft) && wanted.draft_head.empty()) {
     KVCACHE_RETURN_IF_ERROR(UseDraftModel(*engine, draft).WithContext(source));
   }
-  if (model.path == first_path_) {
-    KVCACHE_RETURN_IF_ERROR(flags_.pictures.Use(*engine).WithContext("--mmproj"));
-  }
+  KVCACHE_RETURN_IF_ERROR(UseTower(*engine, model));
   StoreFlags::Use(*engine, store_);
   return engine;
+}
+
+// A stored model whose projector is not offered answers texts.
+Status ModelOpener::UseTower(Engine& engine, const server::ServedModel& model) const {
+  const std::string& given = flags_.pictures.projector();
+  if (!given.empty() && model.path == first_path_) {
+    return flags_.pictures.Use(engine).WithContext("--mmproj");
+  }
+  if (model.projector.empty() || given == PictureFlags::kNone) return Status::Ok();
+  if (const Status used = engine.UseTower(model.projector); !used.ok()) {
+    server::LogEvent(server::LogLevel::kError, "projector not used",
+                     {{"model", model.name}, {"reason", std::string(used.message())}});
+  }
+  return Status::Ok();
 }
 
 Status ModelOpener::UseDraftModel(Engine& engine, const std::string& draft) const {

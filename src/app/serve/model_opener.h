@@ -39,6 +39,7 @@ class ModelOpener {
   // `source`: what names the draft, for errors.
   Result<std::shared_ptr<Engine>> OpenWith(const server::ServedModel& model, int context,
                                            const std::string& draft, const char* source) const;
+  Status UseTower(Engine& engine, const server::ServedModel& model) const;
   Status UseDraftModel(Engine& engine, const std::string& draft) const;
 
   const ServeFlags& flags_;

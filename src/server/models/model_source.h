@@ -41,6 +41,7 @@ struct ServedModel {
   std::string quantization{};         // the type of the weights, such as "Q4_K_M"; empty: unknown
   std::string path{};                 // of the weights
   std::string draft{};                // the file of its DRAFT; empty: it has none
+  std::string projector{};            // the file of its vision tower; empty: it has none
   std::vector<ServedAdapter> adapters{};  // that are opened with it
   int adapter = -1;      // the only one of requests that name this model; -1: as the scales say
   std::string parent{};  // the model's name without the adapter; empty: this is one without
@@ -57,7 +58,7 @@ struct ServedModel {
   std::string key() const { return key_of_both_uses() + (embeds ? "\nembeds" : ""); }
   // The same whether it is loaded to embed or to generate.
   std::string key_of_both_uses() const {
-    std::string files = path + '\n' + draft + '\n';
+    std::string files = path + '\n' + draft + '\n' + projector + '\n';
     for (const ServedAdapter& each : adapters) files += each.path + '\n';
     return files + parameters.value("num_ctx", Json()).dump() + '\n' + chat_template;
   }
