@@ -74,7 +74,7 @@ class Store(StoreTest):
             self.assertEqual("sha256:" + hashlib.sha256(data).hexdigest(), layer["digest"])
             self.assertEqual(len(data), layer["size"])
 
-    def write_as_ollama(self, root):
+    def write_as_ollama(self, root, projector=None):
         """Writes a store as Ollama does, without the program."""
         (root / "blobs").mkdir(parents=True)
 
@@ -91,6 +91,8 @@ class Store(StoreTest):
             "layers": [blob(image + "model", self.bytes),
                        blob(image + "template", b"{{ .Prompt }}"),
                        blob(image + "params", b'{"temperature":0,"num_predict":5,"stop":["zz"]}')]}
+        if projector is not None:
+            manifest["layers"].append(blob(image + "projector", projector))
         tag = root / "manifests/registry.ollama.ai/library/tiny/latest"
         tag.parent.mkdir(parents=True)
         tag.write_text(json.dumps(manifest))
@@ -106,6 +108,20 @@ class Store(StoreTest):
         plain = self.run_json(self.model, "-p", "seven", "--temp", "0", "-n", "5", "--json")
         self.assertEqual(json.loads(out)["tokens"], plain["tokens"])
         self.assertIn("PARAMETER num_predict 5", self.succeeds("show", "tiny", env=env))
+
+    def test_a_projector_is_read_for_pictures_only(self):
+        root = pathlib.Path(tempfile.mkdtemp(dir=self.dir))
+        self.write_as_ollama(root, projector=b"no projector")
+        env = {"OLLAMA_MODELS": str(root), "KVCACHE_MODELS": ""}
+        self.succeeds("run", "tiny", "-p", "seven", "-n", "2", env=env)
+        picture = self.file("a.png", b"no picture")
+        blob = "sha256-" + hashlib.sha256(b"no projector").hexdigest()
+        code, _, err = run("run", "tiny", "-p", "seven", "--image", picture, env=env)
+        self.assertEqual(code, 1)
+        self.assertIn(blob, err)
+        code, _, err = run("run", "tiny", "-p", "seven", "--image", picture, "--mmproj", "none", env=env)
+        self.assertEqual(code, 1)
+        self.assertIn("takes no pictures", err)
 
     def test_damage(self):
         self.create("tiny", f"FROM {self.model}\n")
