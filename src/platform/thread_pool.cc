@@ -34,7 +34,7 @@ void Pause() {
 ThreadPool::ThreadPool(int threads)
     : planned_threads_(threads), spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
   assert(threads >= 1);
-  queue(0).first_thread_after = threads;
+  places_[0].first_thread_after = threads;
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) StartWorker(thread, 0, {});
 }
@@ -44,8 +44,8 @@ ThreadPool::ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system)
   assert(!nodes.empty() && nodes.size() <= kMaxMemoryNodes);
   for (int node = 0; node < nodes_; ++node) {
     planned_threads_ += nodes[Index(node)].threads;
-    queue(node).first_thread_after = planned_threads_;
-    queue(node).id = nodes[Index(node)].node;
+    places_[Index(node)].first_thread_after = planned_threads_;
+    places_[Index(node)].id = nodes[Index(node)].node;
     for (const int processor : nodes[Index(node)].processors) {
       const auto size = static_cast<std::size_t>(processor) + 1;
       if (node_of_processor_.size() < size) node_of_processor_.resize(size, -1);
@@ -57,7 +57,7 @@ ThreadPool::ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system)
   pin_errors_.resize(static_cast<std::size_t>(planned_threads_));
   workers_.reserve(static_cast<std::size_t>(planned_threads_ - 1));
   for (int node = 0, thread = 0; node < nodes_; ++node) {
-    for (; thread < queue(node).first_thread_after; ++thread) {
+    for (; thread < places_[Index(node)].first_thread_after; ++thread) {
       if (thread > 0) StartWorker(thread, node, nodes[Index(node)].processors);
     }
   }
@@ -86,7 +86,7 @@ void ThreadPool::StartWorker(int thread, int node, std::span<const int> processo
           }
           WorkerLoop(thread, node);
         });
-    queue(node).has_worker = true;
+    places_[Index(node)].has_worker = true;
   } catch (const std::exception&) {
     return;
   }
@@ -115,7 +115,8 @@ int ThreadPool::NodeOfCaller() const {
 
 void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
   const std::int64_t tasks = ends[Index(nodes_ - 1)];
-  const bool is_for_caller = tasks <= 1 && (nodes_ == 1 || taken_by == TakenBy::kAnyNode);
+  const bool is_for_caller =
+      tasks == 0 || (tasks == 1 && (nodes_ == 1 || taken_by == TakenBy::kAnyNode));
   if (workers_.empty() || is_for_caller) {
     for (std::int64_t task = 0; task < tasks; ++task) call.function(call.context, task, 0);
     return;
@@ -146,7 +147,7 @@ void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
 // A task that only its home may take, and whose home has no worker, is the caller's.
 bool ThreadPool::MayTake(int of_node, int thread, int node) const {
   return of_node == node || takes_any_.load(std::memory_order_relaxed) ||
-         (thread == 0 && !queue(of_node).has_worker);
+         (thread == 0 && !places_[Index(of_node)].has_worker);
 }
 
 void ThreadPool::RunTasks(int thread, int node) {

@@ -50,9 +50,9 @@ class ThreadPool {
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
   // The number of nodes, and of the threads of one; the caller is one of the first node's.
   int nodes() const { return nodes_; }
-  int threads_of(int node) const { return queue(node).first_thread_after - FirstThread(node); }
+  int threads_of(int node) const { return FirstThread(node + 1) - FirstThread(node); }
   // The system's number of a node, and the system that placed the threads. REQUIRES: nodes() > 1.
-  int node_id(int node) const { return queue(node).id; }
+  int node_id(int node) const { return places_[Index(node)].id; }
   NumaSystem& system() const { return *system_; }
   // Returns why a thread was not pinned; empty if all are, or if there is one node.
   std::string pin_error() const;
@@ -92,11 +92,15 @@ class ThreadPool {
   // The tasks of a node. Counters are on cache lines of their own, since all threads write them.
   struct Queue {
     alignas(64) std::atomic<std::int64_t> unclaimed{0};  // <= 0: nothing to claim
-    std::int64_t end = 0;        // one past its last task; written as `call_` is
-    int first_thread_after = 0;  // threads of this node and of those before it
-    bool has_worker = false;
-    int id = 0;
+    std::int64_t end = 0;  // one past its last task; written as `call_` is
     alignas(64) std::atomic<std::int64_t> unfinished{0};
+  };
+
+  // What stays as it is. Tasks read it, so it is not beside the counters.
+  struct Node {
+    int first_thread_after = 0;  // threads of this node and of those before it
+    int id = 0;                  // the system's
+    bool has_worker = false;
   };
 
   template <typename Body>
@@ -106,7 +110,9 @@ class ThreadPool {
   static constexpr std::size_t Index(int node) { return static_cast<std::size_t>(node); }
   Queue& queue(int node) { return queues_[Index(node)]; }
   const Queue& queue(int node) const { return queues_[Index(node)]; }
-  int FirstThread(int node) const { return node == 0 ? 0 : queue(node - 1).first_thread_after; }
+  int FirstThread(int node) const {
+    return node == 0 ? 0 : places_[Index(node - 1)].first_thread_after;
+  }
 
   void StartWorker(int thread, int node, std::span<const int> processors);
   void WaitUntilPinned();
@@ -128,6 +134,7 @@ class ThreadPool {
   int nodes_ = 1;
   int planned_threads_ = 1;
 
+  std::array<Node, kMaxMemoryNodes> places_;
   std::array<Queue, kMaxMemoryNodes> queues_;
   alignas(64) std::atomic<std::uint32_t> epoch_{0};  // what sleepers wait on
   std::atomic<std::int32_t> sleepers_{0};

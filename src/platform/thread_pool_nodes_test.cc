@@ -56,7 +56,7 @@ TEST_P(ThreadPoolNodesTest, PartsAreInProportion) {
 // Random loops in a row, of both kinds, with homes of all sorts, also without any task, from all nodes.
 TEST_P(ThreadPoolNodesTest, RunsEachTaskOnce) {
   std::mt19937 random(static_cast<unsigned>(Nodes() * 100 + Threads()));
-  for (int loop = 0; loop < 2000; ++loop) {
+  for (int loop = 0; loop < 200; ++loop) {
     ThreadPool::Ends ends{};
     std::int64_t tasks = 0;
     for (int node = 0; node < Nodes(); ++node) {

@@ -376,6 +376,21 @@ class Others(CliTest):
         for command in (["inspect", "--machine"], ["run", self.model, "-p", "x"]):
             self.fails(command, "'none'", *offered, env={"KVCACHE_CPU_TARGET": "none"})
 
+    def test_inspect_memory_nodes(self):
+        nodes = json.loads(self.succeeds("inspect", "--machine", "--json"))["memory_nodes"]
+        for node in nodes:
+            self.assertGreaterEqual(node["processors"], node["cores"])
+            self.assertGreaterEqual(node["cores"], 1)
+        text = self.succeeds("inspect", "--machine")
+        self.assertEqual(f"{len(nodes)} memory nodes with " in text, len(nodes) > 1)
+
+    def test_numa_changes_no_result(self):
+        command = ["eval", self.model, "--tokens", "1,2,3,4", "--json"]
+        results = [json.loads(self.succeeds(*command, *flags))["nll"]
+                   for flags in ([], ["--numa", "auto"], ["--numa", "off"])]
+        self.assertEqual(len(set(results)), 1)
+        self.fails(["run", self.model, "-p", "x", "--numa", "on"], "--numa", "'on'", "auto or off", status=2)
+
     def test_verbose_says_what_runs_where(self):
         env = {"KVCACHE_GPU": "0"}
         line = r"kvcache: processor: \w+ with 1 thread; no GPU: KVCACHE_GPU is 0: GPUs are switched off\n"

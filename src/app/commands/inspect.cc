@@ -15,6 +15,8 @@
 #include "gguf/gguf.h"
 #include "inspect/inspect.h"
 #include "kvcache/cpu_backend.h"
+#include "platform/numa/memory_nodes.h"
+#include "platform/processors.h"
 
 namespace kvcache::app {
 namespace {
@@ -27,13 +29,32 @@ struct InspectFlags {
   bool json = false;
 };
 
+// Returns a line about memory nodes; empty, if there are not several.
+std::string NodesText(const std::vector<MemoryNode>& nodes) {
+  if (nodes.size() < 2) return "";
+  std::string cores;
+  for (const MemoryNode& node : nodes) cores += StrCat(cores.empty() ? "" : " + ", node.cores);
+  return StrCat(nodes.size(), " memory nodes with ", cores, " cores\n");
+}
+
+nlohmann::ordered_json NodesJson(const std::vector<MemoryNode>& nodes) {
+  auto json = nlohmann::ordered_json::array();
+  for (const MemoryNode& node : nodes) {
+    json.push_back(
+        {{"node", node.id}, {"cores", node.cores}, {"processors", node.processors.size()}});
+  }
+  return json;
+}
+
 Status InspectMachine(const InspectFlags& flags) {
   // Fails as running a model would, for a KVCACHE_CPU_TARGET that does not exist.
   KVCACHE_RETURN_IF_ERROR(MakeCpuBackend({.threads = 1}).status());
   const std::vector<std::string> targets = CpuTargetNames();
+  const std::vector<MemoryNode> nodes = FindMemoryNodes(AllowedProcessors());
   const Result<Gpu> gpu = FirstGpu();
   if (flags.json) {
     nlohmann::ordered_json json = {{"target", targets.front()}, {"targets", targets}};
+    json["memory_nodes"] = NodesJson(nodes);
     if (gpu.ok()) {
       json["gpu"] = {{"name", gpu->name}, {"free_bytes", gpu->free_bytes}};
     } else {
@@ -46,6 +67,7 @@ Status InspectMachine(const InspectFlags& flags) {
   std::string offered;
   for (const std::string& name : targets) offered += (offered.empty() ? "" : ", ") + name;
   (void)std::printf("kernels run with %s, of %s\n", targets.front().c_str(), offered.c_str());
+  (void)std::printf("%s", NodesText(nodes).c_str());
   const std::string found =
       gpu.ok() ? StrCat("GPU: ", gpu->name, ", ", WithThousands(gpu->free_bytes >> 20), " MiB free")
                : StrCat("no GPU: ", gpu.status().message());
@@ -80,9 +102,9 @@ Command AddInspect(CommandLine& line) {
                   "a .gguf file, or a name that 'kvcache list' shows (default: story)");
   flags->types.Add(command);
   command.AddSwitch("--tensors", &flags->tensors, "also list each tensor");
-  command.AddSwitch(
-      "--machine", &flags->machine,
-      "describe this machine instead: the instruction set that the kernels use, and the GPU");
+  command.AddSwitch("--machine", &flags->machine,
+                    "describe this machine instead: the instruction set that the kernels use, its "
+                    "memory nodes, and the GPU");
   command.AddSwitch("--json", &flags->json, "print one JSON object");
   command.RefuseEmptyValues({});
   return {"inspect", [flags] { return Inspect(*flags); }};

@@ -46,9 +46,9 @@ class OnNodesTest : public ::testing::TestWithParam<std::tuple<int, int>> {
 
 INSTANTIATE_TEST_SUITE_P(Nodes, OnNodesTest,
                          ::testing::Values(std::tuple(1, 3), std::tuple(2, 2), std::tuple(2, 5),
-                                           std::tuple(4, 4), std::tuple(4, 7), std::tuple(4, 64)));
+                                           std::tuple(4, 7), std::tuple(4, 32)));
 
-// Returns the products of three matrices of each of two stacks, in two groups, and of a single matrix.
+// Returns the products of the matrices of a stack, in two groups, and of a single matrix.
 std::vector<float> Products(Backend& backend, DType dtype, std::int64_t tokens) {
   constexpr std::int64_t kInputs = 512;
   constexpr std::int64_t kOutputs = 200;  // the last panel is not full
@@ -80,7 +80,7 @@ std::vector<float> Products(Backend& backend, DType dtype, std::int64_t tokens) 
 
 TEST_P(OnNodesTest, LinearLayersHaveTheSameBits) {
   for (const DType dtype : testing::kWeightTypes) {
-    for (const std::int64_t tokens : {1, 3, 40}) {
+    for (const std::int64_t tokens : {1, 40}) {
       EXPECT_EQ(Products(nodes_, dtype, tokens), Products(one_, dtype, tokens))
           << InfoOf(dtype).name << " " << tokens;
     }
