@@ -261,9 +261,10 @@ Result<VisionSettings> Read(const GgufFile& file) {
   }
   KeyReader keys(file, architecture);
   KVCACHE_ASSIGN_OR_RETURN(const bool has_vision, keys.BoolOr("has_vision_encoder", false));
-  if (!has_vision)
+  if (!has_vision) {
     return Unsupported(
         StrCat(keys.Key("has_vision_encoder"), " is not true: the file has no vision tower"));
+  }
   // What belongs to sound.
   keys.Ignore("has_audio_encoder");
   keys.IgnoreAll("audio.");

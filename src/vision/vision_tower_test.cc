@@ -174,8 +174,8 @@ TEST(VisionTower, RefusesPicturesOfOtherTowers) {
   const auto backend = CpuOf(1);
   const auto tower = LoadTower(file, *backend);
   const PreparedPicture good = PictureOf(tower->settings(), 64, 64, 1);
-  const auto refused = [&](PreparedPicture picture) {
-    const Status status = tower->Begin(picture);
+  const auto refused = [&](const PreparedPicture& other) {
+    const Status status = tower->Begin(other);
     EXPECT_EQ(status.code(), StatusCode::kInvalidArgument);
     EXPECT_THAT(status.message(), HasSubstr("must be one that Prepare made for this tower"));
     EXPECT_FALSE(tower->Step(1).ok());

@@ -24,7 +24,6 @@
 
 namespace {
 
-using kvcache::Result;
 using kvcache::Status;
 using kvcache::vision_test::VisionFileShape;
 
