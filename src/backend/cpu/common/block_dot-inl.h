@@ -43,7 +43,7 @@ namespace HWY_NAMESPACE {
 using Value = std::int8_t;
 inline constexpr int kTileTokens = 6;
 inline constexpr int kTilePanels = 2;
-inline constexpr int kFewTokens = 24;
+inline constexpr int kFewTokens = 36;
 inline constexpr int kFewTileTokens = 12;
 using Dots = hn::Vec<hn::Full512<std::int32_t>>;
 

@@ -130,7 +130,7 @@ TEST_P(LinearTest, IsTheDocumentedChainForEveryBatch) {
     const std::vector<float> expected =
         Reference(weights, dtype(), x, inputs, outputs, MulAdd(target()));
     for (const int tokens :
-         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 24, 25, 28, 29, 31, 33, 41, 42, 70}) {
+         {1, 2, 3, 4, 5, 6, 7, 8, 9, 10, 11, 12, 13, 16, 24, 28, 33, 36, 37, 41, 42, 70}) {
       const std::vector<float> some(x.begin(), x.begin() + tokens * inputs);
       const std::vector<float> wanted(expected.begin(), expected.begin() + tokens * outputs);
       const auto y = RunLinear(*backend, weights, dtype(), some, inputs, outputs);
