@@ -8,6 +8,7 @@
 // used for the longest time. Both sides must choose the same tokens.
 #include <CLI/CLI.hpp>
 #include <algorithm>
+#include <array>
 #include <chrono>
 #include <cstdio>
 #include <iostream>
@@ -17,10 +18,14 @@
 #include <string>
 #include <vector>
 
+#include "base/fnv.h"
+#include "base/step_parts.h"
+#include "base/strings.h"
 #include "bench_program.h"
 #include "engine/engine_impl.h"
 #include "kvcache_engine/scheduler.h"
 #include "kvcache_engine/session.h"
+#include "support/counting_new.h"
 
 namespace kvcache::bench {
 namespace {
@@ -35,7 +40,9 @@ struct Options {
   int threads = FindProcessorLimits().DefaultThreads();
   int users = 16, room = 4, turns = 4;
   int system_tokens = 256, first_tokens = 600, turn_tokens = 40, answer_tokens = 16;
-  int sequences = 64;
+  std::vector<int> sequences = {64};
+  int history = 32, steps = 100;
+  float temperature = 0.0f;
 };
 
 double Milliseconds(Clock::time_point since) {
@@ -186,42 +193,120 @@ nlohmann::json Users(const Options& options) {
           {"room_tokens", room}};
 }
 
-// Sequences that all generate.
-nlohmann::json Steps(const Options& options) {
-  const auto engine = Require(Engine::Open(
-      options.model,
-      {.threads = options.threads, .context = 256, .max_sequences = options.sequences}));
-  const auto scheduler = Require(Scheduler::Make(*engine, {}));
-  Text text(*engine, 2);
-  for (int i = 0; i < options.sequences; ++i) {
-    ScheduledRequest request;
-    request.max_tokens = 100;
-    text.Add(request.prompt, 32);
-    (void)Require(scheduler->Submit(std::move(request)));
+// The parts of a step that are not kernels, as they are reported.
+constexpr std::array<std::pair<StepPart, const char*>, 5> kParts = {{
+    {StepPart::kRequests, "requests_us"},
+    {StepPart::kChoice, "choice_us"},
+    {StepPart::kCells, "cells_us"},
+    {StepPart::kPlans, "plans_us"},
+    {StepPart::kDelivery, "delivery_us"},
+}};
+
+// What steps took in which all sequences generate, in microseconds.
+struct StepTimes {
+  std::array<std::vector<double>, kParts.size()> parts;
+  std::vector<double> all;       // the parts together
+  std::vector<double> beside;    // by Scheduler::Stats: without passes and samplers
+  std::int64_t allocations = 0;  // of the steps together
+
+  void Add(const StepParts& observed) {
+    double sum = 0.0;
+    for (std::size_t i = 0; i < kParts.size(); ++i) {
+      parts[i].push_back(observed.seconds(kParts[i].first) * 1e6);
+      sum += parts[i].back();
+    }
+    all.push_back(sum);
   }
-  std::vector<double> own;
+};
+
+// Checks that a request has the tokens that a session chooses for its prompt alone.
+void CheckAlone(Engine& engine, const Tokens& prompt, const Tokens& answer) {
+  Session session(engine, SequenceId{0});
+  Require(session.Append(prompt));
+  for (std::size_t i = 0; i < answer.size(); ++i) {
+    if (Best(Require(session.LastLogits())) != answer[i]) {
+      Fail("a request's token " + std::to_string(i) + " is not that of its prompt alone");
+    }
+    if (i + 1 < answer.size()) Require(session.Append({&answer[i], 1}));
+  }
+}
+
+// Runs until all requests have ended.
+StepTimes RunSteps(Scheduler& scheduler, int sequences) {
+  StepTimes times;
+  StepParts observed;
   while (true) {
-    const SchedulerStats before = scheduler->Stats();
-    const bool more = Require(scheduler->Step());
-    const SchedulerStats after = scheduler->Stats();
-    // Few may have ended, with a token that ends a text.
-    const std::int64_t evaluated = after.evaluated_tokens - before.evaluated_tokens;
-    const bool all_generate =
-        evaluated > options.sequences * 9 / 10 && evaluated <= options.sequences;
-    const double beside = (after.step_seconds - before.step_seconds) -
-                          (after.pass_seconds - before.pass_seconds) -
-                          (after.sampling_seconds - before.sampling_seconds);
-    if (all_generate && after.passes > 8) own.push_back(beside * 1e6);
-    if (!more) break;
+    const SchedulerStats before = scheduler.Stats();
+    const std::int64_t allocations = testing::AllocationCount();
+    observed.Clear();
+    const bool more = Require(scheduler.Step());
+    const std::int64_t allocated = testing::AllocationCount() - allocations;
+    const SchedulerStats after = scheduler.Stats();
+    const bool all_generate = after.evaluated_tokens - before.evaluated_tokens == sequences &&
+                              after.prompt_tokens == before.prompt_tokens;
+    if (all_generate && after.live == sequences) {
+      times.Add(observed);
+      times.beside.push_back(1e6 * ((after.step_seconds - before.step_seconds) -
+                                    (after.pass_seconds - before.pass_seconds) -
+                                    (after.sampling_seconds - before.sampling_seconds)));
+      times.allocations += allocated;
+    }
+    if (!more) return times;
   }
-  if (own.empty()) {
-    std::fprintf(stderr, "scheduler_bench: no step in which all sequences generate\n");
-    std::exit(1);
+}
+
+// Sequences that all generate. The first one's tokens are checked against those of its prompt alone.
+nlohmann::json Steps(const Options& options, int sequences) {
+  const auto engine =
+      Require(Engine::Open(options.model, {.threads = options.threads,
+                                           .context = options.history + options.steps + 1,
+                                           .max_sequences = sequences}));
+  Text text(*engine, 2);
+  std::vector<Tokens> prompts(static_cast<std::size_t>(sequences));
+  std::vector<Tokens> answers(prompts.size());
+  StepTimes times;
+  {
+    // Prompts do not wait, so that all sequences generate soon.
+    const auto scheduler =
+        Require(Scheduler::Make(*engine, {.step_ms = SchedulerOptions::kMaxStepMs}));
+    for (std::size_t i = 0; i < prompts.size(); ++i) {
+      text.Add(prompts[i], options.history);
+      ScheduledRequest request{.prompt = prompts[i],
+                               .sampling = {.temperature = options.temperature,
+                                            .top_k = options.temperature > 0.0f ? 40 : 0},
+                               .max_tokens = options.steps};
+      request.on_done = [&answer = answers[i]](const RequestResult& result) {
+        Require(result.status);
+        answer = result.tokens;
+      };
+      (void)Require(scheduler->Submit(std::move(request)));
+    }
+    times = RunSteps(*scheduler, sequences);
   }
-  const double median = Median(own);
-  std::printf("%d sequences: %.1f us a step beside the pass and the samplers (%zu steps)\n",
-              options.sequences, median, own.size());
-  return {{"name", "step"}, {"median_us", median}, {"sequences", options.sequences}};
+  if (times.all.empty()) Fail("no step in which all sequences generate");
+  if (options.temperature == 0.0f) CheckAlone(*engine, prompts.front(), answers.front());
+  Fnv1a hash;
+  for (const Tokens& answer : answers) hash.Add(std::as_bytes(std::span(answer)));
+  const double all = Median(times.all);
+  nlohmann::json result = {{"name", "step"},
+                           {"median_us", all},
+                           {"beside_us", Median(times.beside)},
+                           {"allocations", times.allocations},
+                           {"sequences", sequences},
+                           {"history", options.history},
+                           {"steps", times.all.size()},
+                           {"tokens", HexText(hash.sum())}};
+  std::printf("%d sequences of %d tokens: %.1f us a step beside kernels (", sequences,
+              options.history, all);
+  for (std::size_t i = 0; i < kParts.size(); ++i) {
+    const double part = Median(times.parts[i]);
+    result[kParts[i].second] = part;
+    std::printf("%s %.1f, ", kParts[i].second, part);
+  }
+  std::printf("%zu steps, %lld allocations, tokens %s; by the statistics %.1f us)\n",
+              times.all.size(), static_cast<long long>(times.allocations),
+              HexText(hash.sum()).c_str(), Median(times.beside));
+  return result;
 }
 
 int Main(int argc, char** argv) {
@@ -234,6 +319,10 @@ int Main(int argc, char** argv) {
   app.add_option("--users", options.users, "number of conversations");
   app.add_option("--turns", options.turns, "turns of each conversation");
   app.add_option("--first", options.first_tokens, "tokens of each first message");
+  app.add_option("--sequences", options.sequences, "step: numbers of sequences");
+  app.add_option("--history", options.history, "step: tokens of each prompt");
+  app.add_option("--steps", options.steps, "step: tokens of each answer");
+  app.add_option("--temperature", options.temperature, "step: of the samplers");
   CLI11_PARSE(app, argc, argv);
   BenchResult result{.bench = "scheduler",
                      .machine = MachineFacts(options.threads),
@@ -242,7 +331,11 @@ int Main(int argc, char** argv) {
   const auto wants = [&](const char* name) {
     return options.filter.find(name) != std::string::npos;
   };
-  if (wants("step")) result.cases.push_back(Steps(options));
+  if (wants("step")) {
+    for (const int sequences : options.sequences) {
+      result.cases.push_back(Steps(options, sequences));
+    }
+  }
   if (wants("users")) result.cases.push_back(Users(options));
   return WriteResult(options.json, result) ? 0 : 1;
 }

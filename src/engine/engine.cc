@@ -5,6 +5,7 @@
 #include <vector>
 
 #include "base/errors.h"
+#include "base/step_parts.h"
 #include "base/strings.h"
 #include "engine/adapters.h"
 #include "engine/drafts/draft_model.h"
@@ -442,6 +443,7 @@ Status Engine::Encode(std::span<const std::int32_t> tokens, SequenceId sequence,
 }
 
 Status Engine::Forward(const EngineBatch& batch) {
+  const StepScope scope(StepPart::kCells);
   impl_->model->SetInterrupt(batch.interrupt);
   if (!batch.rows.empty()) KVCACHE_RETURN_IF_ERROR(CheckInputRows(batch));
   KVCACHE_RETURN_IF_ERROR(CheckTokens(batch.tokens, batch.rows));
@@ -470,6 +472,7 @@ Status Engine::Forward(const EngineBatch& batch) {
   if (states != nullptr) impl_->model->SetPrevious(states->Before(batch));
   // A plan of attention allocates: drafts may need a larger one than texts.
   return Guarded("no memory for a pass", [&] {
+    const StepScope kernels(StepPart::kKernels);
     Status status = impl_->model->Forward(batch.tokens, batch.positions, *impl_->cache);
     return status.ok() && states != nullptr ? states->Keep(batch, *impl_->model) : status;
   });

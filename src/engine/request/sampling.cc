@@ -7,6 +7,7 @@
 
 #include "base/arithmetic/exponentials.h"
 #include "base/errors.h"
+#include "base/step_parts.h"
 #include "base/strings.h"
 #include "engine/request/logit_scan.h"
 
@@ -60,6 +61,7 @@ std::span<const Candidate> Sampler::Distribution(std::span<const float> logits,
     logits = logits_;
   }
   const bool greedy = params_.temperature == 0.0f;
+  const StepScope scope(StepPart::kKernels);
   const auto top_k = static_cast<std::size_t>(params_.top_k);
   KeepTopK(logits, greedy ? 1 : (top_k == 0 ? logits.size() : std::min(top_k, logits.size())));
   Normalize();
