@@ -151,7 +151,7 @@ bool AttentionSetting::Run() {
   layer.v += next_ * case_.LayerBytes();
   next_ = (next_ + 1) % layers_;
   const Status status =
-      cpu::Attention(pool_, workspace_, plan_, layer, view(q_), visibility,
+      cpu::Attention(pool_, workspace_, plans_, layer, view(q_), visibility,
                      {.scale = Scale(), .soft_cap = 0.0f, .sinks = {}}, view(out_));
   if (!status.ok()) std::fprintf(stderr, "%s\n", status.message().c_str());
   return status.ok();

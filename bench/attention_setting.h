@@ -85,7 +85,7 @@ class AttentionSetting {
 
   ThreadPool& pool_;
   cpu::Workspace workspace_;
-  cpu::AttentionPlan plan_;
+  cpu::AttentionPlans plans_;
   AttentionCase case_;
   int layers_ = 1;
   int next_ = 0;

@@ -118,7 +118,7 @@ Status CpuBackend::ShiftKeys(const LayerKv& layer, std::span<const CellRun> cell
 Status CpuBackend::Attention(const LayerKv& layer, const TensorView& q,
                              const Visibility& visibility, const AttentionOptions& options,
                              const TensorView& out) {
-  return cpu::Attention(pool_, workspace_, attention_plan_, layer, q, visibility, options, out);
+  return cpu::Attention(pool_, workspace_, attention_plans_, layer, q, visibility, options, out);
 }
 
 std::uint32_t CpuBackend::panel_layout() const {

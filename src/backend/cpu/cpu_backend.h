@@ -11,7 +11,7 @@
 #include <string_view>
 #include <utility>
 
-#include "backend/cpu/attention/attention_plan.h"
+#include "backend/cpu/attention/attention_plans.h"
 #include "backend/cpu/common/workspace.h"
 #include "backend/cpu/linear/weight_memory.h"
 #include "backend/cpu/ops/rope.h"
@@ -100,7 +100,7 @@ class CpuBackend : public Backend, public CellMemory, public PanelUser {
   Workspace workspace_;
   WeightMemory weight_memory_;
   std::shared_ptr<PanelStore> panels_;
-  AttentionPlan attention_plan_;
+  AttentionPlans attention_plans_;
   RopeTables rope_tables_;
 };
 

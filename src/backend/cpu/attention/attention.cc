@@ -5,6 +5,7 @@
 #include <optional>
 
 #include "backend/cpu/attention/attention_kernels.h"
+#include "base/step_parts.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -142,6 +143,7 @@ void RunDecode(const Job& job, std::int64_t index, int thread) {
   for (const SequencePlan& sequence : job.plan.SequencesOf(node)) {
     std::atomic_ref<std::int32_t> waiting(job.plan.Waiting(sequence, task.kv_head));
     if (waiting.fetch_sub(task.count, std::memory_order_acq_rel) == task.count) {
+      waiting.store(sequence.splits, std::memory_order_relaxed);
       Merge(job, sequence, task.kv_head);
     }
   }
@@ -171,10 +173,12 @@ void RunTask(const Job& job, std::int64_t index, int thread) {
 
 }  // namespace
 
-Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, const LayerKv& layer,
-                 const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
-                 const TensorView& out) {
-  KVCACHE_RETURN_IF_ERROR(CheckAttention(layer, q, visibility, options, out));
+Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlans& plans,
+                 const LayerKv& layer, const TensorView& q, const Visibility& visibility,
+                 const AttentionOptions& options, const TensorView& out) {
+  std::optional<StepScope> planning(StepPart::kPlans);
+  plans.Prefetch(visibility);
+  KVCACHE_RETURN_IF_ERROR(CheckAttention(layer, q, options, out));
   const AttentionCall call{
       .layer = &layer,
       .q = q.as<const float>(),
@@ -185,7 +189,10 @@ Status Attention(ThreadPool& pool, Workspace& workspace, AttentionPlan& plan, co
       .sinks = options.sinks.empty() ? nullptr : options.sinks.data(),
       .bias = options.bias,
   };
-  plan.Build(layer, call.group(), pool.threads(), visibility);
+  KVCACHE_ASSIGN_OR_RETURN(AttentionPlan* const known,
+                           plans.For(layer, call.group(), pool.threads(), q.dims[2], visibility));
+  AttentionPlan& plan = *known;
+  planning.reset();
   const std::int64_t thread_floats = ThreadFloats(layer, plan);
   const std::int64_t floats = thread_floats * pool.threads() + plan.partial_floats();
   KVCACHE_ASSIGN_OR_RETURN(std::byte* const memory,

@@ -161,6 +161,22 @@ void AttentionPlan::Build(const LayerKv& layer, int group, int threads,
   AddPrefillTasks(layer.shape.kv_heads, group);
   AddDecodeTasks(layer, group, threads);
   AddMerges(layer.shape.kv_heads);
+  grows_ = std::all_of(sequences_.begin(), sequences_.end(), [&](const SequencePlan& sequence) {
+    return sequence.decode && sequence.tokens == 1 && sequence.leaf >= 0 &&
+           nodes()[static_cast<std::size_t>(sequence.leaf)].sequences == 1;
+  });
+}
+
+// Splits, nodes and tasks stay as they are.
+void AttentionPlan::Grow() {
+  for (QueryToken& token : tokens_) {
+    ++token.position;
+    ++token.seen.end;
+  }
+  for (SequencePlan& sequence : sequences_) {
+    ++sequence.seen.end;
+    ++tree_.all()[static_cast<std::size_t>(sequence.leaf)].seen.end;
+  }
 }
 
 int AttentionPlan::NodeOf(const AttentionTask& task, const ThreadPool& pool, const LayerKv& layer,

@@ -37,6 +37,12 @@ class AttentionPlan {
   ThreadPool::Ends SortByNodes(const ThreadPool& pool, const LayerKv& layer,
                                const Visibility& visibility);
 
+  // Returns whether Grow may be called: each sequence has one token and a node of its own at its end.
+  bool grows() const { return grows_; }
+  // Makes the plan that of the same sequences with a token more each, which is their query. REQUIRES: grows(); each
+  // query was the last token of its sequence; none begins a split; no windows and chunks.
+  void Grow();
+
   std::span<const QueryToken> tokens() const { return tokens_; }
   std::span<const SequencePlan> sequences() const { return sequences_; }
   std::span<const PrefixNode> nodes() const { return tree_.all(); }
@@ -45,7 +51,8 @@ class AttentionPlan {
   std::int64_t prefill_rows() const { return prefill_rows_; }      // rows of the largest tile
   std::int64_t decode_rows() const { return decode_rows_; }        // rows of the largest node
   std::int64_t partial_floats() const { return partial_floats_; }  // partial results of all nodes
-  // The number of splits that a (sequence, KV head) waits for; tasks decrement it atomically.
+  // The number of splits that a (sequence, KV head) waits for. Tasks decrement it atomically; the last one sets it
+  // to the sequence's splits again, for the next call.
   std::int32_t& Waiting(const SequencePlan& sequence, int kv_head) {
     return waiting_[static_cast<std::size_t>(sequence.first_merge + kv_head)];
   }
@@ -80,15 +87,17 @@ class AttentionPlan {
   std::vector<AttentionTask> unsorted_;  // scratch
   std::vector<std::int32_t> order_;      // scratch
   std::vector<std::int32_t> waiting_;
+  bool grows_ = false;
   int tile_tokens_ = 1;
   std::int64_t prefill_rows_ = 0;
   std::int64_t decode_rows_ = 0;
   std::int64_t partial_floats_ = 0;
 };
 
-// Returns kInvalidArgument or kUnsupported if the arguments break the contract of
-// KvBackend::Attention; the message has the numbers of both sides.
-Status CheckAttention(const LayerKv& layer, const TensorView& q, const Visibility& visibility,
-                      const AttentionOptions& options, const TensorView& out);
+// Return kInvalidArgument or kUnsupported if the arguments break the contract of
+// KvBackend::Attention; the message has the numbers of both sides. `batch`: the tokens of q.
+Status CheckAttention(const LayerKv& layer, const TensorView& q, const AttentionOptions& options,
+                      const TensorView& out);
+Status CheckVisibility(const LayerKv& layer, std::int64_t batch, const Visibility& visibility);
 
 }  // namespace kvcache::cpu
