@@ -33,6 +33,16 @@ void CausalPass::Unprepare() {
   prepared_ = Prepared::kNothing;
 }
 
+void CausalPass::PrefetchCells(Tokens tokens) const {
+  const auto for_each_sequence = [&](const auto& prefetch) {
+    for (std::size_t i = 0; i < tokens.size(); ++i) {
+      if (i == 0 || tokens[i].sequence != tokens[i - 1].sequence) prefetch(tokens[i].sequence);
+    }
+  };
+  for_each_sequence([&](SequenceId id) { parts_.cells.PrefetchHistory(id); });
+  for_each_sequence([&](SequenceId id) { parts_.cells.PrefetchCell(id); });
+}
+
 // The roots of a tree must be at the end of their sequence.
 Status CausalPass::CheckRoots(const Batch& batch) const {
   for (std::size_t i = 0; i < batch.parents.size(); ++i) {
@@ -112,6 +122,7 @@ Status CausalPass::PlanCaptures(Tokens tokens) {
 Status CausalPass::PrepareCompute(const Batch& batch) {
   KVCACHE_RETURN_IF_ERROR(parts_.transactions.CheckWrites(batch));
   const Tokens tokens = pass_.Order(batch);
+  PrefetchCells(tokens);
   KVCACHE_RETURN_IF_ERROR(batch.parents.empty() ? CheckPositions(tokens) : CheckRoots(batch));
   const std::span<const Eviction> evictions =
       parts_.eviction.Plan(parts_.cells, tokens, parts_.transactions);

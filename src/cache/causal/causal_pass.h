@@ -45,6 +45,8 @@ class CausalPass {
   using Tokens = std::span<const ForwardPass::Token>;
 
   Status PrepareCompute(const Batch& batch);
+  // Asks memory for what the pass looks at of its sequences.
+  void PrefetchCells(Tokens tokens) const;
   Status CheckRoots(const Batch& batch) const;
   Status CheckPositions(Tokens tokens) const;
   Status CheckFreeCells(std::int32_t size, std::span<const Eviction> evictions);

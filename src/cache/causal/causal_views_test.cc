@@ -221,5 +221,21 @@ TEST_F(CausalCacheTest, GetInTheTiledLayoutNamesTheOption) {
             "CacheOptions::config to CacheConfig{}");
 }
 
+TEST_F(CausalCacheTest, HistoriesOfOneRunLieSideBySide) {
+  Open(F32Options(4, 16));
+  (void)Forward({{0, 0, 1}, {0, 1, 2}, {1, 0, 3}, {2, 0, 4}, {2, 5, 5}, {3, 0, 6}});
+  const auto histories = cache_->Visible().histories;
+  ASSERT_EQ(histories.size(), 4u);
+  for (const std::size_t one : {0u, 1u, 3u}) {
+    ASSERT_EQ(histories[one].size(), 1u) << one;
+    const HistoryRun& run = histories[one].front();
+    EXPECT_EQ(run, (HistoryRun{0, 16 * static_cast<std::int32_t>(one), one == 0 ? 2 : 1}));
+  }
+  EXPECT_EQ(histories[1].data(), histories[0].data() + 1);
+  EXPECT_EQ(histories[3].data(), histories[0].data() + 2);
+  ASSERT_EQ(histories[2].size(), 2u);
+  EXPECT_EQ(histories[2].back().position, 5);
+}
+
 }  // namespace
 }  // namespace kvcache::causal_views_test

@@ -17,6 +17,7 @@
 #include <span>
 #include <vector>
 
+#include "base/prefetch.h"
 #include "cache/cells/cell_hold.h"
 #include "cache/cells/cell_placement.h"
 #include "cache/cells/free_cells.h"
@@ -81,6 +82,20 @@ class CellTable {
   // Reserves memory for `more` runs of the sequence. Returns false if there is none.
   [[nodiscard]] bool Reserve(SequenceId id, std::size_t more) {
     return histories_[Index(id)].Reserve(more);
+  }
+
+  // Ask memory for what Claim looks at for the next position: first the end of the history, then the cell behind it.
+  // Time between the two calls, such as that for other sequences, lets the second one not wait.
+  void PrefetchHistory(SequenceId id) const {
+    const std::span<const HistoryRun> runs = history(id).runs();
+    if (!runs.empty()) PrefetchToWrite(&runs.back());
+  }
+  void PrefetchCell(SequenceId id) const {
+    const std::span<const HistoryRun> runs = history(id).runs();
+    if (runs.empty()) return;
+    const std::int32_t cell = runs.back().cell + runs.back().length;
+    ref_counts_.Prefetch(cell);
+    free_.Prefetch(cell);
   }
 
   // Claims a cell for `position` of the sequence and returns it: the cell after its predecessor's,

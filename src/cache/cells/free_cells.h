@@ -29,6 +29,7 @@ class FreeCells {
   std::int32_t cells() const { return cells_; }
   std::int32_t count() const { return free_.count(); }
   bool Contains(std::int32_t cell) const { return free_.Contains(cell); }
+  void Prefetch(std::int32_t cell) const { free_.Prefetch(cell); }
   // Returns the first free cell at or after `from`, or FreeSet::kNone.
   std::int32_t NextFrom(std::int32_t from) const { return free_.NextFrom(from); }
   bool tracks_words() const { return tracks_words_; }

@@ -16,6 +16,8 @@
 #include <cstdint>
 #include <vector>
 
+#include "base/prefetch.h"
+
 namespace kvcache {
 
 class RangeCounts {
@@ -35,6 +37,8 @@ class RangeCounts {
   }
 
   void Add(std::int32_t cell, std::int32_t by) { counts_[cell] += by; }
+  // Asks memory for the count of a cell. REQUIRES: 0 <= cell <= size().
+  void Prefetch(std::int32_t cell) const { PrefetchToWrite(counts_.data() + cell); }
   // Adds `by` to the cells [begin, end).
   void AddRange(std::int32_t begin, std::int32_t end, std::int32_t by);
 

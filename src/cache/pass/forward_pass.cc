@@ -24,6 +24,7 @@ void ForwardPass::Reset(int max_batch, const AttentionSpan& span) {
   positions_.resize(max_batch);
   history_of_query_.resize(max_batch);
   histories_.reserve(max_batch);
+  only_runs_.reserve(max_batch);
   history_sequences_.reserve(max_batch);
   drafts_.Reset(max_batch);
   next_drafts_.Reset(max_batch);
@@ -111,9 +112,15 @@ void ForwardPass::DescribeCells() {
 void ForwardPass::DescribeHistories(const CellTable& cells) {
   histories_.clear();
   history_sequences_.clear();
+  only_runs_.clear();
   for (std::size_t i = 0; i < ordered_.size(); ++i) {
     if (i == 0 || ordered_[i].sequence != ordered_[i - 1].sequence) {
-      histories_.push_back(cells.history(ordered_[i].sequence).runs());
+      std::span<const HistoryRun> runs = cells.history(ordered_[i].sequence).runs();
+      if (runs.size() == 1) {
+        only_runs_.push_back(runs.front());
+        runs = std::span(only_runs_).last(1);
+      }
+      histories_.push_back(runs);
       history_sequences_.push_back(ordered_[i].sequence);
     }
     history_of_query_[ordered_[i].index] = static_cast<std::int32_t>(histories_.size()) - 1;
@@ -172,7 +179,7 @@ void ForwardPass::BeginReserve(std::int32_t size, const CellTable& cells) {
 void ForwardPass::Rebind(const CellTable& cells) {
   if (!active_ || reserving_ || !drafts_.empty()) return;
   for (std::size_t i = 0; i < histories_.size(); ++i) {
-    histories_[i] = cells.history(history_sequences_[i]).runs();
+    if (!IsCopied(histories_[i])) histories_[i] = cells.history(history_sequences_[i]).runs();
   }
 }
 

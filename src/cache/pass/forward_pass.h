@@ -69,6 +69,10 @@ class ForwardPass {
   void ClaimCells(CellTable& cells);
   void DescribeCells();
   void DescribeHistories(const CellTable& cells);
+  bool IsCopied(std::span<const HistoryRun> history) const {
+    return !only_runs_.empty() && history.data() >= only_runs_.data() &&
+           history.data() < only_runs_.data() + only_runs_.size();
+  }
   void DescribePaths(const CellTable& cells);
   void DescribeVisibility();
 
@@ -78,6 +82,8 @@ class ForwardPass {
   std::vector<Position> positions_;             // [batch]
   std::vector<std::int32_t> history_of_query_;  // [batch]
   std::vector<std::span<const HistoryRun>> histories_;
+  std::vector<HistoryRun>
+      only_runs_;  // of histories with one run, side by side for the kernels of all layers
   std::vector<SequenceId> history_sequences_;  // [histories]; in a pass without drafts
   std::vector<std::uint8_t> bidirectional_;    // [batch]
   Drafts drafts_;

@@ -36,31 +36,32 @@ struct JobDrafts {
 struct JobStore {
   std::shared_ptr<StoreLoad> load{};  // in progress
   std::chrono::steady_clock::time_point began{};
-  std::vector<Position> captures{};  // that the request takes after the load
-  Position loaded = 0;               // tokens that came from the store
-  PrefixStore::Known known{};        // what the store has of the request's text
   bool saves = false;                // `known` is complete: what is evaluated is stored
   bool is_first = false;             // the request's report does not have the load's tokens yet
   bool has_output = false;           // the sequence has the stored output of an encoder
+  Position loaded = 0;               // tokens that came from the store
+  std::vector<Position> captures{};  // that the request takes after the load
+  PrefixStore::Known known{};        // what the store has of the request's text
 
   bool is_loading() const { return load != nullptr; }
 };
 
-struct Job {
-  // What each step looks at.
+struct alignas(64) Job {
+  // What the choice of each pass's tokens looks at: two cache lines.
   std::vector<std::int32_t> tokens{};  // prompt and generated
   Position length = 0;                 // of them evaluated, while it has a sequence
   SequenceId sequence{};
-  Position furthest = 0;       // the greatest length of all
-  int failures = 0;            // passes that failed at `furthest`
-  bool in_prompt = true;       // has not sampled since it got its sequence
-  bool has_prefix = false;     // `prefix` is open
-  bool can_keep = true;        // false after a pass whose logits are no numbers
-  bool started = false;        // had a sequence before
-  Position prefix_tokens = 0;  // keys that the prefix has
-  ScheduledCaptures captures{};
+  Position furthest = 0;                    // the greatest length of all
+  int failures = 0;                         // passes that failed at `furthest`
+  bool in_prompt = true;                    // has not sampled since it got its sequence
+  bool has_prefix = false;                  // `prefix` is open
+  bool can_keep = true;                     // false after a pass whose logits are no numbers
+  bool started = false;                     // had a sequence before
+  bool evaluates_last = false;              // the request's
+  Position prefix_tokens = 0;               // keys that the prefix has
   std::unique_ptr<JobDrafts> drafts{};      // null: it has none
   std::unique_ptr<JobPictures> pictures{};  // of `tokens`; null: none
+  ScheduledCaptures captures{};
   PrefixRequest prefix{};
   JobStore store{};
   RequestId id{};
@@ -75,7 +76,7 @@ struct Job {
   Position pending() const { return static_cast<Position>(tokens.size()) - length; }
   // Returns whether its last token was drawn and only has to be evaluated.
   bool is_complete() const {
-    return request.evaluates_last && request.max_tokens > 0 &&
+    return evaluates_last && request.max_tokens > 0 &&
            result.tokens.size() >= static_cast<std::size_t>(request.max_tokens);
   }
   std::span<const PrefixRange> picture_ranges() const {

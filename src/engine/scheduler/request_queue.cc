@@ -32,6 +32,12 @@ Result<JobPtr> MakeJob(const Engine& engine, ScheduledRequest request) {
     job->result.reuse.pictures = static_cast<std::int32_t>(job->request.pictures.size());
     job->pictures = std::make_unique<JobPictures>(std::move(job->request.pictures));
   }
+  job->evaluates_last = job->request.evaluates_last;
+  // A step of a request with few tokens allocates nothing.
+  constexpr std::size_t kReserved = 1024;
+  const auto max = static_cast<std::size_t>(std::max(job->request.max_tokens, 0));
+  job->tokens.reserve(job->tokens.size() + std::min(max, kReserved));
+  job->result.tokens.reserve(std::min(max, kReserved));
   job->result.reuse.prompt = static_cast<Position>(job->request.prompt.size());
   return job;
 }

@@ -62,7 +62,7 @@ SchedulerImpl::SchedulerImpl(Engine& engine, const SchedulerOptions& options)
       loads_(engine, options_, prefixes_, memory_, stats_),
       towers_(engine, options_.clock, options.step_ms / 1000.0, stats_),
       composer_(engine, StepTokens(engine, options), options.step_ms / 1000.0),
-      sampler_(engine, options_.clock, stats_.sampling_seconds),
+      sampler_(engine),
       proposals_(engine, options_, prefixes_),
       starter_(engine, prefixes_, loads_, proposals_, stats_),
       round_(engine),

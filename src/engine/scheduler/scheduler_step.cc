@@ -2,8 +2,10 @@
 #include <algorithm>
 #include <utility>
 
+#include "base/step_parts.h"
 #include "engine/engine_impl.h"
 #include "engine/scheduler/context_shift.h"
+#include "engine/scheduler/job_prefetch.h"
 #include "engine/scheduler/pass/step_clock.h"
 #include "engine/scheduler/scheduler_impl.h"
 
@@ -11,17 +13,6 @@ namespace kvcache {
 namespace {
 
 constexpr int kMaxFailures = 2;
-
-// Asks memory for what a step looks at of each request: a pass has displaced it from the processor's caches.
-void Prefetch(std::span<const JobPtr> live) {
-  constexpr std::size_t kLine = 64;
-  for (const JobPtr& job : live) {
-    const char* const first = reinterpret_cast<const char*>(job.get());
-    __builtin_prefetch(first);
-    __builtin_prefetch(first + kLine);
-  }
-  for (const JobPtr& job : live) __builtin_prefetch(job->tokens.data() + job->length);
-}
 
 }  // namespace
 
@@ -46,6 +37,7 @@ class Turn {
 }  // namespace
 
 Result<bool> SchedulerImpl::Step() {
+  const StepScope scope(StepPart::kRequests);
   {
     // Without requests, a step computes nothing.
     const Turn turn(live_.empty() && waiting() == 0 ? nullptr : options_.turns);
@@ -57,7 +49,7 @@ Result<bool> SchedulerImpl::Step() {
 
 void SchedulerImpl::RunStep() {
   const AddSeconds time(options_.clock, stats_.step_seconds);
-  Prefetch(live_);
+  PrefetchForChoice(live_);
   EndCancelled(queue_.Update(live_.size()));
   Admit();
   EndInterrupted();
@@ -66,9 +58,14 @@ void SchedulerImpl::RunStep() {
   RunTower();
   DraftProposals::Drop(live_);
   if (round_.works()) proposals_.Propose(live_, composer_);
-  composer_.Compose(live_, pass_);
-  if (pass_.empty()) loads_.Wait(live_);
-  if (!pass_.empty() && EnsureCapacity()) RunPass();
+  bool fits = false;
+  {
+    const StepScope choice(StepPart::kChoice);
+    composer_.Compose(live_, pass_);
+    if (pass_.empty()) loads_.Wait(live_);
+    fits = !pass_.empty() && EnsureCapacity();
+  }
+  if (fits) RunPass();
   stats_.max_held_bytes = std::max(stats_.max_held_bytes, memory_.HeldBytes());
   KeepToBudget();
   LimitHostMemory();
@@ -118,7 +115,11 @@ void SchedulerImpl::RunPass() {
   ++stats_.passes;
   if (!status.ok()) return PassFailed(status);
   stats_.evaluated_tokens += std::ssize(pass_.tokens);
-  round_.Verify(pass_, runner_, sampler_);
+  {
+    const AddSeconds time(options_.clock, stats_.sampling_seconds);
+    round_.Verify(pass_, runner_, sampler_);
+  }
+  round_.Keep(pass_, runner_);
   LearnFromPass();
   AfterPass();
 }
@@ -126,7 +127,7 @@ void SchedulerImpl::RunPass() {
 void SchedulerImpl::LearnFromPass() {
   PrefillWork work;
   for (const PassRows& of : pass_.rows) {
-    if (of.tokens > 0 && ReadsPrompt(engine_, *of.job)) work.Add(of.job->length, of.tokens);
+    if (of.tokens > 0 && of.reads_prompt) work.Add(of.job->length, of.tokens);
   }
   stats_.prompt_tokens += work.tokens();
   const double seconds = runner_.seconds();
@@ -140,9 +141,14 @@ void SchedulerImpl::LearnFromPass() {
 
 // The rows are those of the live requests, in their order, without the ones that have ended.
 void SchedulerImpl::AfterPass() {
-  Prefetch(live_);
+  const StepScope scope(StepPart::kDelivery);
+  const AddSeconds time(options_.clock, stats_.sampling_seconds);
   std::size_t index = 0;
-  for (const PassRows& of : pass_.rows) {
+  for (std::size_t i = 0; i < pass_.rows.size(); ++i) {
+    const PassRows& of = pass_.rows[i];
+    // A row of logits takes longer to look at than memory to answer.
+    if (i + 2 < pass_.rows.size()) PrefetchForDelivery(*pass_.rows[i + 2].job);
+    if (i + 1 < pass_.rows.size()) PrefetchTexts(*pass_.rows[i + 1].job);
     if (of.tokens == 0 || results_.Take(of)) {
       ++index;
     } else {

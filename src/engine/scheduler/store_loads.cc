@@ -37,7 +37,7 @@ StoreLoads::StoreLoads(Engine& engine, const SchedulerOptions& options, JobPrefi
 }
 
 void StoreLoads::Begin(Job& job, std::vector<Position> captures) {
-  job.store = {.began = Clock::now(), .captures = std::move(captures), .is_first = !job.started};
+  job.store = {.began = Clock::now(), .is_first = !job.started, .captures = std::move(captures)};
   const bool fits = static_cast<Position>(job.tokens.size()) <= engine_.context();
   if (loader_ != nullptr && fits && !job.shifted() && HoldsTwice(job)) {
     Start(job, static_cast<Position>(job.tokens.size()) - 1);

@@ -29,6 +29,7 @@ void ComposedPass::Add(PassRows& of, Position count) {
   if (job.pictures != nullptr) AddInputRows(job, count);
   of.tokens = count;
   of.samples = count == job.pending() && !job.is_complete();
+  of.reads_prompt = job.in_prompt && encoding == nullptr;
   for (Position i = 0; i < count; ++i) {
     tokens.push_back(job.tokens[static_cast<std::size_t>(job.length + i)]);
     positions.push_back(job.length + i);

@@ -25,6 +25,7 @@ struct PassRows {
   Position tokens = 0;         // in the pass, with drafts; 0: the request is not in it
   Position drafted = 0;        // drafts of them
   bool samples = false;        // the pass leaves logits to draw from
+  bool reads_prompt = false;   // the tokens are of a prompt that the decoder reads
   std::size_t last_row = 0;    // batch index of the last token before the drafts
   std::size_t logits_row = 0;  // of its first row with logits; set by PassRunner
   // Set by DraftRound, for a request with drafts.

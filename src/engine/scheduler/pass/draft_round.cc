@@ -76,11 +76,14 @@ bool DraftRound::GiveUp(const Status& status, ComposedPass& pass) {
   return true;
 }
 
-void DraftRound::Verify(ComposedPass& pass, PassRunner& runner, JobSampler& sampler) {
-  if (!pass.has_drafts()) return;
+void DraftRound::Verify(ComposedPass& pass, const PassRunner& runner, JobSampler& sampler) {
   for (PassRows& of : pass.rows) {
     if (of.drafted > 0) VerifyRows(of, runner, sampler, engine_);
   }
+}
+
+void DraftRound::Keep(ComposedPass& pass, PassRunner& runner) {
+  if (!pass.has_drafts()) return;
   const auto start = std::chrono::steady_clock::now();
   const bool kept = Commit(pass).ok();
   transaction_.reset();

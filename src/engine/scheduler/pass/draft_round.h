@@ -31,9 +31,11 @@ class DraftRound {
   // Ends the round of a pass that failed. Returns whether the pass has not begun, and has lost its drafts: it can be
   // tried again.
   bool GiveUp(const Status& status, ComposedPass& pass);
-  // Draws the samples of all requests with drafts, and keeps the rows that they came from (PassRows::kept). If the cache
-  // fails to keep them, kept is 0: the requests compute them again, and what was drawn stays drawn.
-  void Verify(ComposedPass& pass, PassRunner& runner, JobSampler& sampler);
+  // Draws the samples of all requests with drafts: PassRows::kept.
+  void Verify(ComposedPass& pass, const PassRunner& runner, JobSampler& sampler);
+  // Ends the round, if there is one: keeps the rows that the samples came from. If the cache fails to keep them, kept
+  // is 0: the requests compute them again, and what was drawn stays drawn.
+  void Keep(ComposedPass& pass, PassRunner& runner);
 
  private:
   Status Open(const ComposedPass& pass);

@@ -1,13 +1,23 @@
 #include "engine/scheduler/pass/job_sampler.h"
 
+#include <algorithm>
+
 #include "base/seconds_since.h"
-#include "engine/scheduler/pass/step_clock.h"
 #include "engine/scheduler/request_calls.h"
 
 namespace kvcache {
 
+JobSampler::JobSampler(const Engine& engine) {
+  for (std::int32_t token = 0; token < engine.vocabulary_size(); ++token) {
+    if (engine.IsEndOfGeneration(token)) ends_.push_back(token);
+  }
+}
+
+bool JobSampler::EndsText(std::int32_t token) const {
+  return std::find(ends_.begin(), ends_.end(), token) != ends_.end();
+}
+
 DrawnToken JobSampler::Sample(Job& job, Position length, std::span<const float> logits) {
-  const AddSeconds time(clock_, sum_);
   RequestResult& result = job.result;
   if (job.request.on_logits &&
       !CallOfRequest(job, [&] { job.request.on_logits(length, logits); })) {
@@ -43,7 +53,7 @@ std::int32_t JobSampler::Draw(Job& job, std::span<const float> logits) {
   if (result.first_token_ms == 0.0) {
     result.first_token_ms = MillisecondsSince(job.submitted);
   }
-  if (engine_.IsEndOfGeneration(token)) {
+  if (EndsText(token)) {
     result.stop = StopReason::kEndOfText;
     return token;
   }

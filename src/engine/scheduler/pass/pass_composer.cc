@@ -34,6 +34,17 @@ Position FitPicture(const Job& job, Position count, Position room) {
   return behind <= room ? behind : before;
 }
 
+// Returns the tokens of all requests that generate, with their drafts.
+std::size_t DecodeTokens(const ComposedPass& pass) {
+  std::size_t tokens = 0;
+  for (const PassRows& of : pass.rows) {
+    const Job& job = *of.job;
+    if (job.in_prompt) continue;
+    tokens += 1 + (job.drafts == nullptr ? 0 : job.drafts->proposed.size());
+  }
+  return tokens;
+}
+
 }  // namespace
 
 PassComposer::PassComposer(const Engine& engine, int max_tokens, double step_seconds)
@@ -96,8 +107,10 @@ Position PassComposer::AddDecodes(ComposedPass& pass) const {
   const std::size_t for_prompts = any_prompt ? std::max(PromptShare(), for_picture) : 0;
   const std::size_t all = for_picture > 0 ? left : 1;
   const std::size_t min = for_prompts < left ? for_prompts : turn_ % 2 * all;
+  // If the step has room for all, they keep their order: batches in the order of sequences need no sorting.
+  const std::size_t first = DecodeTokens(pass) + min <= left ? 0 : turn_;
   for (std::size_t i = 0; i < count && left > min; ++i) {
-    PassRows& of = pass.rows[(turn_ + i) % count];
+    PassRows& of = pass.rows[(first + i) % count];
     if (of.job->in_prompt) continue;
     pass.Add(of, 1);
     pass.AddDrafts(of);

@@ -3,6 +3,7 @@
 #include <algorithm>
 
 #include "base/errors.h"
+#include "base/step_parts.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
 #include "engine/pictures/axes.h"
@@ -31,6 +32,7 @@ PassRunner::PassRunner(Engine& engine, const std::function<double()>& clock, dou
 }
 
 Status PassRunner::Run(ComposedPass& pass) {
+  const StepScope scope(StepPart::kKernels);
   seconds_ = 0.0;
   const AddSeconds time(clock_, sum_);
   const AddSeconds last(clock_, seconds_);
@@ -67,6 +69,7 @@ std::span<const Position> PassRunner::AxesOf(const ComposedPass& pass) {
 }
 
 Status PassRunner::ReserveLogits(ComposedPass& pass) {
+  const StepScope scope(StepPart::kDelivery);
   rows_.clear();
   const auto problem = [&] {
     return StrCat("no memory for the logits of ", rows_.size(), " rows");
@@ -94,7 +97,7 @@ std::span<const float> PassRunner::Logits(const PassRows& of, std::size_t row) c
 }
 
 Status PassRunner::Check(std::span<const float> logits, Position length) const {
-  const AddSeconds time(clock_, sum_);
+  const StepScope scope(StepPart::kKernels);
   return CheckLogits(engine_, logits, length);
 }
 
