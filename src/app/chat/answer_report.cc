@@ -42,11 +42,10 @@ nlohmann::json ReuseJson(const ChatTurn& turn) {
     reuse["tiers"][name] = use.tiers[static_cast<std::size_t>(i)];
   }
   for (const PrefixMiss& miss : use.missed) {
-    const bool was_known = miss.reason == MissReason::kEvicted ||
-                           miss.reason == MissReason::kNoState ||
-                           miss.reason == MissReason::kRestoreFailed ||
-                           miss.reason == MissReason::kOtherPicture ||
-                           miss.reason == MissReason::kPartOfPicture;
+    const bool was_known =
+        miss.reason == MissReason::kEvicted || miss.reason == MissReason::kNoState ||
+        miss.reason == MissReason::kRestoreFailed || miss.reason == MissReason::kOtherPicture ||
+        miss.reason == MissReason::kPartOfPicture;
     if (!was_known) continue;
     reuse["missed"].push_back(
         {{"tokens", miss.tokens}, {"reason", std::string(MissReasonName(miss.reason))}});
