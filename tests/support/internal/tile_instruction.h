@@ -38,7 +38,7 @@ struct TileInstruction {
   int first = 0;  // factors
   int second = 0;
   TileAddress address = {};  // of a tile: its stride is index × scale
-  int bytes = 0;        // of the instruction
+  int bytes = 0;             // of the instruction
 };
 
 // Returns the instruction at `code`, or nothing if it is none of these. Reads at most 15 bytes.

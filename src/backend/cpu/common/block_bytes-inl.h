@@ -8,7 +8,7 @@
 #define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_BYTES_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 // Highway 1.0 compiles AVX3_DL with 256-bit VNNI only; this adds the 512-bit one. It replaces

@@ -11,7 +11,7 @@
 #include <utility>
 #include <vector>
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/pack_weight.h"
 #include "backend/cpu/testing.h"
 #include "base/fnv.h"

@@ -3,7 +3,7 @@
 #include <string>
 #include <utility>
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/linear_call.h"
 #include "backend/cpu/linear/linear_check.h"
 #include "backend/cpu/linear/linear_weight.h"

@@ -9,7 +9,7 @@
 #include <span>
 
 #include "backend/cpu/common/workspace.h"
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
 #include "backend/cpu/linear/weight_nodes.h"
 #include "kvcache/backend.h"

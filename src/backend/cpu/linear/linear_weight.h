@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/kept_panels.h"
-#include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/linear_float.h"
 #include "backend/cpu/linear/weight_memory.h"
 #include "kvcache/backend.h"

@@ -2,7 +2,7 @@
 
 #include <algorithm>
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/refused_scales.h"
 #include "platform/huge_pages.h"
 

@@ -3,8 +3,8 @@
 #include <algorithm>
 #include <cstring>
 
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/linear.h"
-#include "backend/cpu/linear/linear_block.h"
 #include "backend/cpu/linear/refused_scales.h"
 #include "backend/cuda/linear/linear.h"
 #include "backend/cuda/linear/linear_kernels.h"

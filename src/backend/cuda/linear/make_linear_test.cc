@@ -5,7 +5,7 @@
 #include <string>
 #include <vector>
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cuda/linear/linear_kernels.h"
 #include "backend/cuda/linear/linear_testing.h"
 #include "backend/cuda/linear/linear_weight.h"

@@ -1,5 +1,5 @@
 // Rounds the inputs of block-quantised weights to integers with scales, in the layout of linear_kernels.h, a warp at a
-// time. The numbers are those of cpu/linear/linear_block_quantize.cc.
+// time. The numbers are those of cpu/linear/block/quantize.cc.
 //
 // Included by kernels only.
 #pragma once

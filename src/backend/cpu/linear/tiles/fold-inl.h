@@ -7,7 +7,7 @@
 #define KVCACHE_BACKEND_CPU_TILES_FOLD_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block_multiply-inl.h"
+#include "backend/cpu/linear/block/multiply-inl.h"
 #include "backend/cpu/linear/tiles/format-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL

@@ -7,8 +7,8 @@
 #define KVCACHE_BACKEND_CPU_TILES_FORMAT_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block_format-inl.h"
 #include "backend/cpu/common/tile_registers-inl.h"
+#include "backend/cpu/linear/block/format-inl.h"
 #include "backend/cpu/linear/tiles/tile_tokens.h"
 
 #if HWY_TARGET == HWY_AVX3_DL

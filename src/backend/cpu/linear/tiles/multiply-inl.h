@@ -1,5 +1,5 @@
 // The product of block-quantised weights with many tokens by the matrix tiles of AMX: the work is cut as in
-// linear_block_multiply-inl.h, with tiles of 16 tokens × 2 panels.
+// block/multiply-inl.h, with tiles of 16 tokens × 2 panels.
 //
 // Inputs are the first factor of a tile's product (a row is a token), an unpacked panel is the second: its lines are
 // four inputs of 16 rows, which is what the instruction wants. The inputs that share a scale, 32 or 16, are one
@@ -18,7 +18,7 @@
 #include <cstring>
 #include <utility>
 
-#include "backend/cpu/linear/linear_block_multiply-inl.h"
+#include "backend/cpu/linear/block/multiply-inl.h"
 #include "backend/cpu/linear/tiles/fold-inl.h"
 #include "backend/cpu/linear/tiles/format-inl.h"
 #include "backend/cpu/linear/tiles/unpack-inl.h"

@@ -7,8 +7,8 @@
 #define KVCACHE_BACKEND_CPU_TILES_UNPACK_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
 #include "backend/cpu/common/tile_registers-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL
 

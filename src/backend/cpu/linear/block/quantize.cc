@@ -4,12 +4,12 @@
 
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/tiles/tile_tokens.h"
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_quantize.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/block/quantize.cc"
 #include "hwy/foreach_target.h"
 // After it, so that they compile once per target.
 #include "backend/cpu/common/block_dot-inl.h"

@@ -12,8 +12,8 @@
 #include <algorithm>
 
 #include "backend/cpu/common/block_dot-inl.h"
-#include "backend/cpu/linear/linear_block_tile-inl.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/tile-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 KVCACHE_BEFORE_DOT();

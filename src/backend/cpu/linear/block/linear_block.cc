@@ -1,17 +1,17 @@
 // Chooses the instruction set and the weight type of a product; the kernels are
 // linear_block_multiply-inl.h and tiles/multiply-inl.h.
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 
 #include <algorithm>
 
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/block/linear_block.cc"
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "backend/cpu/linear/linear_block_format-inl.h"
+#include "backend/cpu/linear/block/format-inl.h"
 #include "backend/cpu/linear/tiles/format-inl.h"
 
 KVCACHE_BEFORE_DOT();

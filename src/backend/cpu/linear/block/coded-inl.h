@@ -13,7 +13,7 @@
 #include <array>
 #include <type_traits>
 
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 #include "tensor/coded_block.h"
 
 KVCACHE_BEFORE_DOT();

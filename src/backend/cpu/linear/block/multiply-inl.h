@@ -8,8 +8,8 @@
 //   group   96 to 512 tokens: their quantised inputs and sums stay in the second-level cache, so
 //           that a prefill reads the weights once per group
 //
-// A single token skips the tiles (linear_block_one_token-inl.h), and so do a few tokens on some targets
-// (linear_block_few_tokens-inl.h).
+// A single token skips the tiles (one_token-inl.h), and so do a few tokens on some targets
+// (few_tokens-inl.h).
 //
 // Compiled once per target.
 #if defined(KVCACHE_BACKEND_CPU_LINEAR_BLOCK_MULTIPLY_INL_H_) == defined(HWY_TARGET_TOGGLE)
@@ -23,12 +23,12 @@
 
 #include "backend/cpu/common/token_tiles.h"
 #include "backend/cpu/cpu_target.h"
-#include "backend/cpu/linear/linear_block_coded-inl.h"
-#include "backend/cpu/linear/linear_block_few_tokens-inl.h"
-#include "backend/cpu/linear/linear_block_format-inl.h"
-#include "backend/cpu/linear/linear_block_one_token-inl.h"
-#include "backend/cpu/linear/linear_block_tile-inl.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/coded-inl.h"
+#include "backend/cpu/linear/block/few_tokens-inl.h"
+#include "backend/cpu/linear/block/format-inl.h"
+#include "backend/cpu/linear/block/one_token-inl.h"
+#include "backend/cpu/linear/block/tile-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 KVCACHE_BEFORE_DOT();

@@ -12,9 +12,9 @@
 #include <algorithm>
 
 #include "backend/cpu/common/block_dot-inl.h"
-#include "backend/cpu/linear/linear_block_one_token-inl.h"
-#include "backend/cpu/linear/linear_block_tile-inl.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/one_token-inl.h"
+#include "backend/cpu/linear/block/tile-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 #if HWY_TARGET == HWY_AVX3_DL

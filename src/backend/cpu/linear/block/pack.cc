@@ -3,7 +3,7 @@
 #include <bit>
 #include <cstring>
 
-#include "backend/cpu/linear/linear_block.h"
+#include "backend/cpu/linear/block/linear_block.h"
 #include "tensor/coded_block.h"
 
 namespace kvcache::cpu::block {

@@ -2,11 +2,11 @@
 #include "backend/cpu/simd/targets.h"
 
 #undef HWY_TARGET_INCLUDE
-#define HWY_TARGET_INCLUDE "backend/cpu/linear/linear_block_per_16.cc"
+#define HWY_TARGET_INCLUDE "backend/cpu/linear/block/per_16.cc"
 #include "hwy/foreach_target.h"
 
 // After foreach_target.
-#include "backend/cpu/linear/linear_block_multiply-inl.h"
+#include "backend/cpu/linear/block/multiply-inl.h"
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {

@@ -15,8 +15,8 @@
 
 #include "backend/cpu/common/block_dot-inl.h"
 #include "backend/cpu/common/token_tiles.h"
-#include "backend/cpu/linear/linear_block_format-inl.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/format-inl.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 #include "backend/cpu/simd/simd-inl.h"
 
 KVCACHE_BEFORE_DOT();

@@ -1,5 +1,5 @@
 // The product of one weight type with a call's activations, declared for every target. The
-// definition is linear_block_multiply-inl.h; it is instantiated in linear_block_per_32.cc and its
+// definition is multiply-inl.h; it is instantiated in per_32.cc and its
 // neighbours, one file per chain, so that the files compile in parallel.
 //
 // Compiled once per target.
@@ -10,8 +10,8 @@
 #define KVCACHE_BACKEND_CPU_LINEAR_BLOCK_FORMAT_INL_H_
 #endif
 
-#include "backend/cpu/linear/linear_block.h"
-#include "backend/cpu/linear/linear_block_unpack-inl.h"
+#include "backend/cpu/linear/block/linear_block.h"
+#include "backend/cpu/linear/block/unpack-inl.h"
 
 KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
