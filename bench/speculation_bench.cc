@@ -25,7 +25,7 @@
 #include "engine/engine_impl.h"
 #include "kvcache_engine/head_drafter.h"
 #include "kvcache_engine/scheduler.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::bench {
 namespace {

@@ -11,7 +11,7 @@
 #include "engine/pictures/picture_rows.h"
 #include "server/request/data_url.h"
 #include "server/server_testing.h"
-#include "support/picture_model.h"
+#include "support/pictures/picture_model.h"
 
 namespace kvcache::server::picture_requests_test {
 namespace {

@@ -6,7 +6,6 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "image/normalise.h"
-#include "model/load/model_digest.h"
 
 namespace kvcache::vision {
 
@@ -34,8 +33,6 @@ Status PatchTower::LoadWeights(const GgufFile& file) {
   }
   KVCACHE_RETURN_IF_ERROR(reader.CheckAllUsed());
   placed_ = reader.TakePlaced();
-  owned_bytes_ = reader.owned_bytes() + placed_.bytes();
-  for (const auto& head : heads_) owned_bytes_ += head->owned_bytes();
   return Status::Ok();
 }
 
@@ -129,27 +126,7 @@ Status PatchTower::Begin(const PreparedPicture& picture) {
   stage_ = Stage::kEmbed;
   layer_ = 0;
   next_row_ = 0;
-  work_done_ = 0;
-  const std::int64_t per_row =
-      WorkPerRow(Stage::kEmbed) + settings_.parts() * WorkPerRow(Stage::kTokens) +
-      settings_.layers * (WorkPerRow(Stage::kKeys) + WorkPerRow(Stage::kLayer));
-  work_total_ = layout_.patches.count() * per_row;
   return Status::Ok();
-}
-
-// Multiplications.
-std::int64_t PatchTower::WorkPerRow(Stage stage) const {
-  const std::int64_t width = settings_.width;
-  switch (stage) {
-    case Stage::kEmbed: return width * settings_.patch_values();
-    case Stage::kKeys: return 2 * width * width;
-    case Stage::kLayer:
-      return 2 * width * width + (settings_.gated ? 3 : 2) * width * settings_.ffn +
-             2 * width * layout_.patches.count();
-    case Stage::kDeep:
-    case Stage::kTokens: return width * settings_.embedding_width;
-    default: return 0;
-  }
 }
 
 void PatchTower::RunStage(Pass& pass, std::int64_t first) {
@@ -192,7 +169,7 @@ void PatchTower::Deliver(std::int64_t first, std::int64_t count, int part) {
 
 Status PatchTower::RunTokens(std::int64_t first, std::int64_t count) {
   Pass pass(backend_, activations_, nullptr,
-            std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+            std::span(positions_).first(static_cast<std::size_t>(count)), nullptr);
   pass.BeginAt(Backend::kBeforeLayers);
   const TensorView out = pass.TakeHidden(settings_.embedding_width);
   const int part = PresentPart();
@@ -210,7 +187,7 @@ Status PatchTower::RunPiece(std::int64_t count) {
     return RunTokens(next_row_ / PatchesOfToken(), count / PatchesOfToken());
   }
   Pass pass(backend_, activations_, nullptr,
-            std::span(positions_).first(static_cast<std::size_t>(count)), interrupt_);
+            std::span(positions_).first(static_cast<std::size_t>(count)), nullptr);
   pass.BeginAt(Backend::kBeforeLayers);
   RunStage(pass, next_row_);
   return pass.status();
@@ -228,12 +205,10 @@ Status PatchTower::Step(int rows) {
   if (stage_ == Stage::kTokens || stage_ == Stage::kDeep) {  // whole tokens
     count = std::max(PatchesOfToken(), count / PatchesOfToken() * PatchesOfToken());
   }
-  const Stage stage = stage_;
   if (Status status = RunPiece(count); !status.ok()) {
     stage_ = Stage::kNone;
     return status;
   }
-  work_done_ += count * WorkPerRow(stage);
   GoOn(count);
   return Status::Ok();
 }
@@ -275,7 +250,7 @@ Status VisionTower::Embed(const PreparedPicture& picture, std::span<float> out) 
 Result<std::unique_ptr<VisionTower>> VisionTower::Load(const GgufFile& file, Backend& backend) {
   KVCACHE_ASSIGN_OR_RETURN(VisionSettings settings, ReadVisionSettings(file));
   return Guarded("no memory for a vision tower", [&]() -> Result<std::unique_ptr<VisionTower>> {
-    auto tower = std::make_unique<PatchTower>(std::move(settings), backend, ModelDigest(file));
+    auto tower = std::make_unique<PatchTower>(std::move(settings), backend);
     if (Status status = tower->LoadWeights(file); !status.ok()) {
       return std::move(status).WithContext(file.path());
     }

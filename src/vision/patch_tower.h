@@ -24,26 +24,20 @@ namespace kvcache::vision {
 
 class PatchTower final : public VisionTower {
  public:
-  PatchTower(VisionSettings settings, Backend& backend, std::uint64_t digest)
+  PatchTower(VisionSettings settings, Backend& backend)
       : settings_(std::move(settings)),
         backend_(backend),
-        digest_(digest),
         rotation_(settings_.rotation, settings_.head_dim()) {}
 
   Status LoadWeights(const GgufFile& file);
 
   const VisionSettings& settings() const override { return settings_; }
   int embedding_width() const override { return settings_.embedding_width * settings_.parts(); }
-  std::uint64_t digest() const override { return digest_; }
 
   Status Begin(const PreparedPicture& picture) override;
   Status Step(int rows) override;
   bool done() const override { return stage_ == Stage::kDone; }
-  std::int64_t work_done() const override { return work_done_; }
-  std::int64_t work_total() const override { return work_total_; }
   std::span<const float> embeddings() const override { return embeddings_; }
-  void SetInterrupt(const std::atomic<bool>* interrupt) override { interrupt_ = interrupt; }
-  std::size_t OwnedWeightBytes() const override { return owned_bytes_; }
   std::int64_t ActivationBytes() const override;
 
  private:
@@ -62,20 +56,16 @@ class PatchTower final : public VisionTower {
   // The part of the embeddings that the present stage makes: 0 at the end, else that of the present layer.
   int PresentPart() const;
   const TokenHead& HeadOf(int part) const { return *heads_[static_cast<std::size_t>(part)]; }
-  std::int64_t WorkPerRow(Stage stage) const;
   TensorView States(std::int64_t first, std::int64_t count) const;
 
   VisionSettings settings_;
   Backend& backend_;
-  std::uint64_t digest_;
-  const std::atomic<bool>* interrupt_ = nullptr;
 
   PatchEmbedding embedding_;
   std::vector<TowerLayer> layers_;
   std::vector<std::unique_ptr<TokenHead>> heads_;  // of each part
   std::vector<float> row_break_;
   PlacedTensors placed_;
-  std::size_t owned_bytes_ = 0;
 
   // The present picture.
   PictureLayout layout_;
@@ -92,8 +82,6 @@ class PatchTower final : public VisionTower {
   Stage stage_ = Stage::kNone;
   std::size_t layer_ = 0;
   std::int64_t next_row_ = 0;
-  std::int64_t work_done_ = 0;
-  std::int64_t work_total_ = 0;
 };
 
 }  // namespace kvcache::vision

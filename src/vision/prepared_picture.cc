@@ -6,7 +6,6 @@
 #include "base/strings.h"
 #include "image/decode.h"
 #include "image/fit.h"
-#include "image/picture_hash.h"
 
 namespace kvcache::vision {
 
@@ -38,9 +37,6 @@ Result<PreparedPicture> Prepare(std::span<const std::byte> file, std::string_vie
     return std::move(status).WithContext(std::string(name));
   };
   PreparedPicture prepared;
-  auto hash = image::HashOf(decoded);
-  if (!hash.ok()) return in_context(std::move(hash).TakeStatus());
-  prepared.name = *hash;
   auto layout = LayoutOf({decoded.width, decoded.height}, settings);
   if (!layout.ok()) return in_context(std::move(layout).TakeStatus());
   prepared.layout = *layout;

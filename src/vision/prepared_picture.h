@@ -1,7 +1,6 @@
 // A picture as a tower takes it, before the tower's own work: decoded, turned upright, brought to the tower's size.
 //
-//   file → pixels → name (a hash of them)
-//                 → pixels of the tower's size → patches → tokens
+//   file → pixels → pixels of the tower's size → patches → tokens
 //
 // Thread safety: values and pure functions.
 #pragma once
@@ -11,7 +10,6 @@
 #include <span>
 #include <string_view>
 
-#include "base/sha256.h"
 #include "image/picture.h"
 #include "image/resize/pillow_resize.h"
 #include "kvcache/status.h"
@@ -38,7 +36,6 @@ struct PictureLayout {
 };
 
 struct PreparedPicture {
-  Sha256Hash name;        // of the decoded pixels (image::HashOf), before they are resized
   image::Picture pixels;  // of layout.size
   PictureLayout layout;
 };

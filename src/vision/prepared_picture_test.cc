@@ -6,7 +6,6 @@
 #include <string>
 
 #include "image/fit.h"
-#include "image/picture_hash.h"
 #include "image/pictures_testing.h"
 
 namespace kvcache::vision {
@@ -36,17 +35,6 @@ TEST(PreparedPicture, IsStretchedToTheTowersSize) {
   EXPECT_EQ(prepared->layout.patches, (PictureGrid{8, 8}));
   EXPECT_EQ(prepared->layout.tokens, (PictureGrid{2, 2}));
   EXPECT_EQ(prepared->layout.token_count, 4);
-}
-
-TEST(PreparedPicture, IsNamedByItsOwnPixels) {
-  const image::Picture picture = Pattern(50, 20);
-  const auto prepared = Prepare(BytesOf(PngOf(picture)), "picture 1", Fixed(64));
-  ASSERT_TRUE(prepared.ok());
-  EXPECT_EQ(prepared->name, *image::HashOf(picture));
-  const auto larger = Prepare(BytesOf(PngOf(picture)), "picture 1", Fixed(96));
-  EXPECT_EQ(larger->name, prepared->name);
-  const auto other = Prepare(BytesOf(PngOf(Pattern(50, 21))), "picture 1", Fixed(64));
-  EXPECT_NE(other->name, prepared->name);
 }
 
 TEST(PreparedPicture, ErrorsNameThePicture) {

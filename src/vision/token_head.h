@@ -20,9 +20,6 @@ class TokenHead {
   // out [embedding width, batch] = the embeddings of `batch` tokens, whose patches' states x [width, merge * merge *
   // batch] stand side by side. May change x.
   virtual void Run(Pass& pass, const TensorView& x, const TensorView& out) const = 0;
-
-  // Of weights that neither the file nor a WeightReader has.
-  virtual std::size_t owned_bytes() const { return 0; }
 };
 
 // h [width, batch] = the mean of x [width, patches * batch] over each `patches` columns, in their order.

@@ -13,7 +13,7 @@
 
 #include "gguf/gguf.h"
 #include "kvcache/cpu_backend.h"
-#include "support/vision_file.h"
+#include "support/pictures/vision_file.h"
 #include "vision/vision_tower.h"
 
 namespace kvcache::vision_test {

@@ -32,8 +32,6 @@ Result<std::unique_ptr<LinearWeight>> TakeKernel(TowerSource& source, const std:
 struct OwnMatrix {
   std::vector<float> values;
   std::unique_ptr<LinearWeight> weight;
-
-  std::size_t bytes() const { return values.size() * sizeof(float); }
 };
 
 // Takes a matrix whose rows are inputs, dims {outputs, inputs}.

@@ -17,7 +17,6 @@
 // Thread safety: one thread at a time, which is also the backend's.
 #pragma once
 
-#include <atomic>
 #include <cstdint>
 #include <memory>
 #include <span>
@@ -44,20 +43,15 @@ class VisionTower {
   virtual const VisionSettings& settings() const = 0;
   // Values of one embedding: settings().embedding_width times settings().parts().
   virtual int embedding_width() const = 0;
-  // Tells projector files apart, for keys within a process (model/load/model_digest.h).
-  virtual std::uint64_t digest() const = 0;
 
   // Begins a picture; the one before is dropped. Errors: kInvalidArgument: the pixels or the layout are not those of
   // Prepare for these settings; kOutOfMemory. After an error there is no picture.
   virtual Status Begin(const PreparedPicture& picture) = 0;
 
   // Does the next step, over at most `rows` patches (1 to kMaxStepRows). REQUIRES: Begin succeeded, and !done(). Errors:
-  // the backend's; kCancelled. After an error there is no picture.
+  // the backend's. After an error there is no picture.
   virtual Status Step(int rows) = 0;
   virtual bool done() const = 0;
-  // What is done and what there is to do, in units that take about the same time.
-  virtual std::int64_t work_done() const = 0;
-  virtual std::int64_t work_total() const = 0;
 
   // Returns the embeddings [embedding_width, token_count] in host memory, valid until the next Begin. REQUIRES: done().
   virtual std::span<const float> embeddings() const = 0;
@@ -65,10 +59,6 @@ class VisionTower {
   // Begin and all steps. Writes [embedding_width, token_count]. Errors: theirs; kInvalidArgument: `out` has another size.
   Status Embed(const PreparedPicture& picture, std::span<float> out);
 
-  // Steps fail with kCancelled once *interrupt is true. Null, the default: no check.
-  virtual void SetInterrupt(const std::atomic<bool>* interrupt) = 0;
-
-  virtual std::size_t OwnedWeightBytes() const = 0;  // outside the mapped file
   virtual std::int64_t ActivationBytes() const = 0;  // of the present picture
 };
 

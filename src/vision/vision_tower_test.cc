@@ -3,7 +3,6 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
-#include <atomic>
 #include <cstring>
 #include <memory>
 #include <string>
@@ -89,13 +88,7 @@ TEST_P(Towers, GiveTheSameBitsInStepsOfAnySize) {
   const std::vector<float> expected = Embeddings(*tower, picture);
   for (const int rows : {1, 7, 64, VisionTower::kMaxStepRows}) {
     ASSERT_TRUE(tower->Begin(picture).ok());
-    std::int64_t work = 0;
-    while (!tower->done()) {
-      ASSERT_TRUE(tower->Step(rows).ok());
-      EXPECT_GT(tower->work_done(), work);
-      work = tower->work_done();
-    }
-    EXPECT_EQ(work, tower->work_total());
+    while (!tower->done()) ASSERT_TRUE(tower->Step(rows).ok());
     EXPECT_TRUE(std::ranges::equal(tower->embeddings(), expected)) << rows;
   }
 }
@@ -210,30 +203,6 @@ TEST(VisionTower, StepsNeedAPictureAndASize) {
   EXPECT_FALSE(tower->Step(513).ok());
   while (!tower->done()) ASSERT_TRUE(tower->Step(512).ok());
   EXPECT_THAT(tower->Step(1).message(), HasSubstr("whose picture is done"));
-}
-
-TEST(VisionTower, CanBeInterrupted) {
-  const TowerFile file({});
-  const auto backend = CpuOf(1);
-  const auto tower = LoadTower(file, *backend);
-  const PreparedPicture picture = PictureOf(tower->settings(), 64, 64, 1);
-  const std::vector<float> expected = Embeddings(*tower, picture);
-  std::atomic<bool> interrupt{false};
-  tower->SetInterrupt(&interrupt);
-  ASSERT_TRUE(tower->Begin(picture).ok());
-  ASSERT_TRUE(tower->Step(64).ok());
-  interrupt = true;
-  EXPECT_EQ(tower->Step(64).code(), StatusCode::kCancelled);
-  interrupt = false;
-  EXPECT_FALSE(tower->Step(64).ok());  // there is no picture
-  EXPECT_EQ(Embeddings(*tower, picture), expected);
-}
-
-TEST(VisionTower, IsToldApartByItsFile) {
-  const auto backend = CpuOf(1);
-  const TowerFile file({}, 1), same({}, 1), other({}, 2);
-  EXPECT_EQ(LoadTower(file, *backend)->digest(), LoadTower(same, *backend)->digest());
-  EXPECT_NE(LoadTower(file, *backend)->digest(), LoadTower(other, *backend)->digest());
 }
 
 // Without whole layers a patch sees its window alone, which is 112 pixels a side.

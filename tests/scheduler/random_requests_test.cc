@@ -17,7 +17,7 @@
 #include "support/counting_new.h"
 #include "support/failing_backend.h"
 #include "support/scheduler_fixture.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::random_requests_test {
 namespace {

@@ -13,7 +13,7 @@
 
 #include "kvcache_engine/sampling.h"
 #include "speculation/verify_drafts.h"
-#include "support/chi_square.h"
+#include "support/drafts/chi_square.h"
 
 namespace kvcache::draft_distribution_test {
 namespace {

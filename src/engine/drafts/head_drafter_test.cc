@@ -19,7 +19,7 @@
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/session.h"
 #include "make_model/make_model.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::head_drafter_test {
 namespace {

@@ -12,7 +12,7 @@
 #include "kvcache_engine/generate.h"
 #include "kvcache_engine/model_drafter.h"
 #include "make_model/make_model.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::speculation_test {
 namespace {

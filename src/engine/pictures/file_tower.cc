@@ -120,14 +120,14 @@ static_assert(VisionTower::kMaxStepRows >= PictureTower::kMaxStepRows);
 
 Result<std::unique_ptr<PictureTower>> OpenTower(const std::string& path, Backend& backend) {
   KVCACHE_ASSIGN_OR_RETURN(auto file, GgufFile::Open(path));
-  KVCACHE_ASSIGN_OR_RETURN(auto tower, VisionTower::Load(*file, backend));
-  const Projector projector = tower->settings().projector;
+  KVCACHE_ASSIGN_OR_RETURN(const auto settings, vision::ReadVisionSettings(*file));
   const auto* const family = std::ranges::find_if(
-      kFamilies, [&](const Family& one) { return one.projector == projector; });
+      kFamilies, [&](const Family& one) { return one.projector == settings.projector; });
   if (family == std::end(kFamilies)) {
     return Unsupported(StrCat(path, ": no model here takes pictures of the projector ",
-                              vision::ProjectorName(projector)));
+                              vision::ProjectorName(settings.projector)));
   }
+  KVCACHE_ASSIGN_OR_RETURN(auto tower, VisionTower::Load(*file, backend));
   KVCACHE_ASSIGN_OR_RETURN(const StoreHash hash, FileHash(*file));
   return Guarded("no memory for a tower", [&]() -> Result<std::unique_ptr<PictureTower>> {
     return std::unique_ptr<PictureTower>(

@@ -11,24 +11,30 @@
 
 #include "chat_template/chat_format.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/file_tower.h"
 #include "engine/pictures/picture_rows.h"
+#include "kvcache/cpu_backend.h"
 #include "kvcache_engine/chat.h"
-#include "support/picture_model.h"
+#include "support/pictures/picture_model.h"
 
 namespace kvcache {
 namespace {
 
 using picture_test::BmpOf;
+using picture_test::Gemma3Family;
 using picture_test::MakePictureModel;
+using picture_test::PictureFamily;
+using picture_test::PixtralFamily;
+using picture_test::Qwen25VlFamily;
 using ::testing::HasSubstr;
 
-class PictureChatTest : public ::testing::Test {
+class PictureChatTest : public ::testing::TestWithParam<PictureFamily> {
  protected:
   void SetUp() override {
     const std::string name = ::testing::TempDir() + "picture_chat." + std::to_string(getpid());
     model_ = name + ".gguf";
     tower_ = name + ".mmproj.gguf";
-    MakePictureModel(model_, tower_);
+    MakePictureModel(model_, tower_, GetParam());
     engine_ = Open();
     const Status status = engine_->UseTower(tower_);
     ASSERT_TRUE(status.ok()) << status.message();
@@ -64,11 +70,11 @@ class PictureChatTest : public ::testing::Test {
   std::unique_ptr<Engine> engine_;
 };
 
-TEST_F(PictureChatTest, AConversationKeepsItsPicture) {
+TEST_P(PictureChatTest, AConversationKeepsItsPicture) {
   auto chat = std::move(Chat::Open(*engine_)).value();
   const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
-  EXPECT_EQ(picture->cells(), 4);
-  EXPECT_TRUE(picture->shape().is_whole);
+  EXPECT_EQ(picture->cells(), GetParam().cells);
+  EXPECT_EQ(picture->shape().is_whole, GetParam().is_whole);
   chat->conversation().Add("user", "What is this?", {picture});
   const auto first = chat->Answer(Short());
   ASSERT_TRUE(first.ok()) << first.status().message();
@@ -100,12 +106,14 @@ TEST_F(PictureChatTest, AConversationKeepsItsPicture) {
   EXPECT_EQ(again->result.tokens, first->result.tokens);
 }
 
-TEST_F(PictureChatTest, PromptsHaveTheMarksOfTheProcessor) {
+TEST_P(PictureChatTest, PromptsHaveTheMarksOfTheProcessor) {
+  const PictureFamily& family = GetParam();
+  const std::string typed = "a " + family.mark + family.last_token + " b";
   ChatInput input;
   const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
   input.messages = {{{"role", "user"},
                      {"content",
-                      {{{"type", "text"}, {"text", "a <start_of_image> b"}},
+                      {{{"type", "text"}, {"text", typed}},
                        {{"type", "image"}, {"picture", picture->name()}},
                        {{"type", "text"}, {"text", "c"}}}}}};
   input.pictures = {picture};
@@ -113,29 +121,32 @@ TEST_F(PictureChatTest, PromptsHaveTheMarksOfTheProcessor) {
   const auto format = ChatFormat::ForModel(engine_->file(), engine_->tokenizer(), ToolUse::kNone);
   const auto prompt = format->Write(input);
   ASSERT_TRUE(prompt.ok()) << prompt.status().message();
-  EXPECT_THAT(prompt->text,
-              HasSubstr("<start_of_turn>user\na <start_of_image> b\n\n<start_of_image>" +
-                        picture->name() + "<end_of_image>\n\nc<end_of_turn>"));
+  EXPECT_THAT(prompt->text, HasSubstr(family.open + "user\n" + typed + family.before +
+                                      picture->name() + family.after + "c" + family.close));
   ASSERT_EQ(prompt->pictures.size(), 1U);
   const auto begin = static_cast<std::size_t>(prompt->pictures[0].begin);
+  const auto cells = static_cast<std::size_t>(family.cells);
   const std::span<const std::int32_t> tokens(prompt->marked.tokens);
-  EXPECT_TRUE(std::ranges::equal(tokens.subspan(begin, 4), picture->ids()));
-  EXPECT_EQ(tokens[begin - 1], TokenOf("<start_of_image>"));
-  EXPECT_EQ(tokens[begin + 4], TokenOf("<end_of_image>"));
-  EXPECT_EQ(std::ranges::count(tokens, TokenOf("<start_of_image>")), 1);  // typed text is text
+  EXPECT_TRUE(std::ranges::equal(tokens.subspan(begin, cells), picture->ids()));
+  EXPECT_EQ(tokens[begin + cells], TokenOf(family.last_token));
+  EXPECT_EQ(std::ranges::count(tokens, TokenOf(family.last_token)), 1);  // typed text is text
+  if (!family.first_token.empty()) {
+    EXPECT_EQ(tokens[begin - 1], TokenOf(family.first_token));
+    EXPECT_EQ(std::ranges::count(tokens, TokenOf(family.first_token)), 1);
+  }
   for (const TokenAnchor& anchor : prompt->marked.anchors) {
-    if (tokens[anchor.index] == TokenOf("<end_of_turn>")) {
-      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with("<end_of_turn>"));
+    if (tokens[anchor.index] == TokenOf(family.close)) {
+      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with(family.close));
     }
-    if (tokens[anchor.index] == TokenOf("<end_of_image>")) {
-      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with("<end_of_image>"));
+    if (tokens[anchor.index] == TokenOf(family.last_token)) {
+      EXPECT_TRUE(prompt->text.substr(anchor.byte).starts_with(family.last_token));
     }
   }
   input.pictures.push_back(picture);
   EXPECT_THAT(std::string(format->Write(input).status().message()), HasSubstr("2 pictures"));
 }
 
-TEST_F(PictureChatTest, FilesThatAreNoPicturesAndModelsWithoutTowersAreRefused) {
+TEST_P(PictureChatTest, FilesThatAreNoPicturesAndModelsWithoutTowersAreRefused) {
   const std::string text = "no picture";
   EXPECT_EQ(engine_->PreparePicture(std::as_bytes(std::span(text)), "picture 1").status().code(),
             StatusCode::kUnsupported);
@@ -148,7 +159,7 @@ TEST_F(PictureChatTest, FilesThatAreNoPicturesAndModelsWithoutTowersAreRefused) 
   EXPECT_EQ(chat->Answer(Short()).status().code(), StatusCode::kUnsupported);
 }
 
-TEST_F(PictureChatTest, ConversationsNameTheirPictures) {
+TEST_P(PictureChatTest, ConversationsNameTheirPictures) {
   Conversation conversation;
   const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
   conversation.Add("user", "What is this?", {picture});
@@ -164,6 +175,25 @@ TEST_F(PictureChatTest, ConversationsNameTheirPictures) {
   Conversation loaded;
   ASSERT_TRUE(loaded.ReadJson(other.ToJson()).ok());
   EXPECT_THAT(std::string(loaded.Pictures().status().message()), HasSubstr("message 1"));
+}
+
+INSTANTIATE_TEST_SUITE_P(All, PictureChatTest,
+                         ::testing::Values(Gemma3Family(), PixtralFamily("llama", 1),
+                                           PixtralFamily("mistral3", 2), Qwen25VlFamily()),
+                         [](const auto& test) { return test.param.name; });
+
+TEST(PictureFamilies, TowersThatNoModelTakesAreRefused) {
+  const std::string path = ::testing::TempDir() + "other." + std::to_string(getpid()) + ".gguf";
+  auto backend = std::move(MakeCpuBackend({.threads = 1})).value();
+  for (const char* projector : {"qwen3vl_merger", "gemma4v"}) {
+    ASSERT_TRUE(vision_test::WriteVisionFile({.projector = projector, .merge = 2}, 1, path).ok());
+    const Status refused = OpenTower(path, *backend).status();
+    EXPECT_EQ(refused.code(), StatusCode::kUnsupported);
+    EXPECT_THAT(
+        std::string(refused.message()),
+        HasSubstr(std::string("no model here takes pictures of the projector ") + projector));
+  }
+  std::filesystem::remove(path);
 }
 
 }  // namespace

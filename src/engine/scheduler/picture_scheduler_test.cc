@@ -10,7 +10,7 @@
 #include "kvcache/store.h"
 #include "store/store_testing.h"
 #include "support/scheduler_fixture.h"
-#include "support/scripted_tower.h"
+#include "support/pictures/scripted_tower.h"
 
 namespace kvcache {
 namespace {

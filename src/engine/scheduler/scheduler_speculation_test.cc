@@ -11,7 +11,7 @@
 #include "kvcache/drafter.h"
 #include "kvcache_engine/head_drafter.h"
 #include "support/scheduler_fixture.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::scheduler_speculation_test {
 namespace {

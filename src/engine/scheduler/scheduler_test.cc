@@ -11,7 +11,7 @@
 #include <vector>
 
 #include "support/scheduler_fixture.h"
-#include "support/scripted_drafter.h"
+#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::scheduler_test {
 namespace {

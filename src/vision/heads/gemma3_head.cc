@@ -32,8 +32,6 @@ class Gemma3Head final : public TokenHead {
     pass.Check(pass.backend().Linear(h, product));
   }
 
-  std::size_t owned_bytes() const override { return matrix_.bytes(); }
-
  private:
   int patches_ = 1;
   Norm tower_norm_, norm_;

@@ -58,8 +58,6 @@ class MergerHead final : public TokenHead {
     pass.Linear(hidden, {{second_, out}});
   }
 
-  std::size_t owned_bytes() const override { return merger_.bytes(); }
-
  private:
   int patches_;
   std::int64_t outputs_;

@@ -19,7 +19,7 @@
 #include "gguf/gguf.h"
 #include "image/picture_hash.h"
 #include "kvcache/cpu_backend.h"
-#include "support/vision_file.h"
+#include "support/pictures/vision_file.h"
 #include "vision/vision_tower.h"
 
 namespace {
