@@ -96,6 +96,15 @@ TEST_F(PictureRequestsTest, AllApisTakeTheSamePicture) {
   }
 }
 
+TEST_F(PictureRequestsTest, PenaltiesPassOverThePicture) {
+  for (const char* const penalty : {"presence_penalty", "frequency_penalty", "repeat_penalty"}) {
+    const HttpAnswer answer = Post(
+        "/v1/chat/completions",
+        Json{{"messages", OpenAi(Url())}, {"max_tokens", 3}, {"temperature", 1}, {penalty, 1.5}});
+    EXPECT_EQ(answer.status, 200) << penalty << answer.body;
+  }
+}
+
 TEST_F(PictureRequestsTest, PromptsHaveThePictureInItsPlace) {
   const HttpAnswer prompt = Post("/apply-template", Json{{"messages", OpenAi(Url())}});
   ASSERT_EQ(prompt.status, 200) << prompt.body;

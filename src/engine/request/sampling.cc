@@ -107,10 +107,15 @@ void Sampler::ApplyPenalties(std::span<const std::int32_t> history) {
   counts_.resize(logits_.size());
   const auto window = static_cast<std::size_t>(params_.penalty_window);
   if (window > 0 && history.size() > window) history = history.last(window);
-  for (const std::int32_t token : history) ++counts_[static_cast<std::size_t>(token)];
+  // The cells of a picture have ids below 0, which have no logit.
+  const auto has_logit = [&](std::size_t at) { return at < counts_.size(); };
   for (const std::int32_t token : history) {
     const auto at = static_cast<std::size_t>(token);
-    if (counts_[at] == 0) continue;  // done at an earlier occurrence
+    if (has_logit(at)) ++counts_[at];
+  }
+  for (const std::int32_t token : history) {
+    const auto at = static_cast<std::size_t>(token);
+    if (!has_logit(at) || counts_[at] == 0) continue;  // done at an earlier occurrence
     float& logit = logits_[at];
     logit = logit > 0 ? logit / params_.repeat_penalty : logit * params_.repeat_penalty;
     logit -= static_cast<float>(counts_[at]) * params_.frequency_penalty + params_.presence_penalty;

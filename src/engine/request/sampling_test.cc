@@ -6,6 +6,7 @@
 #include <limits>
 #include <map>
 #include <string>
+#include <utility>
 #include <vector>
 
 namespace kvcache::sampling_test {
@@ -74,6 +75,28 @@ TEST(Sampler, TemperatureSharpensAndZeroTakesTheBest) {
   params.temperature = 0.0f;
   EXPECT_EQ(TokensOf(DistributionOf(params, kLogits)), std::vector<std::int32_t>{1});
   EXPECT_EQ(TokensOf(DistributionOf(params, {2.0f, 5.0f, 5.0f})), std::vector<std::int32_t>{1});
+}
+
+// The cells of a picture have ids below 0. They fill places of the window like all tokens.
+TEST(Sampler, PenaltiesPassOverIdsWithoutALogit) {
+  constexpr std::int32_t kLeast = std::numeric_limits<std::int32_t>::min();
+  constexpr std::int32_t kMost = std::numeric_limits<std::int32_t>::max();
+  SamplingParams params = Plain();
+  params.repeat_penalty = 1.5f;
+  params.presence_penalty = 0.5f;
+  params.frequency_penalty = 0.25f;
+  const auto expect_same = [&](std::vector<std::int32_t> history,
+                               std::vector<std::int32_t> tokens) {
+    const auto seen = DistributionOf(params, kLogits, std::move(history));
+    const auto expected = DistributionOf(params, kLogits, std::move(tokens));
+    ASSERT_EQ(TokensOf(seen), TokensOf(expected));
+    for (std::size_t i = 0; i < seen.size(); ++i) {
+      EXPECT_EQ(seen[i].probability, expected[i].probability);
+    }
+  };
+  expect_same({kLeast, 1, -2, 4, 1, -1, kMost}, {1, 1});
+  params.penalty_window = 2;
+  expect_same({1, kLeast, kLeast}, {});
 }
 
 TEST(Sampler, Penalties) {
