@@ -171,7 +171,7 @@ Places PlacesOf(const ThreadPool& pool, const LinearWeight& weight) {
   const auto bytes = static_cast<std::size_t>(row_bytes * weight.outputs());
   Places places;
   for (int node = 0; node < pool.nodes(); ++node) {
-    places.Add(cpu::BytesOfNode(pool, weight, 0, {{data, bytes}, row_bytes}, node),
+    places.Add(cpu::BytesOfNode(pool, weight, {{data, bytes}, row_bytes}, node),
                pool.node_id(node));
   }
   return places;

@@ -13,6 +13,7 @@
 #include "base/strings.h"
 #include "platform/file_descriptor.h"
 #include "platform/mapped_file_faults.h"
+#include "platform/mapped_ranges.h"
 #include "platform/os_error.h"
 
 namespace kvcache {
@@ -61,6 +62,7 @@ Result<MappedFile> MappedFile::Open(const std::string& path) {
   MappedFile file(path, static_cast<const std::byte*>(data), size_bytes);
   file.identity_ = IdentityOf(info);
   AddMappedRange(file.bytes(), path);
+  NoteMapped(file.bytes());
   return file;
 }
 
@@ -81,6 +83,7 @@ MappedFile& MappedFile::operator=(MappedFile&& other) noexcept {
 MappedFile::~MappedFile() {
   if (data_ == nullptr) return;
   RemoveMappedRange(bytes());
+  NoteUnmapped(bytes());
   munmap(const_cast<std::byte*>(data_), size_bytes_);
 }
 

@@ -32,20 +32,23 @@ void Pause() {
 }  // namespace
 
 ThreadPool::ThreadPool(int threads)
-    : planned_threads_(threads), spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
+    : spin_(threads <= FindProcessorLimits().AvailableProcessors()) {
   assert(threads >= 1);
   places_[0].first_thread_after = threads;
   workers_.reserve(static_cast<std::size_t>(threads - 1));
   for (int thread = 1; thread < threads; ++thread) StartWorker(thread, 0, {});
+  CountThreads();
 }
 
 ThreadPool::ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system)
-    : nodes_(static_cast<int>(nodes.size())), planned_threads_(0) {
+    : nodes_(static_cast<int>(nodes.size())) {
   assert(!nodes.empty() && nodes.size() <= kMaxMemoryNodes);
+  int planned = 0;
   for (int node = 0; node < nodes_; ++node) {
-    planned_threads_ += nodes[Index(node)].threads;
-    places_[Index(node)].first_thread_after = planned_threads_;
+    planned += nodes[Index(node)].threads;
+    places_[Index(node)].first_thread_after = planned;
     places_[Index(node)].id = nodes[Index(node)].node;
+    places_[Index(node)].is_merged = nodes[Index(node)].is_merged;
     for (const int processor : nodes[Index(node)].processors) {
       const auto size = static_cast<std::size_t>(processor) + 1;
       if (node_of_processor_.size() < size) node_of_processor_.resize(size, -1);
@@ -53,14 +56,15 @@ ThreadPool::ThreadPool(std::span<const NodeThreads> nodes, NumaSystem& system)
     }
   }
   if (nodes_ > 1) system_ = &system;
-  spin_ = planned_threads_ <= FindProcessorLimits().AvailableProcessors();
-  pin_errors_.resize(static_cast<std::size_t>(planned_threads_));
-  workers_.reserve(static_cast<std::size_t>(planned_threads_ - 1));
+  spin_ = planned <= FindProcessorLimits().AvailableProcessors();
+  pin_errors_.resize(static_cast<std::size_t>(planned));
+  workers_.reserve(static_cast<std::size_t>(planned - 1));
   for (int node = 0, thread = 0; node < nodes_; ++node) {
     for (; thread < places_[Index(node)].first_thread_after; ++thread) {
       if (thread > 0) StartWorker(thread, node, nodes[Index(node)].processors);
     }
   }
+  CountThreads();
   if (system_ != nullptr) WaitUntilPinned();
 }
 
@@ -90,6 +94,11 @@ void ThreadPool::StartWorker(int thread, int node, std::span<const int> processo
   } catch (const std::exception&) {
     return;
   }
+}
+
+// Threads that did not start are the last ones. Workers read none of this before the first loop.
+void ThreadPool::CountThreads() {
+  for (Node& node : places_) node.first_thread_after = std::min(node.first_thread_after, threads());
 }
 
 // The first loop may place memory, so all threads are where they belong by then.
@@ -122,7 +131,7 @@ void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
     return;
   }
   call_ = call;
-  takes_any_.store(taken_by == TakenBy::kAnyNode, std::memory_order_relaxed);
+  if (nodes_ == 1) taken_by = TakenBy::kAnyNode;  // all are at home
   std::int64_t begin = 0;
   for (int node = 0; node < nodes_; ++node) {
     Queue& own = queue(node);
@@ -134,7 +143,7 @@ void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
   for (int node = 0; node < nodes_; ++node) {
     // A worker that counts down late, after the last loop's end, claims a task of this one by it:
     // whoever gets a positive number owns a task of the loop that is published with it.
-    queue(node).unclaimed.store(ends[Index(node)] - begin, std::memory_order_seq_cst);
+    Unclaimed(queue(node), taken_by).store(ends[Index(node)] - begin, std::memory_order_seq_cst);
     begin = ends[Index(node)];
   }
   epoch_.fetch_add(1, std::memory_order_seq_cst);
@@ -145,23 +154,23 @@ void ThreadPool::Run(const Ends& ends, Call call, TakenBy taken_by) {
 }
 
 // A task that only its home may take, and whose home has no worker, is the caller's.
-bool ThreadPool::MayTake(int of_node, int thread, int node) const {
-  return of_node == node || takes_any_.load(std::memory_order_relaxed) ||
-         (thread == 0 && !places_[Index(of_node)].has_worker);
+bool ThreadPool::IsHome(int of_node, int thread, int node) const {
+  return nodes_ > 1 && (of_node == node || (thread == 0 && !places_[Index(of_node)].has_worker));
 }
 
 void ThreadPool::RunTasks(int thread, int node) {
-  RunTasksOf(queue(node), thread);
-  for (int i = 1; i < nodes_; ++i) {
-    const int other = (node + i) % nodes_;
-    if (MayTake(other, thread, node)) RunTasksOf(queue(other), thread);
+  for (int i = 0; i < nodes_; ++i) {
+    const int of_node = (node + i) % nodes_;
+    RunTasksOf(queue(of_node), TakenBy::kAnyNode, thread);
+    if (IsHome(of_node, thread, node)) RunTasksOf(queue(of_node), TakenBy::kHomeNode, thread);
   }
 }
 
-void ThreadPool::RunTasksOf(Queue& queue, int thread) {
+void ThreadPool::RunTasksOf(Queue& queue, TakenBy taken_by, int thread) {
+  std::atomic<std::int64_t>& unclaimed = Unclaimed(queue, taken_by);
   std::int64_t done = 0;
-  while (queue.unclaimed.load(std::memory_order_relaxed) > 0) {
-    const std::int64_t left = queue.unclaimed.fetch_sub(1, std::memory_order_acq_rel);
+  while (unclaimed.load(std::memory_order_relaxed) > 0) {
+    const std::int64_t left = unclaimed.fetch_sub(1, std::memory_order_acq_rel);
     if (left <= 0) break;
     call_.function(call_.context, queue.end - left, thread);
     ++done;
@@ -195,10 +204,11 @@ void ThreadPool::WorkerLoop(int thread, int node) {
 }
 
 bool ThreadPool::HasWork(int thread, int node, std::memory_order order) const {
-  if (queue(node).unclaimed.load(order) > 0) return true;
-  for (int i = 1; i < nodes_; ++i) {
-    const int other = (node + i) % nodes_;
-    if (queue(other).unclaimed.load(order) > 0 && MayTake(other, thread, node)) return true;
+  for (int i = 0; i < nodes_; ++i) {
+    const int of_node = (node + i) % nodes_;
+    const auto& [by_any, by_home] = queue(of_node).unclaimed;
+    if (by_any.load(order) > 0) return true;
+    if (IsHome(of_node, thread, node) && by_home.load(order) > 0) return true;
   }
   return false;
 }

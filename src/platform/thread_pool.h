@@ -30,8 +30,9 @@ namespace kvcache {
 
 // Who may run a task.
 enum class TakenBy : std::uint8_t {
-  kAnyNode,  // its own node's threads first
-  kHomeNode,  // its own node's threads only: for tasks that write memory for the first time, which places it
+  kAnyNode,   // its own node's threads first
+  kHomeNode,  // its own node's threads only (or the caller, if the node has none): for tasks that write memory for
+              // the first time, which places it
 };
 
 class ThreadPool {
@@ -48,11 +49,13 @@ class ThreadPool {
   ThreadPool& operator=(const ThreadPool&) = delete;
 
   int threads() const { return static_cast<int>(workers_.size()) + 1; }
-  // The number of nodes, and of the threads of one; the caller is one of the first node's.
+  // The number of nodes, and of the threads of one that run; the caller is one of the first node's.
   int nodes() const { return nodes_; }
   int threads_of(int node) const { return FirstThread(node + 1) - FirstThread(node); }
   // The system's number of a node, and the system that placed the threads. REQUIRES: nodes() > 1.
   int node_id(int node) const { return places_[Index(node)].id; }
+  // Returns whether the node is several of the system's (NodeThreads::is_merged).
+  bool is_merged(int node) const { return places_[Index(node)].is_merged; }
   NumaSystem& system() const { return *system_; }
   // Returns why a thread was not pinned; empty if all are, or if there is one node.
   std::string pin_error() const;
@@ -60,7 +63,7 @@ class ThreadPool {
   // Returns the first of the parts of [0, count) that belong to nodes [node, nodes()): parts are in proportion to the
   // threads of nodes. PartBegin(count, nodes()) is count.
   std::int64_t PartBegin(std::int64_t count, int node) const {
-    return count * FirstThread(node) / planned_threads_;
+    return count * FirstThread(node) / threads();
   }
 
   // Calls body(task, thread) once for each task of [0, tasks), on any thread, starting those of a home in
@@ -91,7 +94,9 @@ class ThreadPool {
 
   // The tasks of a node. Counters are on cache lines of their own, since all threads write them.
   struct Queue {
-    alignas(64) std::atomic<std::int64_t> unclaimed{0};  // <= 0: nothing to claim
+    // <= 0: nothing to claim. Loops of either kind have a counter of their own (TakenBy), so a thread that comes late
+    // to a loop that all may take gets no task of the next one, if that is for home threads.
+    alignas(64) std::array<std::atomic<std::int64_t>, 2> unclaimed{};
     std::int64_t end = 0;  // one past its last task; written as `call_` is
     alignas(64) std::atomic<std::int64_t> unfinished{0};
   };
@@ -100,6 +105,7 @@ class ThreadPool {
   struct Node {
     int first_thread_after = 0;  // threads of this node and of those before it
     int id = 0;                  // the system's
+    bool is_merged = false;
     bool has_worker = false;
   };
 
@@ -108,6 +114,9 @@ class ThreadPool {
     (*static_cast<const Body*>(context))(task, thread);
   }
   static constexpr std::size_t Index(int node) { return static_cast<std::size_t>(node); }
+  static std::atomic<std::int64_t>& Unclaimed(Queue& queue, TakenBy taken_by) {
+    return queue.unclaimed[static_cast<std::size_t>(taken_by)];
+  }
   Queue& queue(int node) { return queues_[Index(node)]; }
   const Queue& queue(int node) const { return queues_[Index(node)]; }
   int FirstThread(int node) const {
@@ -117,10 +126,11 @@ class ThreadPool {
   void StartWorker(int thread, int node, std::span<const int> processors);
   void WaitUntilPinned();
   int NodeOfCaller() const;
-  bool MayTake(int of_node, int thread, int node) const;
+  void CountThreads();
+  bool IsHome(int of_node, int thread, int node) const;
   void Run(const Ends& ends, Call call, TakenBy taken_by);
   void RunTasks(int thread, int node);
-  void RunTasksOf(Queue& queue, int thread);
+  void RunTasksOf(Queue& queue, TakenBy taken_by, int thread);
   void WorkerLoop(int thread, int node);
   bool SpinForWork(int thread, int node) const;
   void SleepForWork(int thread, int node);
@@ -130,9 +140,7 @@ class ThreadPool {
   // The loop that runs. Written while no task is unfinished, read only by a thread that has claimed
   // a task, which keeps that one unfinished.
   Call call_;
-  std::atomic<bool> takes_any_{true};
   int nodes_ = 1;
-  int planned_threads_ = 1;
 
   std::array<Node, kMaxMemoryNodes> places_;
   std::array<Queue, kMaxMemoryNodes> queues_;

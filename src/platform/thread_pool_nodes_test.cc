@@ -1,9 +1,13 @@
 // Pools over several invented memory nodes.
 #include <gtest/gtest.h>
+#include <sys/resource.h>
+#include <unistd.h>
 
 #include <algorithm>
 #include <atomic>
 #include <cstdint>
+#include <cstdlib>
+#include <fstream>
 #include <memory>
 #include <random>
 #include <set>
@@ -102,6 +106,30 @@ TEST_P(ThreadPoolNodesTest, TasksThatPlaceMemoryRunAtHome) {
   }
 }
 
+// A thread that is late in a loop that all may take gets no task of the next one.
+TEST_P(ThreadPoolNodesTest, TasksThatPlaceMemoryRunAtHomeRightAfterOtherLoops) {
+  if (Threads() < 2 * Nodes()) GTEST_SKIP() << "each node needs a worker";
+  constexpr std::int64_t kTasks = 64;
+  std::vector<int> ran_on(kTasks, -1);
+  for (int loop = 0; loop < 300; ++loop) {
+    std::atomic<int> runs{0};
+    pool_.ParallelFor(kTasks, [&](std::int64_t, int) { runs.fetch_add(1); });
+    ASSERT_EQ(runs.load(), kTasks);
+    pool_.ParallelFor(
+        kTasks,
+        [&](std::int64_t task, int) {
+          ran_on[static_cast<std::size_t>(task)] = NodeOfInvented(InventedNuma::Here());
+        },
+        TakenBy::kHomeNode);
+    for (int node = 0; node < Nodes(); ++node) {
+      for (std::int64_t task = pool_.PartBegin(kTasks, node);
+           task < pool_.PartBegin(kTasks, node + 1); ++task) {
+        ASSERT_EQ(ran_on[static_cast<std::size_t>(task)], Nodes() == 1 ? 0 : node) << loop;
+      }
+    }
+  }
+}
+
 // Threads of other nodes take what is left of a node whose threads are busy.
 TEST_P(ThreadPoolNodesTest, OtherNodesHelp) {
   if (Nodes() == 1 || Threads() < 2) return;
@@ -155,6 +183,33 @@ TEST(ThreadPoolNodes, ThreadsThatCannotBePinnedRunAllTheSame) {
       1000, [&](std::int64_t, int) { runs.fetch_add(1); }, TakenBy::kHomeNode);
   EXPECT_EQ(runs.load(), 1000);
 }
+
+#if defined(__linux__) && !defined(__SANITIZE_ADDRESS__) && !defined(__SANITIZE_THREAD__)
+// Ends with 0 if a pool of three nodes, of which the system starts few threads, counts those alone.
+void CheckAFewThreads() {
+  std::int64_t pages = 0;
+  std::ifstream("/proc/self/statm") >> pages;
+  // Address space for the stacks of some threads.
+  const auto now = static_cast<rlim_t>(pages * sysconf(_SC_PAGESIZE));
+  const rlimit limit{.rlim_cur = now + (rlim_t{30} << 20), .rlim_max = RLIM_INFINITY};
+  if (setrlimit(RLIMIT_AS, &limit) != 0) std::_Exit(2);
+  InventedNuma system;
+  ThreadPool pool(InventedNodes(3, 60), system);
+  int threads = 0;
+  for (int node = 0; node < pool.nodes(); ++node) threads += pool.threads_of(node);
+  std::atomic<int> runs{0};
+  pool.ParallelFor(
+      100, [&](std::int64_t, int) { runs.fetch_add(1); }, TakenBy::kHomeNode);
+  const bool is_right = pool.threads() < 20 && threads == pool.threads() &&
+                        pool.threads_of(0) == threads && pool.threads_of(2) == 0 &&
+                        pool.PartBegin(100, 1) == 100 && runs.load() == 100;
+  std::_Exit(is_right ? 0 : 1);
+}
+
+TEST(ThreadPoolNodesDeathTest, CountsTheThreadsThatStarted) {
+  EXPECT_EXIT(CheckAFewThreads(), ::testing::ExitedWithCode(0), "");
+}
+#endif
 
 TEST(ThreadPoolNodes, ManyThreads) {
   InventedNuma system;

@@ -111,6 +111,7 @@ void MergeNeighbors(std::vector<MemoryNode>& nodes) {
       continue;
     }
     std::vector<int>& processors = merged.back().processors;
+    merged.back().is_merged = true;
     processors.insert(processors.end(), nodes[i].processors.begin(), nodes[i].processors.end());
   }
   nodes = std::move(merged);
@@ -183,7 +184,8 @@ std::vector<NodeThreads> SpreadThreads(std::span<const MemoryNode> nodes, int th
     if (until > given) {
       spread.push_back({.node = node.id,
                         .processors = node.processors,
-                        .threads = static_cast<int>(until - given)});
+                        .threads = static_cast<int>(until - given),
+                        .is_merged = node.is_merged});
     }
     given = until;
   }

@@ -17,13 +17,15 @@
 
 namespace kvcache {
 
-// Larger machines are seen as this many nodes, each with the processors of neighbors.
+// Larger machines are seen as at most this many nodes, each with the processors of neighbors.
 inline constexpr int kMaxMemoryNodes = 16;
 
 struct MemoryNode {
   int id = 0;                   // the system's
   std::vector<int> processors;  // those that the process may use, ascending; at least one
   int cores = 0;                // physical cores that they belong to
+  bool is_merged =
+      false;  // of a larger machine: several nodes of the system, of which `id` is the first
 };
 
 // Returns the nodes with memory that the process may take, and with processors of `allowed`, in ascending order; empty
@@ -37,6 +39,7 @@ struct NodeThreads {
   int node = 0;  // the system's number
   std::vector<int> processors;
   int threads = 0;  // at least one
+  bool is_merged = false;
 };
 
 // Divides `threads` in proportion to cores, or to processors if there are fewer cores than threads. Nodes without a

@@ -171,6 +171,20 @@ TEST_F(MemoryNodesTest, ManyNodesAreMerged) {
   ASSERT_EQ(nodes.size(), 10u);
   EXPECT_EQ(nodes[1].id, 4);
   EXPECT_EQ(nodes[1].processors, (std::vector<int>{4, 5, 6, 7}));
+  for (const MemoryNode& node : nodes) EXPECT_TRUE(node.is_merged) << node.id;
+  for (const NodeThreads& node : SpreadThreads(nodes, 20)) EXPECT_TRUE(node.is_merged) << node.node;
+}
+
+TEST_F(MemoryNodesTest, ANodeWithoutANeighborIsNotMerged) {
+  WriteOnline("0-16");
+  for (int node = 0; node < 17; ++node) WriteNode(node, std::to_string(node));
+  const auto nodes = FindMemoryNodes(Range(0, 17), root_);
+  ASSERT_EQ(nodes.size(), 9u);
+  for (const MemoryNode& node : nodes) EXPECT_EQ(node.is_merged, node.id != 16) << node.id;
+  const auto spread = SpreadThreads(nodes, 17);
+  ASSERT_EQ(spread.size(), 9u);
+  EXPECT_TRUE(spread.front().is_merged);
+  EXPECT_FALSE(spread.back().is_merged);
 }
 
 TEST_F(MemoryNodesTest, ThreadsAreInProportion) {

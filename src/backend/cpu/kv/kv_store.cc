@@ -245,7 +245,7 @@ Status StoreKv(ThreadPool& pool, Workspace& workspace, const LayerKv& layer, con
       return NodeOfCells(pool, layer, static_cast<int>(task / blocks),
                          CellOfToken(cells, task % blocks * kTokensAtOnce));
     };
-    // Also a single token: whoever writes a page first has it on his node.
+    // Also a single token: whoever writes a page first has it on its node.
     pool.ParallelFor(
         SortByNode(pool, order, node_of),
         [&](std::int64_t i, int thread) { store(order[static_cast<std::size_t>(i)], thread); },

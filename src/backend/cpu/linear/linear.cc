@@ -10,6 +10,7 @@
 #include "backend/cpu/linear/pack_weight.h"
 #include "backend/cpu/linear/weight_memory.h"
 #include "backend/cpu/linear/weight_nodes.h"
+#include "platform/mapped_ranges.h"
 
 namespace kvcache::cpu {
 namespace {
@@ -55,25 +56,22 @@ Result<std::unique_ptr<LinearWeight>> MakeBlocks(ThreadPool& pool, WeightMemory&
   return std::unique_ptr<LinearWeight>(std::make_unique<BlockWeight>(w, std::move(piece)));
 }
 
-// Weights in place are in the pages of the model's file.
-void PlaceRows(ThreadPool& pool, const FloatWeight& weight, std::int64_t matrix) {
-  if (!weight.TakePlacing(matrix)) return;
-  const std::int64_t row_bytes = BytesOf(weight.dtype(), weight.inputs());
-  const auto bytes = static_cast<std::size_t>(row_bytes * weight.outputs());
-  ReadOnNodes(pool, weight, matrix, {{weight.weights(matrix).rows, bytes}, row_bytes});
+// Weights in place are in the pages of the model's file, but for those that were computed when it was loaded. The heap's
+// pages have neighbors that are nobody's rows, and outlive the weight.
+void PlaceRows(ThreadPool& pool, const FloatWeight& weight) {
+  if (!weight.TakePlacing() || !IsInMappedFile(weight.bytes())) return;
+  PlaceOnNodes(pool, weight, {weight.bytes(), BytesOf(weight.dtype(), weight.inputs())});
 }
 
 // Kept panels are checked before they are first multiplied.
 Status CheckKept(ThreadPool& pool, const BlockWeight& weight, std::int64_t matrix) {
   KeptPanels* const kept = weight.ToCheck(matrix);
   if (kept == nullptr) return Status::Ok();
-  KVCACHE_RETURN_IF_ERROR(kept->Check(pool, matrix));
-  if (pool.nodes() == 1) return Status::Ok();
-  const std::int64_t panel_bytes = block::PanelBytes(weight.dtype(), weight.inputs());
-  const auto bytes = static_cast<std::size_t>(block::Panels(weight.outputs()) * panel_bytes);
-  MoveToNodes(pool, weight, matrix,
-              {{weight.panels(matrix), bytes}, panel_bytes / block::kPanelRows});
-  return Status::Ok();
+  if (pool.nodes() > 1 && weight.TakePlacing()) {
+    const std::int64_t panel_bytes = block::PanelBytes(weight.dtype(), weight.inputs());
+    PlaceOnNodes(pool, weight, {weight.kept_bytes(), panel_bytes / block::kPanelRows});
+  }
+  return kept->Check(pool, matrix);
 }
 
 Status PrepareWeights(ThreadPool& pool, std::span<const LinearGroup> groups) {
@@ -84,7 +82,7 @@ Status PrepareWeights(ThreadPool& pool, std::span<const LinearGroup> groups) {
         KVCACHE_RETURN_IF_ERROR(
             CheckKept(pool, static_cast<const BlockWeight&>(weight), output.matrix));
       } else if (pool.nodes() > 1) {
-        PlaceRows(pool, static_cast<const FloatWeight&>(weight), output.matrix);
+        PlaceRows(pool, static_cast<const FloatWeight&>(weight));
       }
     }
   }

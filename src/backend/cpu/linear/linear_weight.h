@@ -7,8 +7,8 @@
 #include <cstdint>
 #include <memory>
 #include <optional>
+#include <span>
 #include <utility>
-#include <vector>
 
 #include "backend/cpu/linear/block/linear_block.h"
 #include "backend/cpu/linear/kept_panels.h"
@@ -26,35 +26,33 @@ class CpuWeight : public LinearWeight {
   std::int64_t outputs() const final { return outputs_; }
   std::int64_t matrices() const final { return matrices_; }
   DType dtype() const final { return dtype_; }
+  // Returns whether the weight is still to be placed on memory nodes (weight_nodes.h): true the first time.
+  bool TakePlacing() const { return !std::exchange(is_placed_, true); }
 
  private:
   std::int64_t inputs_;
   std::int64_t outputs_;
   std::int64_t matrices_;
   DType dtype_;
+  mutable bool is_placed_ = false;
 };
 
 // F32, F16 and BF16 weights: used in place. The memory has to outlive the weight.
 class FloatWeight final : public CpuWeight {
  public:
-  explicit FloatWeight(const TensorView& w)
-      : CpuWeight(w), rows_(w.data), is_placed_(static_cast<std::size_t>(w.dims[2])) {}
+  explicit FloatWeight(const TensorView& w) : CpuWeight(w), rows_(w.data) {}
   std::size_t owned_bytes() const override { return 0; }
   flt::Weights weights(std::int64_t matrix) const {
     const std::int64_t offset = matrix * outputs() * BytesOf(dtype(), inputs());
     return {.rows = rows_ + offset, .dtype = dtype(), .inputs = inputs(), .outputs = outputs()};
   }
-  // Returns whether the matrix is still to be placed on memory nodes (weight_nodes.h): true the first time.
-  bool TakePlacing(std::int64_t matrix) const {
-    std::vector<bool>::reference is_placed = is_placed_[static_cast<std::size_t>(matrix)];
-    const bool takes = !is_placed;
-    is_placed = true;
-    return takes;
+  // Returns the rows of all matrices.
+  std::span<const std::byte> bytes() const {
+    return {rows_, static_cast<std::size_t>(matrices() * outputs() * BytesOf(dtype(), inputs()))};
   }
 
  private:
   const std::byte* rows_;
-  mutable std::vector<bool> is_placed_;  // of each matrix
 };
 
 // Weights of block types: in panels of 16 rows (common/block_layout.h), a copy or those that a store kept.
@@ -71,6 +69,8 @@ class BlockWeight final : public CpuWeight {
     return packed_->data() +
            matrix * block::Panels(outputs()) * block::PanelBytes(dtype(), inputs());
   }
+  // Returns the panels that a store kept, of all matrices. REQUIRES: no matrix was checked yet.
+  std::span<const std::byte> kept_bytes() const { return {kept_->data(0), size_bytes_}; }
   // Returns the panels if they have to be checked before the matrix is multiplied; else null.
   KeptPanels* ToCheck(std::int64_t matrix) const {
     return kept_ == nullptr || kept_->IsChecked(matrix) ? nullptr : kept_.get();

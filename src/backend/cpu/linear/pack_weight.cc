@@ -33,7 +33,7 @@ Result<WeightPiece> PackWeight(ThreadPool& pool, WeightMemory& memory, const Ten
     block::PackPanel(w.dtype, w.data + first * row_bytes, rows, inputs,
                      piece.data() + panel * panel_bytes);
   };
-  // Whoever writes a page first has it on his node (weight_nodes.h).
+  // Whoever writes a page first has it on its node (weight_nodes.h).
   pool.ParallelFor(all, pack, TakenBy::kHomeNode);
   KVCACHE_RETURN_IF_ERROR(scales.status());
   return piece;

@@ -20,25 +20,19 @@ RowsOfMatrix RowsOfNode(const ThreadPool& pool, const LinearWeight& weight, std:
 }
 
 std::span<const std::byte> BytesOfNode(const ThreadPool& pool, const LinearWeight& weight,
-                                       std::int64_t matrix, const MatrixBytes& in, int node) {
-  const auto at = [&](std::int64_t row) {
-    return row == weight.outputs() ? in.bytes.size() : static_cast<std::size_t>(row * in.row_bytes);
+                                       const WeightBytes& in, int node) {
+  const std::int64_t panels = block::Panels(weight.outputs());
+  const std::int64_t all = panels * weight.matrices();
+  const auto matrix_bytes = static_cast<std::int64_t>(in.bytes.size()) / weight.matrices();
+  const auto begin_of = [&](int of) {
+    const std::int64_t panel = pool.PartBegin(all, of);
+    const std::int64_t row = panel % panels * block::kPanelRows;
+    return static_cast<std::size_t>(panel / panels * matrix_bytes + row * in.row_bytes);
   };
-  const RowsOfMatrix rows = RowsOfNode(pool, weight, matrix, node);
-  return in.bytes.subspan(at(rows.begin), at(rows.end) - at(rows.begin));
+  return in.bytes.subspan(begin_of(node), begin_of(node + 1) - begin_of(node));
 }
 
-// The pool says once whether the system moves pages (MakeOnNodes), so an error here is no news.
-void MoveToNodes(const ThreadPool& pool, const LinearWeight& weight, std::int64_t matrix,
-                 const MatrixBytes& in) {
-  for (int node = 0; node < pool.nodes(); ++node) {
-    const std::span<const std::byte> part = BytesOfNode(pool, weight, matrix, in, node);
-    if (!part.empty()) (void)pool.system().MovePages(part, pool.node_id(node));
-  }
-}
-
-void ReadOnNodes(ThreadPool& pool, const LinearWeight& weight, std::int64_t matrix,
-                 const MatrixBytes& in) {
+void PlaceOnNodes(ThreadPool& pool, const LinearWeight& weight, const WeightBytes& in) {
   constexpr std::size_t kPieceBytes = std::size_t{2} << 20;
   constexpr std::size_t kMinPageBytes = 4096;
   ThreadPool::Ends ends{};
@@ -46,7 +40,7 @@ void ReadOnNodes(ThreadPool& pool, const LinearWeight& weight, std::int64_t matr
   std::int64_t pieces = 0;
   for (int node = 0; node < pool.nodes(); ++node) {
     const auto index = static_cast<std::size_t>(node);
-    parts[index] = BytesOfNode(pool, weight, matrix, in, node);
+    parts[index] = BytesOfNode(pool, weight, in, node);
     pieces += static_cast<std::int64_t>((parts[index].size() + kPieceBytes - 1) / kPieceBytes);
     ends[index] = pieces;
   }
@@ -61,7 +55,13 @@ void ReadOnNodes(ThreadPool& pool, const LinearWeight& weight, std::int64_t matr
     }
   };
   pool.ParallelFor(ends, touch, TakenBy::kHomeNode);
-  MoveToNodes(pool, weight, matrix, in);
+  // The backend says once whether the system moves pages (MakeOnNodes), so an error here is no news. A merged node has
+  // memory of several nodes, none of which is nearest to all its threads.
+  for (int node = 0; node < pool.nodes(); ++node) {
+    const std::span<const std::byte> part = parts[static_cast<std::size_t>(node)];
+    if (part.empty() || pool.is_merged(node)) continue;
+    (void)pool.system().MovePages(part, pool.node_id(node));
+  }
 }
 
 }  // namespace kvcache::cpu

@@ -28,24 +28,20 @@ struct RowsOfMatrix {
 RowsOfMatrix RowsOfNode(const ThreadPool& pool, const LinearWeight& weight, std::int64_t matrix,
                         int node);
 
-// A matrix in memory: panels, or rows as a model's file has them.
-struct MatrixBytes {
-  std::span<const std::byte> bytes;
-  std::int64_t row_bytes = 0;  // of a row, or a sixteenth of a panel
+// A matrix or a stack in memory: panels, or rows as a model's file has them.
+struct WeightBytes {
+  std::span<const std::byte> bytes;  // of all matrices
+  std::int64_t row_bytes = 0;        // of a row, or a sixteenth of a panel
 };
 
-// Returns the part of a matrix that belongs to a node.
+// Returns the part of a weight that belongs to a node.
 std::span<const std::byte> BytesOfNode(const ThreadPool& pool, const LinearWeight& weight,
-                                       std::int64_t matrix, const MatrixBytes& in, int node);
+                                       const WeightBytes& in, int node);
 
-// Moves the pages of a matrix to the nodes that their rows belong to, as far as they are in memory and the system moves
-// them (NumaSystem::MovePages). REQUIRES: the pool has several nodes.
-void MoveToNodes(const ThreadPool& pool, const LinearWeight& weight, std::int64_t matrix,
-                 const MatrixBytes& in);
-
-// The same for a matrix that nobody has read yet: the threads of each node touch its part before, so that pages which
-// come from the disk are there at once.
-void ReadOnNodes(ThreadPool& pool, const LinearWeight& weight, std::int64_t matrix,
-                 const MatrixBytes& in);
+// Reads a weight of a mapped file, and moves its pages to the nodes that their rows belong to, as far as the system
+// moves them (NumaSystem::MovePages): a call for each node's part of all matrices, since each call cuts the mapping,
+// and waits for all processors. The threads of each node read its part before: pages that come from the disk are there
+// at once, and the system moves only pages that the process has seen. REQUIRES: the pool has several nodes.
+void PlaceOnNodes(ThreadPool& pool, const LinearWeight& weight, const WeightBytes& in);
 
 }  // namespace kvcache::cpu

@@ -5,6 +5,8 @@
 #include <cstddef>
 #include <cstdint>
 #include <cstring>
+#include <filesystem>
+#include <fstream>
 #include <memory>
 #include <numeric>
 #include <string>
@@ -24,6 +26,7 @@
 #include "backend/cpu/testing.h"
 #include "kvcache/panel_store.h"
 #include "platform/aligned_buffer.h"
+#include "platform/mapped_file.h"
 #include "platform/numa/numa_testing.h"
 
 namespace kvcache::cpu::nodes_test {
@@ -224,6 +227,28 @@ TEST_P(WeightPlaces, RowsOfAllNodesAreTheMatrix) {
   }
 }
 
+TEST_P(WeightPlaces, BytesOfANodeAreItsRowsOfAllMatrices) {
+  for (const std::int64_t outputs : {1, 40, 200, 2048}) {
+    for (const std::int64_t matrices : {1, 3, 8}) {
+      const std::vector<float> rows(static_cast<std::size_t>(32 * outputs * matrices));
+      const FloatWeight weight(TensorView::Dense(rows.data(), DType::kF32, 32, outputs, matrices));
+      const std::byte* at = weight.bytes().data();
+      for (int node = 0; node < GetParam(); ++node) {
+        std::int64_t own = 0;
+        for (std::int64_t matrix = 0; matrix < matrices; ++matrix) {
+          const RowsOfMatrix of_matrix = RowsOfNode(pool_, weight, matrix, node);
+          own += of_matrix.end - of_matrix.begin;
+        }
+        const auto part = BytesOfNode(pool_, weight, {weight.bytes(), 32 * 4}, node);
+        EXPECT_EQ(part.data(), at);
+        EXPECT_EQ(part.size(), static_cast<std::size_t>(own * 32 * 4));
+        at += part.size();
+      }
+      EXPECT_EQ(at, weight.bytes().data() + weight.bytes().size());
+    }
+  }
+}
+
 TEST_P(WeightPlaces, PackedWeightsAreReadWhereTheyWereWritten) {
   struct Case {
     std::int64_t inputs, outputs, matrices;
@@ -300,9 +325,10 @@ std::vector<InventedNuma::Move> MovesOf(CpuBackend& backend, InventedNuma& syste
   return system.moves();
 }
 
-// The moves are side by side in memory, cover `bytes` once, and are of ascending nodes in proportion.
+// There is a move for each node: moves are side by side in memory, cover `bytes` once, and are of ascending nodes in proportion.
 void ExpectMovesOf(const std::vector<InventedNuma::Move>& moves, std::span<const std::byte> bytes,
                    int nodes) {
+  EXPECT_EQ(moves.size(), static_cast<std::size_t>(nodes));
   const std::byte* at = bytes.data();
   std::vector<std::size_t> of_node(static_cast<std::size_t>(nodes));
   int last = 0;
@@ -339,16 +365,53 @@ TEST(MappedWeights, KeptPanelsMoveToTheirNodesOnce) {
   }
 }
 
-TEST(MappedWeights, RowsInPlaceMoveToTheirNodesOnce) {
-  for (const std::int64_t matrices : {1, 6}) {
-    const auto bytes = testing::RandomWeights(DType::kF16, 512 * 1024 * matrices, 5);
-    InventedNuma system;
-    CpuBackend backend(InventedNodes(2, 4), system);
-    const auto weight = std::move(backend.MakeLinear(TensorView::Dense(bytes.data(), DType::kF16,
-                                                                       512, 1024, matrices)))
-                            .value();
-    ExpectMovesOf(MovesOf(backend, system, *weight), bytes, 2);
+// A stack of f16 matrices in place, in a mapped file and on the heap.
+struct RowsInPlace {
+  explicit RowsInPlace(std::int64_t count)
+      : matrices(count), rows(testing::RandomWeights(DType::kF16, 512 * 1000 * count, 5)) {
+    const std::string path = ::testing::TempDir() + "nodes_test_rows";
+    std::ofstream(path, std::ios::binary)
+        .write(reinterpret_cast<const char*>(rows.data()),
+               static_cast<std::streamsize>(rows.size()));
+    file = std::move(MappedFile::Open(path)).value();
+    std::filesystem::remove(path);  // the mapping stays
   }
+  std::vector<InventedNuma::Move> Moves(std::span<const std::byte> bytes,
+                                        std::span<const NodeThreads> nodes) const {
+    InventedNuma system;
+    CpuBackend backend(nodes, system);
+    const auto weight = std::move(backend.MakeLinear(TensorView::Dense(bytes.data(), DType::kF16,
+                                                                       512, 1000, matrices)))
+                            .value();
+    return MovesOf(backend, system, *weight);
+  }
+
+  std::int64_t matrices;
+  std::vector<std::byte> rows;
+  MappedFile file;
+};
+
+TEST(MappedWeights, RowsInPlaceMoveToTheirNodesOnce) {
+  for (const std::int64_t matrices : {1, 6, 24}) {
+    const RowsInPlace stack(matrices);
+    ExpectMovesOf(stack.Moves(stack.file.bytes(), InventedNodes(2, 4)), stack.file.bytes(), 2);
+  }
+}
+
+TEST(MappedWeights, RowsOnTheHeapStayThere) {
+  const RowsInPlace stack(6);
+  EXPECT_TRUE(stack.Moves(stack.rows, InventedNodes(2, 4)).empty());
+}
+
+TEST(MappedWeights, RowsOfMergedNodesStayWhereTheyAre) {
+  const RowsInPlace stack(6);
+  std::vector<NodeThreads> nodes = InventedNodes(2, 4);
+  nodes[0].is_merged = true;
+  const auto moves = stack.Moves(stack.file.bytes(), nodes);
+  ASSERT_EQ(moves.size(), 1u);
+  EXPECT_EQ(moves[0].node, 1);
+  nodes[1].is_merged = true;
+  EXPECT_TRUE(stack.Moves(stack.file.bytes(), nodes).empty());
 }
 
 TEST(MappedWeights, ARefusalChangesNothing) {
@@ -428,6 +491,16 @@ TEST(MakeOnNodesTest, SaysWhatItDoes) {
   InventedNuma system;
   EXPECT_EQ(MakeOnNodes(3, TwoNodes(), system)->placement(), "2 memory nodes with 2 + 1 threads");
   EXPECT_EQ(MakeOnNodes(3, TwoNodes(), system)->pool().nodes(), 2);
+}
+
+TEST(MakeOnNodesTest, SaysThatMergedNodesMoveNothing) {
+  InventedNuma system;
+  std::vector<MemoryNode> nodes = TwoNodes();
+  nodes[0].is_merged = true;
+  EXPECT_EQ(
+      MakeOnNodes(4, nodes, system)->placement(),
+      "2 memory nodes with 2 + 2 threads; weights of files stay where the system has them on 1 "
+      "of the nodes, which are several of the machine's each");
 }
 
 TEST(MakeOnNodesTest, OneNodeOrOneThreadIsAsBefore) {

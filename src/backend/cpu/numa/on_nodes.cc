@@ -19,6 +19,13 @@ std::string Describe(const ThreadPool& pool, NumaSystem& system) {
   if (const std::string error = pool.pin_error(); !error.empty()) {
     text += StrCat("; threads are not pinned to them (", error, ")");
   }
+  int merged = 0;
+  for (int node = 0; node < pool.nodes(); ++node) merged += pool.is_merged(node) ? 1 : 0;
+  if (merged > 0) {
+    text += StrCat("; weights of files stay where the system has them on ", merged,
+                   " of the nodes, which are several of the machine's each");
+  }
+  if (merged == pool.nodes()) return text;
   if (const Status moved = TryToMovePages(system, pool.node_id(0)); !moved.ok()) {
     text += StrCat("; weights of files stay where the system has them (", moved.message(), ")");
   }
