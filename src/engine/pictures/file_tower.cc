@@ -45,12 +45,15 @@ constexpr Family kFamilies[] = {
 
 class FilePicture final : public Picture {
  public:
-  FilePicture(const Sha256Hash& content, PictureShape shape, PreparedPicture prepared)
-      : Picture(content, shape), prepared_(std::move(prepared)) {}
+  FilePicture(const Sha256Hash& content, PictureShape shape, const StoreHash& tower,
+              PreparedPicture prepared)
+      : Picture(content, shape), tower_(tower), prepared_(std::move(prepared)) {}
 
+  const StoreHash& tower() const { return tower_; }
   const PreparedPicture& prepared() const { return prepared_; }
 
  private:
+  StoreHash tower_;  // the hash of its file
   PreparedPicture prepared_;
 };
 
@@ -82,9 +85,10 @@ class FileTower final : public PictureTower {
            std::ranges::find(family_.architectures, architecture) != family_.architectures.end();
   }
   int row_size() const override { return tower_->embedding_width(); }
+  bool Takes(const Picture& picture) const override { return OwnOrNull(picture) != nullptr; }
 
   Status Begin(const Picture& picture) override {
-    const auto* const own = dynamic_cast<const FilePicture*>(&picture);
+    const FilePicture* const own = OwnOrNull(picture);
     if (own == nullptr) return InvalidArgument("the picture was prepared for another tower");
     return tower_->Begin(own->prepared());
   }
@@ -93,6 +97,12 @@ class FileTower final : public PictureTower {
   void CopyRows(float* rows) const override { std::ranges::copy(tower_->embeddings(), rows); }
 
  private:
+  // Returns the picture if this tower prepared it, or one of the same file. The name of another tower's picture has the
+  // other tower's hash, so rows of this one would be kept under a wrong name.
+  const FilePicture* OwnOrNull(const Picture& picture) const {
+    const auto* const file = dynamic_cast<const FilePicture*>(&picture);
+    return file != nullptr && file->tower() == hash_ ? file : nullptr;
+  }
   // The rows depend on the tower and on the pixels that it sees, whatever picture these came from.
   Result<PicturePtr> MakePicture(PreparedPicture prepared, PictureShape shape) const {
     KVCACHE_ASSIGN_OR_RETURN(const Sha256Hash pixels, image::HashOf(prepared.pixels));
@@ -103,7 +113,7 @@ class FileTower final : public PictureTower {
       content.Add(std::as_bytes(std::span(hash_.bytes)));
       content.Add(pixels);
       return PicturePtr(
-          std::make_shared<FilePicture>(content.Finish(), shape, std::move(prepared)));
+          std::make_shared<FilePicture>(content.Finish(), shape, hash_, std::move(prepared)));
     });
   }
 

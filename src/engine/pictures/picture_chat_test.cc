@@ -15,6 +15,8 @@
 #include "engine/pictures/picture_rows.h"
 #include "kvcache/cpu_backend.h"
 #include "kvcache_engine/chat.h"
+#include "kvcache_engine/scheduler.h"
+#include "kvcache_engine/session.h"
 #include "support/pictures/picture_model.h"
 
 namespace kvcache {
@@ -157,6 +159,31 @@ TEST_P(PictureChatTest, FilesThatAreNoPicturesAndModelsWithoutTowersAreRefused) 
   auto chat = std::move(Chat::Open(*other)).value();
   chat->conversation().Add("user", "What is this?", {PictureOf(50, 40, 0x4080c0)});
   EXPECT_EQ(chat->Answer(Short()).status().code(), StatusCode::kUnsupported);
+}
+
+// Its name, and so the keys of its cells, are those of the other tower's rows.
+TEST_P(PictureChatTest, PicturesOfAnotherTowerAreRefused) {
+  const std::string path = tower_ + ".other";
+  picture_test::MakeTower(path, GetParam(), 2);
+  const auto other = Open();
+  const Status used = other->UseTower(path);
+  std::filesystem::remove(path);
+  ASSERT_TRUE(used.ok()) << used.message();
+  const PicturePtr picture = PictureOf(50, 40, 0x4080c0);
+  Session session(*other, SequenceId{0});
+  EXPECT_EQ(session.AppendPicture(picture).code(), StatusCode::kInvalidArgument);
+  EXPECT_EQ(session.position(), 0);
+  PicturePrompt prompt;
+  ASSERT_TRUE(engine_->AddPicture(picture, prompt).ok());
+  const ScheduledRequest request{.prompt = prompt.tokens, .pictures = prompt.pictures};
+  const auto scheduler = std::move(Scheduler::Make(*other, {})).value();
+  const auto refused = scheduler->Submit(request);
+  ASSERT_EQ(refused.status().code(), StatusCode::kInvalidArgument);
+  EXPECT_THAT(std::string(refused.status().message()), HasSubstr("another tower"));
+  // Another engine with the same file takes it.
+  const auto same = Open();
+  ASSERT_TRUE(same->UseTower(tower_).ok());
+  EXPECT_TRUE(Session(*same, SequenceId{0}).AppendPicture(picture).ok());
 }
 
 TEST_P(PictureChatTest, ConversationsNameTheirPictures) {

@@ -25,6 +25,8 @@ class PictureTower {
   // Returns whether models of this architecture have such towers.
   virtual bool IsOf(std::string_view architecture) const = 0;
   virtual int row_size() const = 0;  // values of a row
+  // Returns whether the picture was prepared for this tower.
+  virtual bool Takes(const Picture& picture) const = 0;
 
   // Begins a picture, which must outlive its steps; the one before is dropped. Errors: kInvalidArgument for a picture
   // of another tower; kOutOfMemory.

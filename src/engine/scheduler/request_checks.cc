@@ -5,16 +5,21 @@
 #include "base/errors.h"
 #include "base/strings.h"
 #include "engine/engine_impl.h"
+#include "engine/pictures/picture_rows.h"
 #include "engine/pictures/prompt_pictures.h"
 
 namespace kvcache {
 namespace {
 
-Status CheckPicture(const ScheduledRequest& request, const PromptPicture& picture, Position before,
-                    int max_tokens) {
+Status CheckPicture(const PictureTower& tower, const ScheduledRequest& request,
+                    const PromptPicture& picture, Position before, int max_tokens) {
   if (picture.picture == nullptr || picture.begin < before) {
     return InvalidArgument(StrCat("a picture is at token ", picture.begin, " behind ", before,
                                   "; pictures must ascend and have their cells"));
+  }
+  if (!tower.Takes(*picture.picture)) {
+    return InvalidArgument(
+        StrCat("the picture at token ", picture.begin, " was prepared for another tower"));
   }
   const std::span<const std::int32_t> prompt(request.prompt);
   const auto ids = picture.picture->ids();
@@ -34,7 +39,8 @@ Status CheckPictures(const Engine& engine, const ScheduledRequest& request, int 
   KVCACHE_RETURN_IF_ERROR(engine.CheckTakesPictures());
   Position before = 0;
   for (const PromptPicture& picture : request.pictures) {
-    KVCACHE_RETURN_IF_ERROR(CheckPicture(request, picture, before, max_tokens));
+    KVCACHE_RETURN_IF_ERROR(
+        CheckPicture(engine.pictures()->tower(), request, picture, before, max_tokens));
     before = picture.end();
   }
   return Status::Ok();

@@ -6,6 +6,7 @@
 
 #include <gtest/gtest.h>
 
+#include <cstdint>
 #include <string>
 #include <string_view>
 #include <utility>
@@ -116,6 +117,14 @@ inline std::string TemplateOf(const PictureFamily& family) {
   return text;
 }
 
+// Writes a projector file for the family's model, of weights that `seed` decides.
+inline void MakeTower(const std::string& tower, const PictureFamily& family, std::uint64_t seed) {
+  vision_test::VisionFileShape shape = family.tower;
+  shape.embedding_width = make_model::Shape().hidden_size;
+  const Status status = vision_test::WriteVisionFile(shape, seed, tower);
+  ASSERT_TRUE(status.ok()) << status.message();
+}
+
 // Writes the files.
 inline void MakePictureModel(const std::string& model, const std::string& tower,
                              const PictureFamily& family = Gemma3Family()) {
@@ -128,12 +137,9 @@ inline void MakePictureModel(const std::string& model, const std::string& tower,
   }
   request.shape.vocab = 700;
   request.shape.context = 512;
-  Status status = make_model::MakeModel(request, model);
+  const Status status = make_model::MakeModel(request, model);
   ASSERT_TRUE(status.ok()) << status.message();
-  vision_test::VisionFileShape shape = family.tower;
-  shape.embedding_width = static_cast<int>(request.shape.hidden_size);
-  status = vision_test::WriteVisionFile(shape, 1, tower);
-  ASSERT_TRUE(status.ok()) << status.message();
+  MakeTower(tower, family, 1);
 }
 
 }  // namespace kvcache::picture_test

@@ -3,6 +3,7 @@
 #pragma once
 
 #include <cstdint>
+#include <functional>
 #include <memory>
 #include <random>
 #include <sstream>
@@ -50,6 +51,7 @@ class ScriptedTower final : public PictureTower {
     return architecture == "gemma3" || architecture == "qwen2vl";
   }
   int row_size() const override { return row_size_; }
+  bool Takes(const Picture&) const override { return true; }
 
   Status Begin(const Picture& picture) override {
     if (picture.name() == fails_) return {StatusCode::kInternal, "the tower fails"};
@@ -61,12 +63,14 @@ class ScriptedTower final : public PictureTower {
   Status Step(int) override {
     ++counts_->steps;
     --left_;
+    if (on_step_) on_step_();
     return Status::Ok();
   }
   bool done() const override { return left_ == 0; }
   void CopyRows(float* rows) const override { std::copy(rows_.begin(), rows_.end(), rows); }
 
   void FailAt(std::string name) { fails_ = std::move(name); }
+  void OnStep(std::function<void()> on_step) { on_step_ = std::move(on_step); }
 
   static std::vector<float> RowsOf(const Picture& picture, int row_size) {
     std::mt19937 random(static_cast<std::uint32_t>(picture.ids().front()));
@@ -82,6 +86,7 @@ class ScriptedTower final : public PictureTower {
   int left_ = 0;
   std::vector<float> rows_;
   std::string fails_;
+  std::function<void()> on_step_;
   std::shared_ptr<Counts> counts_ = std::make_shared<Counts>();
 };
 
