@@ -238,6 +238,27 @@ TEST_P(PictureSchedulerTest, PicturesAsLargeAsAStepAlternateWithDecodes) {
   for (const auto& asked : asked_) ExpectExactPictures(*asked);
 }
 
+// The steps of its tower take 60 ms each.
+TEST_P(PictureSchedulerTest, AStepOfTheSchedulerEndsThoughALoneRequestsTowerDoesNot) {
+  double now = 0.0;
+  Start(2, 0, {.step_ms = 100, .clock = [&] { return now; }});
+  auto tower = std::make_unique<ScriptedTower>(engine_->info().hidden_size, 9);
+  tower->OnStep([&] { now += 0.06; });
+  counts_ = tower->shared_counts();
+  ASSERT_TRUE(engine_->UseTower(std::move(tower)).ok());
+  AskPictures(Make({{{}, Named("a")}, {SomeTokens(3)}}), 3);
+  ASSERT_TRUE(*scheduler_->Step());
+  EXPECT_EQ(counts_->steps, 2);
+  AskPictures(Make({{SomeTokens(9)}}), 1);  // it need not wait for the tower
+  while (!asked_[1]->done) ASSERT_TRUE(*scheduler_->Step());
+  EXPECT_FALSE(asked_[0]->done);
+  EXPECT_LT(counts_->steps, 9);
+  RunAll();
+  EXPECT_EQ(counts_->begun, 1);
+  EXPECT_EQ(counts_->steps, 9);
+  for (const auto& asked : asked_) ExpectExactPictures(*asked);
+}
+
 TEST_P(PictureSchedulerTest, FailuresEndOneRequest) {
   Start(2, 0);
   auto tower = std::make_unique<ScriptedTower>(engine_->info().hidden_size);

@@ -39,9 +39,10 @@ Job* TowerRuns::Advance(std::span<const JobPtr> live) {
 
 Status TowerRuns::Work(Job& job, const PromptPicture& picture, bool is_alone) {
   double seconds = 0.0;
+  // Also a lone request's work ends then: the queue may have others meanwhile, or somebody cancels or wants to stop.
   const auto now = [&] { return clock_ ? clock_() : SecondsSince({}); };
   const double end = now() + step_seconds_;
-  const auto stops = [&] { return job.is_interrupted() || (!is_alone && now() >= end); };
+  const auto stops = [&] { return job.is_interrupted() || now() >= end; };
   Result<EmbeddedPtr> rows = EmbeddedPtr();
   {
     const AddSeconds time(clock_, seconds);

@@ -1,5 +1,5 @@
-// Runs the tower for the pictures of prompts, between passes. Beside other requests, a step of the scheduler does as much
-// of it as prompts may add to a pass.
+// Runs the tower for the pictures of prompts, between passes. A step of the scheduler does as much of it as prompts may
+// add to a pass, also for a lone request, so that others can come and go between.
 //
 // Thread safety: the engine's thread.
 // Design: docs/design/images.md.
