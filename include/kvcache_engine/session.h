@@ -95,7 +95,7 @@ class Session {
   // session's adapters. Nothing is
   // evaluated. `last` is what LastState() returned at the snapshot's end: with it, a draft head drafts as
   // behind the text itself. It is ignored if `tokens` are fewer than those of the snapshot. Errors:
-  // kInvalidArgument for no snapshot; those of CacheSnapshots::Restore, after which the session is as before, or
+  // kInvalidArgument for no snapshot; kUnsupported for tokens with pictures, ids below 0, which changes nothing; those of CacheSnapshots::Restore, after which the session is as before, or
   // empty.
   Status Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
                  std::span<const float> last = {});

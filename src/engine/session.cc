@@ -228,6 +228,12 @@ std::span<const float> Session::LastState() const {
 Status Session::Restore(const Snapshot* snapshot, std::span<const std::int32_t> tokens,
                         std::span<const float> last) {
   if (snapshot == nullptr) return InvalidArgument("there is no snapshot to restore");
+  // Positions with three axes depend on the pictures' grids, and no text may end inside a picture.
+  const auto id = std::ranges::find_if(tokens, [](std::int32_t token) { return token < 0; });
+  if (id != tokens.end()) {
+    return Unsupported(StrCat("token ", id - tokens.begin(), " is ", *id,
+                              ", a cell of a picture; a session restores texts without pictures"));
+  }
   last_pass_tokens_ = 0;
   Cache& cache = engine_.cache();
   Status restored =

@@ -371,6 +371,24 @@ TEST_P(PictureSchedulerTest, LittleMemoryParksRequestsWithPictures) {
   EXPECT_TRUE(parked > 0 || has_windows());
 }
 
+// Ids do not tell a picture's grid, nor where it ends.
+TEST_P(PictureSchedulerTest, ASessionRestoresNoPictures) {
+  Session session(*alone_, SequenceId{0});
+  const PicturePrompt prompt = Make({{SomeTokens(7)}, {{}, Named("a")}});
+  ASSERT_TRUE(session.Append(std::span(prompt.tokens).first(7)).ok());
+  ASSERT_TRUE(session.AppendPicture(prompt.pictures[0].picture).ok());
+  const auto snapshot =
+      alone_->cache().snapshots()->TakeSnapshot(session.sequence(), 0, 7 + kCells);
+  ASSERT_TRUE(snapshot.ok()) << snapshot.status().message();
+  const Status status = session.Restore(snapshot->get(), prompt.tokens);
+  EXPECT_EQ(status.code(), StatusCode::kUnsupported);
+  EXPECT_TRUE(status.message().starts_with("token 7 is -")) << status.message();
+  EXPECT_EQ(session.position(), 7 + kCells);  // as before
+  EXPECT_TRUE(session.Append(SomeTokens(3)).ok());
+  ASSERT_TRUE(session.Truncate(9).ok());
+  EXPECT_EQ(session.position(), 7);
+}
+
 // The same rows in another grid are at other positions.
 TEST_P(PictureSchedulerTest, TheGridDecidesPositionsWithThreeAxes) {
   const std::vector<std::int32_t> text = SomeTokens(5);
