@@ -9,6 +9,7 @@
 #include <cstdint>
 #include <memory>
 #include <span>
+#include <utility>
 #include <vector>
 
 #include "engine/persist/prefix_store.h"
@@ -36,12 +37,13 @@ struct JobDrafts {
 struct JobStore {
   std::shared_ptr<StoreLoad> load{};  // in progress
   std::chrono::steady_clock::time_point began{};
-  bool saves = false;                // `known` is complete: what is evaluated is stored
-  bool is_first = false;             // the request's report does not have the load's tokens yet
-  bool has_output = false;           // the sequence has the stored output of an encoder
-  Position loaded = 0;               // tokens that came from the store
-  std::vector<Position> captures{};  // that the request takes after the load
-  PrefixStore::Known known{};        // what the store has of the request's text
+  bool saves = false;       // `known` is complete: what is evaluated is stored
+  bool is_first = false;    // the request's report does not have the load's tokens yet
+  bool has_output = false;  // the sequence has the stored output of an encoder
+  Position loaded = 0;      // tokens that came from the store
+  std::vector<std::pair<Position, StoreTier>> pieces{};  // those of the report, in order
+  std::vector<Position> captures{};                      // that the request takes after the load
+  PrefixStore::Known known{};                            // what the store has of the request's text
 
   bool is_loading() const { return load != nullptr; }
 };

@@ -2,6 +2,7 @@
 #include <gtest/gtest.h>
 
 #include <map>
+#include <numeric>
 #include <string>
 #include <utility>
 #include <vector>
@@ -337,6 +338,39 @@ TEST_P(PictureSchedulerTest, AStoreBringsBackPromptsWithPictures) {
   EXPECT_TRUE(reuse.restored <= 55 || reuse.restored >= 55 + kCells) << reuse.restored;
   EXPECT_EQ(reuse.restored + reuse.computed, reuse.prompt);
   for (const auto& asked : asked_) ExpectExactPictures(*asked);
+}
+
+// Two pieces come from memory and one from the disk; the last one ends in a picture.
+TEST_P(PictureSchedulerTest, WhatIsGivenBackOfAPictureIsOfTheLastTier) {
+  const TestDirectory directory;
+  const std::shared_ptr<Store> memory = std::move(*MakeMemoryStore());
+  const std::shared_ptr<Store> disk = std::move(*OpenDiskStore({.directory = directory.path()}));
+  const auto restart = [&](std::shared_ptr<Store> store) {
+    StartPictures(1);
+    scheduler_.reset();
+    ASSERT_TRUE(engine_->UseStore(std::move(store)).ok());
+    scheduler_ = std::move(Scheduler::Make(*engine_, {.recompute_bound = 32})).value();
+  };
+  PicturePrompt prompt = Make({{SomeTokens(180)}, {{}, Named("a")}, {SomeTokens(40, 40)}});
+  restart(memory);
+  Ask(Tokens(prompt.tokens.begin(), prompt.tokens.begin() + 130), 1);
+  RunAll();
+  EXPECT_EQ(engine_->FlushStore(), "");
+  restart(disk);
+  AskPictures(prompt, 1);
+  RunAll();
+  EXPECT_EQ(engine_->FlushStore(), "");
+  prompt.tokens.resize(180 + kCells);
+  prompt.tokens.insert(prompt.tokens.end(), {3, 9});
+  restart(std::move(*MakeTieredStore({memory, disk}, MoveObjects::kNo)));
+  const Asked& asked = AskPictures(prompt, 3);
+  RunAll();
+  const ReuseReport& reuse = asked.result.reuse;
+  EXPECT_EQ(std::reduce(reuse.tiers.begin(), reuse.tiers.end()), reuse.stored);
+  if (!has_windows()) {
+    EXPECT_EQ(reuse.tiers, (TokensByTier{128, 180 - 128, 0}));
+  }
+  ExpectExactPictures(asked);
 }
 
 TEST_P(PictureSchedulerTest, DraftsBehindPicturesChangeNothing) {

@@ -241,6 +241,7 @@ void StoreLoads::AddStored(Job& job, Position tokens, StoreTier tier) {
   }
   reuse.stored += tokens;
   reuse.tiers[static_cast<std::size_t>(tier)] += tokens;
+  job.store.pieces.emplace_back(tokens, tier);
   reuse.restored += tokens;
   reuse.computed -= tokens;
   reuse.matched = std::max(reuse.matched, reuse.restored);
@@ -263,6 +264,7 @@ void StoreLoads::LoseRestored(Job& job) {
   }
   reuse.stored = 0;
   reuse.tiers = {};
+  job.store.pieces.clear();
   reuse.restored -= lost;
   reuse.computed += lost;
   if (lost > 0) reuse.missed.insert(reuse.missed.begin(), {lost, MissReason::kRestoreFailed});
@@ -295,7 +297,15 @@ void StoreLoads::LeavePicture(Job& job) {
     return;
   }
   reuse.stored -= part;
-  for (Position& tokens : reuse.tiers) tokens = std::min(tokens, reuse.stored);
+  auto& pieces = job.store.pieces;
+  for (Position left = part; left > 0 && !pieces.empty();) {  // from the last ones
+    auto& [tokens, tier] = pieces.back();
+    const Position taken = std::min(left, tokens);
+    reuse.tiers[static_cast<std::size_t>(tier)] -= taken;
+    left -= taken;
+    tokens -= taken;
+    if (tokens == 0) pieces.pop_back();
+  }
   reuse.restored -= part;
   reuse.computed += part;
   reuse.missed.insert(reuse.missed.begin(), {part, MissReason::kPartOfPicture});
