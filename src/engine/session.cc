@@ -191,7 +191,7 @@ Result<std::int32_t> Session::Shift(std::int32_t keep) {
     return Unsupported(StrCat("the context of ", engine_.context(),
                               " tokens is full, and positions of pictures cannot be moved"));
   }
-  const std::int32_t dropped = BehindPicture(pictures_, keep + (position() - keep) / 2) - keep;
+  const std::int32_t dropped = EndOfShift(pictures_, keep, position()) - keep;
   if (keep < 0 || dropped < 1) {
     return InvalidArgument(StrCat("keep is ", keep, " of ", position(),
                                   " tokens; it must be at least 0 and leave two tokens or more"));

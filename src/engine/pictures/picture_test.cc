@@ -58,5 +58,17 @@ TEST(PictureTest, LengthsInsideAPictureAreCut) {
   EXPECT_EQ(pictures[0].begin, 10);
 }
 
+// A question behind a large picture is not lost with it.
+TEST(PictureTest, AShiftLeavesAQuarterIfSomethingElseCanGo) {
+  const auto picture = std::make_shared<Picture>(HashOfText("a"), PictureShape{.cells = 60});
+  const std::vector<PromptPicture> late{{35, picture}};
+  EXPECT_EQ(EndOfShift({}, 1, 101), 51);
+  EXPECT_EQ(EndOfShift(late, 1, 101), 35);
+  EXPECT_EQ(EndOfShift(late, 35, 101), 95);  // nothing is before it
+  EXPECT_EQ(EndOfShift(late, 1, 150), 95);   // the rest is more than a quarter
+  const std::vector<PromptPicture> last{{41, picture}};
+  EXPECT_EQ(EndOfShift(last, 1, 101), 41);  // the whole conversation would go
+}
+
 }  // namespace
 }  // namespace kvcache

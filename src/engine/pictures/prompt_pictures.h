@@ -38,6 +38,17 @@ inline Position BehindPicture(std::span<const PromptPicture> pictures, Position 
   return cut == nullptr ? length : cut->end();
 }
 
+// Returns the end of the tokens behind `keep` that are removed from a full context of `length` tokens: half of them, and
+// no part of a picture. A picture in the middle goes, too, unless it leaves less than a quarter and there is something
+// before it to remove.
+inline Position EndOfShift(std::span<const PromptPicture> pictures, Position keep,
+                           Position length) {
+  const Position middle = keep + (length - keep) / 2;
+  const Position behind = BehindPicture(pictures, middle);
+  const Position before = BeforePicture(pictures, middle);
+  return length - behind < (length - keep) / 4 && before > keep ? before : behind;
+}
+
 inline std::vector<PrefixRange> RangesOf(std::span<const PromptPicture> pictures) {
   std::vector<PrefixRange> ranges;
   ranges.reserve(pictures.size());

@@ -27,7 +27,7 @@ Status Shift(Engine& engine, JobPrefixes& prefixes, Job& job) {
   const Position keep = job.tokens.front() == engine.tokenizer().bos() ? 1 : 0;
   Position dropped = (job.length - keep) / 2;
   if (job.pictures != nullptr) {  // a picture goes as a whole
-    dropped = BehindPicture(job.pictures->list, keep + dropped) - keep;
+    dropped = EndOfShift(job.pictures->list, keep, job.length) - keep;
   }
   Cache& cache = engine.cache();
   while (cache.memory()->FreeCells() < job.length && prefixes.cache().Evict(job.length) >= 0) {
