@@ -129,6 +129,16 @@ Status PatchTower::Begin(const PreparedPicture& picture) {
   return Status::Ok();
 }
 
+void PatchTower::Release() {
+  stage_ = Stage::kNone;
+  for (std::vector<float>* const values : {&pixels_, &made_, &embeddings_}) {
+    *values = std::vector<float>();
+  }
+  states_ = ActivationBuffer();
+  activations_ = ActivationBuffer();
+  attention_ = PictureAttention();
+}
+
 void PatchTower::RunStage(Pass& pass, std::int64_t first) {
   const TensorView x = States(first, pass.batch());
   const PieceOfPicture piece{attention_, order_, rotation_, first};

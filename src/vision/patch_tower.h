@@ -36,6 +36,7 @@ class PatchTower final : public VisionTower {
 
   Status Begin(const PreparedPicture& picture) override;
   Status Step(int rows) override;
+  void Release() override;
   bool done() const override { return stage_ == Stage::kDone; }
   std::span<const float> embeddings() const override { return embeddings_; }
   std::int64_t ActivationBytes() const override;

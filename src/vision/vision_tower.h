@@ -56,6 +56,9 @@ class VisionTower {
   // Returns the embeddings [embedding_width, token_count] in host memory, valid until the next Begin. REQUIRES: done().
   virtual std::span<const float> embeddings() const = 0;
 
+  // Drops the picture and frees the memory for its work. The weights stay.
+  virtual void Release() = 0;
+
   // Begin and all steps. Writes [embedding_width, token_count]. Errors: theirs; kInvalidArgument: `out` has another size.
   Status Embed(const PreparedPicture& picture, std::span<float> out);
 

@@ -106,6 +106,22 @@ TEST_P(Towers, GiveTheSameBitsInMemoryOfAnotherMachine) {
   EXPECT_EQ(Embeddings(*tower, picture), expected);
 }
 
+TEST_P(Towers, GiveTheirMemoryBackAndTheSameBitsAfterwards) {
+  const auto backend = CpuOf(1);
+  const auto tower = LoadTower(file_, *backend);
+  for (const PreparedPicture& picture : Pictures(tower->settings())) {
+    const auto expected = Embeddings(*tower, picture);
+    tower->Release();
+    EXPECT_EQ(tower->ActivationBytes(), 0);
+    EXPECT_FALSE(tower->done());
+    ASSERT_TRUE(tower->Begin(picture).ok());
+    ASSERT_TRUE(tower->Step(8).ok());
+    tower->Release();  // in the middle of the picture
+    EXPECT_EQ(tower->ActivationBytes(), 0);
+    EXPECT_EQ(Embeddings(*tower, picture), expected);
+  }
+}
+
 TEST_P(Towers, SeeEveryPatch) {
   const auto backend = CpuOf(1);
   const auto tower = LoadTower(file_, *backend);

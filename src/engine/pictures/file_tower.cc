@@ -95,6 +95,7 @@ class FileTower final : public PictureTower {
   Status Step(int rows) override { return tower_->Step(rows); }
   bool done() const override { return tower_->done(); }
   void CopyRows(float* rows) const override { std::ranges::copy(tower_->embeddings(), rows); }
+  void Release() override { tower_->Release(); }
 
  private:
   // Returns the picture if this tower prepared it, or one of the same file. The name of another tower's picture has the

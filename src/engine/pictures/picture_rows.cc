@@ -38,6 +38,8 @@ Result<EmbeddedPtr> PictureRows::Advance(const PicturePtr& picture, int step_row
     rows->values.resize(static_cast<std::size_t>(rows->row_size) *
                         static_cast<std::size_t>(picture->cells()));
     tower_->CopyRows(rows->values.data());
+    std::erase_if(made_, [](const auto& each) { return each.expired(); });
+    made_.push_back(rows);
     ++runs_;
     complete = rows;
     Keep(std::move(rows));
@@ -59,6 +61,19 @@ Result<EmbeddedPtr> PictureRows::Compute(const PicturePtr& picture,
   return rows;
 }
 
+void PictureRows::Drop() {
+  kept_.clear();
+  if (current_ == nullptr) tower_->Release();
+}
+
+std::int64_t PictureRows::HeldBytes() const {
+  std::int64_t bytes = 0;
+  for (const auto& made : made_) {
+    if (const EmbeddedPtr rows = made.lock(); rows != nullptr) bytes += rows->bytes();
+  }
+  return bytes;
+}
+
 std::int64_t PictureRows::KeptBytes() const {
   std::int64_t bytes = 0;
   for (const EmbeddedPtr& rows : kept_) bytes += rows->bytes();
@@ -66,8 +81,9 @@ std::int64_t PictureRows::KeptBytes() const {
 }
 
 void PictureRows::Keep(EmbeddedPtr rows) {
+  if (rows->bytes() > kMaxKeptBytes) return;
   kept_.push_front(std::move(rows));
-  while (kept_.size() > 1 && KeptBytes() > kMaxKeptBytes) kept_.pop_back();
+  while (KeptBytes() > kMaxKeptBytes) kept_.pop_back();
 }
 
 }  // namespace kvcache

@@ -34,7 +34,7 @@ using EmbeddedPtr = std::shared_ptr<const EmbeddedPicture>;
 
 class PictureRows {
  public:
-  // Bytes of rows that are kept for later prompts, at most.
+  // Bytes of rows that are kept for later prompts, at most. Rows that are more than this are not kept.
   static constexpr std::int64_t kMaxKeptBytes = std::int64_t{64} << 20;
 
   explicit PictureRows(std::unique_ptr<PictureTower> tower) : tower_(std::move(tower)) {}
@@ -50,19 +50,24 @@ class PictureRows {
   // Returns the rows. Errors: those of Advance; kCancelled once *interrupt is true.
   Result<EmbeddedPtr> Compute(const PicturePtr& picture, const std::atomic<bool>* interrupt);
 
-  // Lets go of the rows that nobody uses.
-  void Drop() { kept_.clear(); }
-  // Returns the bytes of the rows that are kept. A budget counts them; a tower's weights and activations it does not.
-  std::int64_t KeptBytes() const;
+  // Says that nobody waits for rows: a picture whose work has not ended is dropped.
+  void Rest() { current_ = nullptr; }
+  // Evicts the rows that are kept for later prompts, and the tower's memory for a picture unless it works on one.
+  void Drop();
+  // Returns the bytes of all rows, kept or with a request. A budget counts them; a tower's weights and activations it
+  // does not.
+  std::int64_t HeldBytes() const;
   // Returns how many pictures the tower has computed.
   std::int64_t runs() const { return runs_; }
 
  private:
+  std::int64_t KeptBytes() const;
   void Keep(EmbeddedPtr rows);
 
   std::unique_ptr<PictureTower> tower_;
-  std::list<EmbeddedPtr> kept_;  // the last used one first
-  PicturePtr current_;           // that the tower works on
+  std::list<EmbeddedPtr> kept_;                             // the last used one first
+  std::vector<std::weak_ptr<const EmbeddedPicture>> made_;  // all that may still be in use
+  PicturePtr current_;                                      // that the tower works on
   std::int64_t runs_ = 0;
 };
 

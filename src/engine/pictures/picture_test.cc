@@ -5,7 +5,9 @@
 #include <set>
 
 #include "base/sha256.h"
+#include "engine/pictures/picture_rows.h"
 #include "engine/pictures/prompt_pictures.h"
+#include "support/pictures/scripted_tower.h"
 
 namespace kvcache {
 namespace {
@@ -56,6 +58,48 @@ TEST(PictureTest, LengthsInsideAPictureAreCut) {
   EraseTokens(pictures, 1, 11);
   ASSERT_EQ(pictures.size(), 1U);
   EXPECT_EQ(pictures[0].begin, 10);
+}
+
+PicturePtr Prepared(const PictureRows& rows, std::string_view file) {
+  return std::move(rows.tower().Prepare(std::as_bytes(std::span(file)), "picture 1")).value();
+}
+
+TEST(PictureRowsTest, KeepNothingAboveTheirLimitAndCountWhatRequestsHold) {
+  PictureRows rows(std::make_unique<testing::ScriptedTower>(4200));
+  EmbeddedPtr large = *rows.Compute(Prepared(rows, "large 4096"), nullptr);
+  ASSERT_GT(large->bytes(), PictureRows::kMaxKeptBytes);
+  EXPECT_EQ(rows.Find(*Prepared(rows, "large 4096")), nullptr);
+  EXPECT_EQ(rows.HeldBytes(), large->bytes());
+  large = nullptr;
+  EXPECT_EQ(rows.HeldBytes(), 0);
+  EmbeddedPtr small = *rows.Compute(Prepared(rows, "small 8"), nullptr);
+  EXPECT_EQ(rows.Find(*Prepared(rows, "small 8")), small);
+  EXPECT_EQ(rows.HeldBytes(), small->bytes());
+  rows.Drop();
+  EXPECT_EQ(rows.Find(*Prepared(rows, "small 8")), nullptr);
+  EXPECT_EQ(rows.HeldBytes(), small->bytes());
+  small = nullptr;
+  EXPECT_EQ(rows.HeldBytes(), 0);
+}
+
+TEST(PictureRowsTest, FreeTheTowersMemoryOnceNobodyWaits) {
+  auto tower = std::make_unique<testing::ScriptedTower>(16);
+  const auto counts = tower->shared_counts();
+  PictureRows rows(std::move(tower));
+  const PicturePtr picture = Prepared(rows, "a 8");
+  const auto stops = [] { return true; };
+  EXPECT_EQ(*rows.Advance(picture, 64, stops), nullptr);
+  rows.Drop();
+  EXPECT_EQ(counts->released, 0);
+  EXPECT_EQ(*rows.Advance(picture, 64, stops), nullptr);
+  EXPECT_EQ(counts->begun, 1);
+  rows.Rest();
+  rows.Drop();
+  EXPECT_EQ(counts->released, 1);
+  EXPECT_NE(*rows.Compute(picture, nullptr), nullptr);
+  EXPECT_EQ(counts->begun, 2);
+  rows.Drop();
+  EXPECT_EQ(counts->released, 2);
 }
 
 // A question behind a large picture is not lost with it.

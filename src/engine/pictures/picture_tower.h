@@ -38,6 +38,8 @@ class PictureTower {
   virtual bool done() const = 0;
   // Writes the rows [row_size(), cells]. REQUIRES: done().
   virtual void CopyRows(float* rows) const = 0;
+  // Drops the picture and frees the memory for its work, which the next one takes again.
+  virtual void Release() = 0;
 };
 
 }  // namespace kvcache

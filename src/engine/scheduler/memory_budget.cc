@@ -73,7 +73,7 @@ MemoryBudget::MemoryBudget(Engine& engine, const SchedulerOptions& options,
 std::int64_t MemoryBudget::HeldBytes() const {
   const Cache& cache = engine_.cache();
   std::int64_t states = states_.last_state_bytes();
-  if (engine_.pictures() != nullptr) states += engine_.pictures()->KeptBytes();
+  if (engine_.pictures() != nullptr) states += engine_.pictures()->HeldBytes();
   if (!engine_.options().releases_memory) return cache.memory()->UsedBytes() + states;
   return cache.memory()->ResidentBytes() + engine_.WorkspaceBytes() + runner_.ExtraBytes() + states;
 }

@@ -170,6 +170,7 @@ JobPtr SchedulerImpl::LeaveSequence(std::size_t index) {
   live_.erase(live_.begin() + static_cast<std::ptrdiff_t>(index));
   loads_.Cancel(*job);
   prefixes_.Leave(*job);
+  if (job->pictures != nullptr) job->pictures->rows = nullptr;  // kept, or computed again
   return job;
 }
 

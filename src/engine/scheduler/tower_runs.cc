@@ -30,7 +30,10 @@ Job* TowerRuns::Advance(std::span<const JobPtr> live) {
     own.rows = rows->Find(*picture->picture);
     if (own.rows == nullptr && (next == nullptr || job->id < next->id)) next = job.get();
   }
-  if (next == nullptr) return nullptr;
+  if (next == nullptr) {
+    rows->Rest();
+    return nullptr;
+  }
   Status status = Work(*next, *next->pictures->Next(next->length), live.size() == 1);
   if (status.ok()) return nullptr;
   next->result.status = std::move(status);

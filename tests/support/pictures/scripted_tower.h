@@ -25,6 +25,7 @@ class ScriptedTower final : public PictureTower {
   struct Counts {
     int begun = 0;
     int steps = 0;
+    int released = 0;
   };
   // How often the tower worked.
   const Counts& counts() const { return *counts_; }
@@ -68,6 +69,10 @@ class ScriptedTower final : public PictureTower {
   }
   bool done() const override { return left_ == 0; }
   void CopyRows(float* rows) const override { std::copy(rows_.begin(), rows_.end(), rows); }
+  void Release() override {
+    ++counts_->released;
+    left_ = 0;
+  }
 
   void FailAt(std::string name) { fails_ = std::move(name); }
   void OnStep(std::function<void()> on_step) { on_step_ = std::move(on_step); }
