@@ -142,6 +142,28 @@ TEST_F(PictureRequestsTest, AStoredConversationKeepsItsPicture) {
   EXPECT_GT(second.json()["usage"]["input_tokens_details"]["cached_tokens"].get<int>(), 20);
 }
 
+// Equal pictures count in each of their places.
+TEST_F(PictureRequestsTest, PicturesOfARequestFitIntoTheContext) {
+  const auto with = [this](int count, auto color_of) {
+    Json content = Json::array();
+    for (int i = 0; i < count; ++i) {
+      content.push_back({{"type", "image_url"}, {"image_url", {{"url", Url(color_of(i))}}}});
+    }
+    content.push_back(Text());
+    return Post("/v1/chat/completions", Json{{"messages", User(content)}, {"max_tokens", 1}});
+  };
+  const HttpAnswer some = with(3, [](int) { return 0x305070; });
+  EXPECT_EQ(some.status, 200) << some.body;
+  for (const int step : {0, 1}) {
+    const HttpAnswer many = with(400, [&](int i) { return 0x305070 + 2 * step * i; });
+    EXPECT_EQ(many.status, 400) << many.body;
+    EXPECT_NE(many.body.find("the pictures of the request up to picture "), std::string::npos)
+        << many.body;
+    EXPECT_NE(many.body.find("the context has 512"), std::string::npos) << many.body;
+    EXPECT_EQ(many.body.find("picture 400 "), std::string::npos) << many.body;  // stops before
+  }
+}
+
 TEST_F(PictureRequestsTest, WrongPicturesAreRefusedWithTheirPlace) {
   const std::vector<std::pair<std::string, const char*>> cases = {
       {"https://example.com/a.png", "fetches nothing"},

@@ -2,12 +2,15 @@
 
 #include <algorithm>
 #include <chrono>
+#include <map>
+#include <string>
 #include <type_traits>
 #include <utility>
 #include <variant>
 
 #include "base/errors.h"
 #include "base/seconds_since.h"
+#include "base/sha256.h"
 #include "base/strings.h"
 #include "json/json_text.h"
 #include "server/request/adapters.h"
@@ -33,13 +36,38 @@ Result<ServedModel> FindModel(ModelSource& source, const std::string& name, File
   return model;
 }
 
-// Returns the mark of a picture, which the context keeps.
-Result<std::string> TakePicture(RouteContext& context, std::span<const std::byte> file,
-                                const std::string& name) {
-  KVCACHE_ASSIGN_OR_RETURN(auto taken, context.service.TakePicture(file, name));
-  context.pictures.push_back(std::move(taken.first));
-  return std::move(taken.second);
-}
+// The pictures of a request. Equal files are prepared once. The cells of all have to fit into the context, so a small
+// request cannot make many large pictures.
+class RequestPictures {
+ public:
+  explicit RequestPictures(RouteContext& context) : context_(context) {}
+
+  // Returns the mark of a picture, which the context keeps.
+  Result<std::string> Take(std::span<const std::byte> file, const std::string& name) {
+    const auto [entry, is_new] = taken_.try_emplace(Sha256Of(file));
+    Taken& taken = entry->second;
+    if (is_new) {
+      KVCACHE_ASSIGN_OR_RETURN(auto picture, context_.service.TakePicture(file, name));
+      taken = {.mark = std::move(picture.second), .cells = picture.first->cells()};
+      context_.pictures.push_back(std::move(picture.first));
+    }
+    cells_ += taken.cells;
+    const std::int64_t context = context_.service.context();
+    if (cells_ <= context) return taken.mark;
+    return InvalidArgument(StrCat("the pictures of the request up to ", name, " have ", cells_,
+                                  " tokens; the context has ", context));
+  }
+
+ private:
+  struct Taken {
+    std::string mark{};
+    std::int64_t cells = 0;
+  };
+
+  RouteContext& context_;
+  std::map<Sha256Hash, Taken> taken_;  // by the hash of the file
+  std::int64_t cells_ = 0;             // of all places
+};
 
 }  // namespace
 
@@ -176,8 +204,9 @@ void RouteRunner::RunWithModel(const std::shared_ptr<const Asked>& asked, const 
         return std::get<WithModel>(asked->route).run(with_model, asked->body);
       }
       Json body = asked->body;
+      RequestPictures pictures(with_model);
       const Status taken = TakePictures(
-          body, [&](auto file, const auto& name) { return TakePicture(with_model, file, name); });
+          body, [&](auto file, const auto& name) { return pictures.Take(file, name); });
       if (!taken.ok()) return with_model.Refuse(taken);
       std::get<WithModel>(asked->route).run(with_model, body);
     });
