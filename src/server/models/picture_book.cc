@@ -60,7 +60,12 @@ std::string PictureBook::Add(const PicturePtr& picture) {
   known_[mark] = picture;
   std::erase_if(kept_, [&](const PicturePtr& kept) { return kept->name() == picture->name(); });
   kept_.push_front(picture);
-  if (kept_.size() > kKept) kept_.pop_back();
+  std::int64_t cells = 0;
+  for (const PicturePtr& kept : kept_) cells += kept->cells();
+  while (kept_.size() > kKept || (kept_.size() > 1 && cells > kKeptCells)) {
+    cells -= kept_.back()->cells();
+    kept_.pop_back();
+  }
   return mark;
 }
 

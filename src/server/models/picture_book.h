@@ -4,6 +4,8 @@
 // Thread safety: any thread.
 #pragma once
 
+#include <cstddef>
+#include <cstdint>
 #include <list>
 #include <map>
 #include <memory>
@@ -26,12 +28,14 @@ struct TextBefore {
 
 class PictureBook {
  public:
-  // Pictures that are kept for stored conversations after their requests.
+  // Pictures that are kept for stored conversations after their requests: the last ones, with this many cells in all, and
+  // the last one in any case. The pixels of a cell have 10 KB at most.
   static constexpr std::size_t kKept = 32;
+  static constexpr std::int64_t kKeptCells = 16384;
 
   PictureBook();
 
-  // Returns the mark of a picture. It is known as long as somebody has the picture, or it is among the last ones.
+  // Returns the mark of a picture. It is known as long as a PicturePtr exists, or it is among the last ones.
   std::string Add(const PicturePtr& picture);
 
   // Divides a text at the marks. Errors: kInvalidArgument for the mark of a picture that is not known any more.
