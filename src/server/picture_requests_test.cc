@@ -142,6 +142,24 @@ TEST_F(PictureRequestsTest, AStoredConversationKeepsItsPicture) {
   EXPECT_GT(second.json()["usage"]["input_tokens_details"]["cached_tokens"].get<int>(), 20);
 }
 
+TEST_F(PictureRequestsTest, CompletionsReadThePictureOfATextAndInfillRefusesIt) {
+  Json body = {
+      {"prompt", "What is this?"}, {"n_predict", 1}, {"images", Json::array({Data(0x908070)})}};
+  const std::int64_t runs = engine_->pictures()->runs();
+  const HttpAnswer answer = Post("/completion", body);
+  EXPECT_EQ(answer.status, 200) << answer.body;
+  ASSERT_TRUE(BecomesIdle());
+  EXPECT_EQ(engine_->pictures()->runs(), runs + 1);
+  const auto prompt = answer.json()["prompt"].get<std::string>();
+  EXPECT_NE(prompt.find("What is this?"), std::string::npos) << prompt;
+  EXPECT_EQ(prompt.find("[picture "), std::string::npos) << prompt;
+  body["input_prefix"] = "a";
+  body["input_suffix"] = "b";
+  const HttpAnswer infill = Post("/infill", body);
+  EXPECT_EQ(infill.status, 400) << infill.body;
+  EXPECT_NE(infill.body.find("/infill takes no pictures"), std::string::npos) << infill.body;
+}
+
 // Equal pictures count in each of their places.
 TEST_F(PictureRequestsTest, PicturesOfARequestFitIntoTheContext) {
   const auto with = [this](int count, auto color_of) {

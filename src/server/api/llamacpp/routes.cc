@@ -148,15 +148,19 @@ Status AppendPrompt(const Engine& engine, const Json& part, std::vector<std::int
   return Status::Ok();
 }
 
-Result<Prompt> OnePrompt(const Engine& engine, const Json& given) {
+Result<Prompt> OnePrompt(const TextService& service, const Json& given) {
   if (given.is_number()) return InvalidArgument(kPromptRule);
   Prompt prompt;
   const Json text = given.is_object() ? given.value("prompt_string", Json()) : given;
   if (given.is_object() && !given.value("multimodal_data", Json()).empty()) {
     return InvalidArgument("'prompt' has 'multimodal_data'; the model reads text only");
   }
-  for (const Json& part : text.is_array() ? text : Json::array({text})) {
-    KVCACHE_RETURN_IF_ERROR(AppendPrompt(engine, part, prompt.tokens));
+  if (text.is_string()) {  // may have marks of pictures
+    KVCACHE_ASSIGN_OR_RETURN(prompt, service.Encode(text.get_ref<const std::string&>()));
+  } else {
+    for (const Json& part : text.is_array() ? text : Json::array({text})) {
+      KVCACHE_RETURN_IF_ERROR(AppendPrompt(service.engine(), part, prompt.tokens));
+    }
   }
   if (!prompt.tokens.empty()) return prompt;
   return InvalidArgument("'prompt' is empty");
@@ -168,7 +172,7 @@ bool IsList(const Json& prompt) {
                                            [](const Json& part) { return part.is_number(); });
 }
 
-Result<std::vector<Prompt>> ReadPrompts(const Engine& engine, const Fields& fields) {
+Result<std::vector<Prompt>> ReadPrompts(const TextService& service, const Fields& fields) {
   constexpr std::size_t kMaxPrompts = 16;
   const Json* const given = fields.Find("prompt");
   if (given == nullptr) return InvalidArgument("'prompt' is missing");
@@ -179,7 +183,7 @@ Result<std::vector<Prompt>> ReadPrompts(const Engine& engine, const Fields& fiel
   }
   std::vector<Prompt> prompts;
   for (const Json& one : list) {
-    KVCACHE_ASSIGN_OR_RETURN(Prompt prompt, OnePrompt(engine, one));
+    KVCACHE_ASSIGN_OR_RETURN(Prompt prompt, OnePrompt(service, one));
     prompts.push_back(std::move(prompt));
   }
   return prompts;
@@ -199,7 +203,9 @@ void Generate(const RouteContext& context, Fields& fields, const Json& body,
   const Json settings = Settings(engine, request, stream);
   const bool has_probabilities = request.top_logprobs >= 0;
   const auto make_shape = [&](const Prompt& prompt, int index) {
-    const auto text = engine.Detokenize(prompt.tokens);
+    std::vector<std::int32_t> tokens = prompt.tokens;
+    std::erase_if(tokens, [](std::int32_t token) { return token < 0; });  // cells of pictures
+    const auto text = engine.Detokenize(tokens);
     return std::make_shared<Shape>(AnswerSetup{.model = context.model.name,
                                                .prompt = text.ok() ? *text : "",
                                                .settings = settings,
@@ -268,7 +274,7 @@ Result<std::vector<InfillFile>> ReadExtra(const Fields& fields) {
 template <Choices kChoices>
 void Completion(const RouteContext& context, const Json& body) {
   Fields fields(body, "", &context.model.parameters);
-  Generate(context, fields, body, ReadPrompts(context.service.engine(), fields), kChoices);
+  Generate(context, fields, body, ReadPrompts(context.service, fields), kChoices);
 }
 
 void Infill(const RouteContext& context, const Json& body) {
@@ -277,6 +283,7 @@ void Infill(const RouteContext& context, const Json& body) {
     if (!fields.Has(name)) fields.Fail(name, "is missing");
   }
   const auto read = [&]() -> Result<std::vector<Prompt>> {
+    if (!context.pictures.empty()) return InvalidArgument("/infill takes no pictures");
     InfillText text{.prefix = fields.Text("input_prefix"),
                     .suffix = fields.Text("input_suffix"),
                     .begun = fields.Text("prompt")};
