@@ -43,6 +43,9 @@ constexpr Family kFamilies[] = {
       .in_template = "<|vision_start|><|image_pad|><|vision_end|>"}},
 };
 
+// The largest area that a tower takes; a picture of more would be made smaller anyway.
+constexpr image::PictureLimits kLimits{.max_pixels = std::int64_t{16} << 20};
+
 class FilePicture final : public Picture {
  public:
   FilePicture(const Sha256Hash& content, PictureShape shape, const StoreHash& tower,
@@ -67,7 +70,7 @@ class FileTower final : public PictureTower {
                              std::string_view name) const override {
     const std::lock_guard lock(decoding_);  // one picture at a time: decoded pixels are many
     KVCACHE_ASSIGN_OR_RETURN(PreparedPicture prepared,
-                             vision::Prepare(file, name, tower_->settings()));
+                             vision::Prepare(file, name, tower_->settings(), kLimits));
     const PictureShape shape{.cells = prepared.layout.token_count,
                              .is_whole = tower_->settings().tokens_see_each_other,
                              .columns = prepared.layout.tokens.columns,
