@@ -91,7 +91,7 @@ Status Session::AppendPicture(const PicturePtr& picture, const PassHook& hook,
         {.count = count, .values = rows->Row(done), .see_each_other = picture->shape().is_whole}};
     const auto ids =
         picture->ids().subspan(static_cast<std::size_t>(done), static_cast<std::size_t>(count));
-    const Status status = PassAndHook(ids, input, hook, interrupt);
+    Status status = PassAndHook(ids, input, hook, interrupt);
     if (!status.ok()) {
       KVCACHE_RETURN_IF_ERROR(GoBack(position()));  // a part of a picture does not stay
       return status;

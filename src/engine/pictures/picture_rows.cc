@@ -68,10 +68,14 @@ void PictureRows::Drop() {
 
 std::int64_t PictureRows::HeldBytes() const {
   std::int64_t bytes = 0;
+  std::int64_t most = 0;  // of rows that only requests have
   for (const auto& made : made_) {
-    if (const EmbeddedPtr rows = made.lock(); rows != nullptr) bytes += rows->bytes();
+    const EmbeddedPtr rows = made.lock();
+    if (rows == nullptr) continue;
+    bytes += rows->bytes();
+    if (std::ranges::find(kept_, rows) == kept_.end()) most = std::max(most, rows->bytes());
   }
-  return bytes;
+  return bytes - most;
 }
 
 std::int64_t PictureRows::KeptBytes() const {

@@ -54,8 +54,8 @@ class PictureRows {
   void Rest() { current_ = nullptr; }
   // Evicts the rows that are kept for later prompts, and the tower's memory for a picture unless it works on one.
   void Drop();
-  // Returns the bytes of all rows, kept or with a request. A budget counts them; a tower's weights and activations it
-  // does not.
+  // Returns the bytes of all rows, kept or with a request, but for the largest ones that only requests have: a request
+  // that is alone continues, whatever its rows take. A budget counts them; a tower's weights and activations it does not.
   std::int64_t HeldBytes() const;
   // Returns how many pictures the tower has computed.
   std::int64_t runs() const { return runs_; }
