@@ -30,8 +30,9 @@ Status CheckPicture(const PictureTower& tower, const ScheduledRequest& request,
                                   " tokens at token ", picture.begin));
   }
   if (!picture.picture->shape().is_whole || std::ssize(ids) <= max_tokens) return Status::Ok();
-  return InvalidArgument(StrCat("a picture has ", ids.size(), " tokens, a pass at most ",
-                                max_tokens, ", and the model reads a picture in one pass"));
+  return InvalidArgument(
+      StrCat("a picture has ", ids.size(), " tokens, a pass at most ", max_tokens,
+             ", and the model reads a picture in one pass; --prefill-chunk sets the most"));
 }
 
 Status CheckPictures(const Engine& engine, const ScheduledRequest& request, int max_tokens) {
