@@ -1,7 +1,7 @@
 // The registers of AMX: eight tiles of 16 rows × 64 bytes, and their instructions.
 //
-// The instructions are assembly: the intrinsics of compilers take the number of a register as a literal only. Compiled
-// for AVX3_DL alone.
+// The instructions are assembly: the intrinsics of compilers take the number of a register as a literal only. Assembly
+// needs no attribute for AMX. Compiled for AVX3_DL alone.
 #if defined(KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_) == defined(HWY_TARGET_TOGGLE)
 #ifdef KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_
 #undef KVCACHE_BACKEND_CPU_COMMON_TILE_REGISTERS_INL_H_
@@ -14,14 +14,9 @@
 
 #include "backend/cpu/common/block_bytes-inl.h"
 
-// As KVCACHE_BEFORE_DOT, with tiles: Clang's assembler asks the function whether it may use them.
-#undef KVCACHE_BEFORE_TILES
-#define KVCACHE_BEFORE_TILES() \
-  HWY_PUSH_ATTRIBUTES(HWY_TARGET_STR ",avx512vnni,amx-tile,amx-int8") static_assert(true)
-
 #if HWY_TARGET == HWY_AVX3_DL
 
-KVCACHE_BEFORE_TILES();
+KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 

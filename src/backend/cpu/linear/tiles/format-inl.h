@@ -13,7 +13,7 @@
 
 #if HWY_TARGET == HWY_AVX3_DL
 
-KVCACHE_BEFORE_TILES();
+KVCACHE_BEFORE_DOT();
 namespace kvcache::cpu::block {
 namespace HWY_NAMESPACE {
 
