@@ -34,8 +34,9 @@ struct alignas(64) MatrixTileShapes {
   }
 };
 
-// Gives a thread its tiles for a product. Outside of products no tile is configured, so switching threads saves none,
-// and no other code can depend on them.
+// Gives a thread its tiles while the object lives: for a task of a linear layer, or for a tile of queries of attention,
+// whose softmax and sums of values run between the products. Elsewhere no tile is configured, so switching threads saves
+// none, and no other code can depend on tiles.
 class ConfiguredTiles {
  public:
   explicit HWY_INLINE ConfiguredTiles(const MatrixTileShapes& shapes) {
