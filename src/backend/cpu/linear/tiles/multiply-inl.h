@@ -41,9 +41,11 @@ struct TileRegisters {
 };
 
 // The shapes of the registers for tiles of at most `tokens`. A smaller tile computes a row more than it has: its
-// inputs are those that follow it, and its sums are ignored.
+// inputs are those that follow the tile, or, behind the last tile, reserved bytes that nobody wrote. Its sums are ignored.
 template <Chain kChain>
 MatrixTileShapes ShapesFor(std::int64_t tokens) {
+  static_assert(QuantizedX::kMaxValueBytes >= 2 * std::int64_t{sizeof(Value)},
+                "the row behind the last value must be reserved");
   MatrixTileShapes shapes;
   for (const std::size_t sums : {0, 1, 2, 3}) shapes.Set(sums, tokens, kLine);
   for (const std::size_t inputs : {4, 5}) shapes.Set(inputs, tokens, 4 * GroupsOf(kChain));
