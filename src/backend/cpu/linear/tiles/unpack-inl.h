@@ -35,6 +35,8 @@ template <class Format, int kPart>
 HWY_INLINE void UnpackSignedPart(const std::uint8_t* lines, const typename Format::Head& head,
                                  std::int64_t b, ChunkWorkspace& workspace) {
   constexpr Chain kChain = Format::kProduct.chain;
+  static_assert(Format::kProduct.bias == 128 || Format::kProduct.bytes.max <= 127,
+                "a byte without a bias must be the same with a sign");
   const std::int64_t i = b * PartsOf(kChain) + kPart;
   ToSignedMemory<Format::kProduct.bias> to{workspace.quants + i * GroupsOf(kChain) * kLine};
   Format::template Unpack<kPart>(lines, to);
