@@ -81,6 +81,19 @@ TEST_F(TilesTest, EveryNumberOfTokensHasTheBitsOfVectors) {
   }
 }
 
+TEST_F(TilesTest, SeveralGroupsOfTilesHaveTheBitsOfVectors) {
+  // More tokens than the largest group, whose inputs are few; two panels and one.
+  constexpr std::int64_t kTokens = 530;
+  for (const std::int64_t outputs : {17, 33}) {
+    Layer layer(DType::kQ8_0, 32, outputs, kTokens);
+    ASSERT_TRUE(UseCpuTarget("AVX3_DL").ok());
+    const std::vector<float> vectors = layer.Run(kTokens);
+    const ForcedTarget forced("AMX");
+    ASSERT_TRUE(forced.ok());
+    EXPECT_EQ(vectors, layer.Run(kTokens)) << outputs << " outputs";
+  }
+}
+
 TEST_F(TilesTest, TilesMultiplyManyTokensAndVectorsFew) {
   if (MachineHasTiles()) GTEST_SKIP() << "only emulated instructions are counted";
   Layer layer(DType::kQ8_0, 32, 48, 8);
