@@ -130,6 +130,16 @@ TEST(TileUnitTest, RefusesConfigurationsThatAProcessorRefuses) {
   }
 }
 
+TEST(TileUnitTest, ThePaletteThatReleasesTilesIgnoresTheRest) {
+  TileUnit unit;
+  ASSERT_EQ(unit.LoadConfig(Config().Set(0, 16, 64).bytes.data()), nullptr);
+  Config release = Config().Set(8, 17, 68);
+  for (const std::size_t at : {1, 2, 15}) release.bytes[at] = std::byte{1};
+  release.bytes[0] = std::byte{0};
+  EXPECT_EQ(unit.LoadConfig(release.bytes.data()), nullptr);
+  EXPECT_NE(unit.Zero(0), nullptr);
+}
+
 TEST(TileUnitTest, ARefusedConfigurationKeepsTheOldOne) {
   TileUnit unit;
   ASSERT_EQ(unit.LoadConfig(Config().Set(0, 2, 8).bytes.data()), nullptr);

@@ -17,6 +17,7 @@ static_assert(sizeof(TileConfig) == kTileConfigBytes);
 
 TileUnit::Fault CheckConfig(const TileConfig& config) {
   if (config.palette > 1) return "the palette is neither 0 nor 1";
+  if (config.palette == 0) return nullptr;  // a processor releases the tiles and ignores the rest
   if (config.start_row != 0) return "the row to start at is not 0, which is for interrupted loads";
   for (const std::uint8_t byte : config.reserved) {
     if (byte != 0) return "a reserved byte is not 0";
