@@ -59,7 +59,8 @@ int ReadAddress(const Vex& vex, const std::uint8_t* at, TileAddress* address) {
     address->base = TileAddress::kNextInstruction;
   }
   if (vex.mod == 1) {
-    address->displacement = static_cast<std::int8_t>(at[bytes++]);
+    const int byte = at[bytes++];
+    address->displacement = byte < 128 ? byte : byte - 256;
   } else if (vex.mod == 2 || has_no_base) {
     std::memcpy(&address->displacement, at + bytes, 4);
     bytes += 4;
