@@ -50,7 +50,7 @@ double Int8DotGops(ThreadPool& pool, IntegerProducts products = IntegerProducts:
 enum class TileFactors : std::uint8_t { kInRegisters, kFromCache };
 
 // Runs products of tiles of bytes (AMX) on all threads for some milliseconds: 16 × 16 sums of 64 products. Returns
-// GOP/s; 0 if the instruction set in use is not AMX. In tile_limit.cc.
+// GOP/s; 0 if the instruction set in use is not AMX. In amx/tile_limit.cc.
 double Int8TileGops(ThreadPool& pool, TileFactors factors, Clock clock = Clock::kWall);
 
 }  // namespace kvcache::bench

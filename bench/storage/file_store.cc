@@ -1,4 +1,4 @@
-#include "file_store.h"
+#include "storage/file_store.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>

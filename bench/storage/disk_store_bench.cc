@@ -19,8 +19,8 @@
 #include <vector>
 
 #include "bench_program.h"
-#include "file_store.h"
 #include "kvcache/store.h"
+#include "storage/file_store.h"
 #include "store/content_hash.h"
 
 namespace kvcache::bench {

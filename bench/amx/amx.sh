@@ -2,7 +2,7 @@
 # Tests and measures the matrix tiles of AMX on a machine that has them; writes build/amx. About half an hour on a quiet
 # machine, and 7 GB of disk for the models of the comparison with llama.cpp.
 set -euo pipefail
-cd "$(dirname "${BASH_SOURCE[0]}")/.."
+cd "$(dirname "${BASH_SOURCE[0]}")/../.."
 ./dev setup build serve bench oracle
 out=build/amx
 mkdir -p "$out"

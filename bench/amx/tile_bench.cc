@@ -8,9 +8,9 @@
 #include <utility>
 #include <vector>
 
+#include "amx/tile_instructions.h"
 #include "bench_program.h"
 #include "kvcache/cpu_backend.h"
-#include "tile_instructions.h"
 
 namespace kvcache::bench {
 namespace {

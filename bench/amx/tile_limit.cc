@@ -3,9 +3,9 @@
 #include <cstdint>
 #include <vector>
 
+#include "amx/tile_instructions.h"
 #include "kvcache/cpu_backend.h"
 #include "machine_limits.h"
-#include "tile_instructions.h"
 
 namespace kvcache::bench {
 
