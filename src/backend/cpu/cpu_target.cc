@@ -12,6 +12,7 @@
 #include <cstdint>
 #include <cstdlib>
 #include <string>
+#include <string_view>
 #include <vector>
 
 #include "backend/cpu/cpu_tiles.h"
@@ -81,6 +82,12 @@ std::vector<std::int64_t> HighwayTargets() {
   return bits;
 }
 
+// Empty if the environment names none.
+std::string_view TargetOfEnvironment() {
+  const char* const name = std::getenv("KVCACHE_CPU_TARGET");
+  return name == nullptr ? "" : name;
+}
+
 // All targets that this machine can run, best first. Detected once, before any target is disabled:
 // detecting again makes Highway 1.0 forget the disabled ones until the next DisableTargets.
 std::vector<Target>& MachineTargets() {
@@ -91,12 +98,17 @@ std::vector<Target>& MachineTargets() {
       for (const auto products : {ByteProducts::kMatrix, ByteProducts::kFours}) {
         if (HasProducts(bit, products)) all.push_back({bit, products});
       }
-      if (IsForTiles(bit) && MachineHasTiles()) {
-        all.push_back({bit, ByteProducts::kOfTarget, /*tiles=*/true});
-      }
       all.push_back({bit});
     }
     hwy::DisableTargets(TargetsWithoutTheirVnni());
+    // The system's permission for tiles limits the whole process (docs/design/backend.md). A process whose environment
+    // names another target does not ask for the permission.
+    const bool names_other =
+        std::ranges::find(all, TargetOfEnvironment(), &Target::Name) != all.end();
+    const auto at = std::ranges::find_if(all, IsForTiles, &Target::bit);
+    if (!names_other && at != all.end() && MachineHasTiles()) {
+      all.insert(at, {at->bit, ByteProducts::kOfTarget, /*tiles=*/true});
+    }
     return all;
   }();
   return targets;
@@ -148,8 +160,7 @@ Status UseCpuTarget(std::string_view name) {
 
 Status UseCpuTargetFromEnvironment() {
   static const Status status = [] {
-    const char* const name = std::getenv("KVCACHE_CPU_TARGET");
-    return UseCpuTarget(name == nullptr ? "" : name).WithContext("KVCACHE_CPU_TARGET");
+    return UseCpuTarget(TargetOfEnvironment()).WithContext("KVCACHE_CPU_TARGET");
   }();
   return status;
 }

@@ -2,6 +2,14 @@
 
 #include <gtest/gtest.h>
 
+#if defined(__x86_64__) && defined(__linux__)
+#include <sys/syscall.h>
+#include <unistd.h>
+
+#include <cstdint>
+#include <cstdlib>
+#endif
+
 #include <string>
 #include <vector>
 
@@ -41,6 +49,32 @@ TEST(CpuTargetTest, UnknownNameIsAnErrorThatListsTheOthers) {
   EXPECT_NE(status.message().find("'AVX9'"), std::string::npos);
   EXPECT_NE(status.message().find(CpuTargetName()), std::string::npos);
 }
+
+#if defined(__x86_64__) && defined(__linux__)
+// Whether the process has the system's permission to use matrix tiles. False on a system that knows none.
+bool MayUseTiles() {
+  constexpr long kGetPermission = 0x1022;  // ARCH_GET_XCOMP_PERM
+  std::uint64_t states = 0;
+  return syscall(SYS_arch_prctl, kGetPermission, &states) == 0 && (states >> 18 & 1) != 0;
+}
+
+// Another process, because a permission cannot be given back. Fails only on a machine with AMX.
+TEST(CpuTargetDeathTest, ThePermissionForTilesIsForProcessesThatMayUseThem) {
+  GTEST_FLAG_SET(death_test_style, "threadsafe");
+  const std::string lowest = CpuTargetNames().back();
+  for (const std::string& name : {std::string(), lowest}) {
+    ASSERT_EQ(setenv("KVCACHE_CPU_TARGET", name.c_str(), /*overwrite=*/1), 0);
+    EXPECT_EXIT(
+        {
+          const bool is_amx = CpuTargetName() == "AMX";
+          std::exit(MayUseTiles() == is_amx ? 0 : 1);
+        },
+        ::testing::ExitedWithCode(0), "")
+        << name;
+  }
+  ASSERT_EQ(unsetenv("KVCACHE_CPU_TARGET"), 0);
+}
+#endif
 
 TEST(MakeCpuBackendTest, RefusesInvalidThreadCounts) {
   for (const int threads : {-1, 1'000'000}) {
