@@ -189,9 +189,10 @@ struct SchedulerStats {
   std::int64_t evicted_tokens = 0;
   std::int64_t tower_runs = 0;  // pictures whose rows a tower computed
   double tower_seconds = 0.0;
-  double pass_seconds = 0.0;      // in forward passes and their logits
-  double sampling_seconds = 0.0;  // in samplers and the functions of the requests
-  double step_seconds = 0.0;      // in Step; the rest is the scheduler's own
+  double pass_seconds = 0.0;  // in forward passes and their logits
+  // From a pass to the next step: choosing tokens, the functions of the requests, and what prefixes keep.
+  double sampling_seconds = 0.0;
+  double step_seconds = 0.0;  // in Step; the rest is the scheduler's own
 };
 
 class Scheduler {

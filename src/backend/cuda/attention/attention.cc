@@ -331,7 +331,8 @@ Status LaunchRound(Device& device, const LayerKv& layer, const PlacedRound& roun
 Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, const LayerKv& layer,
                  const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
                  const TensorView& out) {
-  KVCACHE_RETURN_IF_ERROR(cpu::CheckAttention(layer, q, visibility, options, out));
+  KVCACHE_RETURN_IF_ERROR(cpu::CheckAttention(layer, q, options, out));
+  KVCACHE_RETURN_IF_ERROR(cpu::CheckVisibility(layer, q.dims[2], visibility));
   if (q.dims[2] == 0) return Status::Ok();
   PlansByRows by_rows;
   UsableRows usable{};

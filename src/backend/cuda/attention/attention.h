@@ -12,7 +12,7 @@
 namespace kvcache::cuda {
 
 // K, V, q and out are the device's; the visibility's and the options' spans are in host memory.
-// Errors: those of cpu::CheckAttention, kUnsupported for heads that do not fit into a block's shared memory, and
+// Errors: those of cpu::CheckAttention and cpu::CheckVisibility, kUnsupported for heads that do not fit into a block's shared memory, and
 // the device's.
 Status Attention(Device& device, CallMemory& memory, AttentionPlans& plans, const LayerKv& layer,
                  const TensorView& q, const Visibility& visibility, const AttentionOptions& options,
