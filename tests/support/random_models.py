@@ -105,6 +105,7 @@ _LATENT = ("--kv-rank", 96, "--rope-dims", 32, "--dense-layers", 1)
 _GEMMA3_ROPE = ("--rope-scaling", "linear", "--rope-factor", 8, "--rope-base", 1000000)
 # Short chunks, so that recurrent states pass through several passes and checkpoints.
 _CHECKPOINTS = ("--prefill-chunk", 48, "--checkpoint-spacing", 64)
+# A new one goes to the end: the place of a variant chooses which shapes and types are compared (tests/oracle/compare.py).
 VARIANTS = [
     Variant("llama", "llama"),
     Variant("llama-linear", "llama", ("--rope-scaling", "linear", "--rope-factor", 2.5)),
@@ -146,7 +147,6 @@ VARIANTS = [
                                    *_SCALED_ROPE), experts=(16, 4)),
     Variant("mistral3", "mistral3", ("--rope-scaling", "yarn", *_SCALED_ROPE)),
     Variant("qwen2", "qwen2", ("--rope-base", 1000000), even_split=True),
-    Variant("qwen2vl", "qwen2vl", ("--rope-base", 1000000), even_split=True),
     Variant("qwen2-yarn", "qwen2", ("--rope-scaling", "yarn", *_SCALED_ROPE), even_split=True),
     Variant("qwen3", "qwen3", ("--rope-base", 1000000)),
     Variant("qwen3moe", "qwen3moe", ("--rope-base", 1000000), experts=(16, 4)),
@@ -208,6 +208,7 @@ VARIANTS = [
             layers=22),
     Variant("gemma3n-of-3", "gemma3n", ("--window", 100, "--window-pattern", 3, "--rope-base", 1000000),
             rough_gelu=True, layers=3),
+    Variant("qwen2vl", "qwen2vl", ("--rope-base", 1000000), even_split=True),
 ]
 LLAMA = VARIANTS[0]
 
