@@ -43,8 +43,8 @@ constexpr Family kFamilies[] = {
       .in_template = "<|vision_start|><|image_pad|><|vision_end|>"}},
 };
 
-// The largest area that a tower takes; a picture of more would be made smaller anyway.
-constexpr image::PictureLimits kLimits{.max_pixels = std::int64_t{16} << 20};
+// The largest area that is decoded: that of a telephone's photograph of 50 megapixels, which takes 0.6 GB at most.
+constexpr image::PictureLimits kLimits{.max_pixels = std::int64_t{50} << 20};
 
 class FilePicture final : public Picture {
  public:
