@@ -15,9 +15,9 @@
 #include "kvcache/cpu_backend.h"
 #include "kvcache_engine/head_drafter.h"
 #include "support/counting_new.h"
+#include "support/drafts/scripted_drafter.h"
 #include "support/failing_backend.h"
 #include "support/scheduler_fixture.h"
-#include "support/drafts/scripted_drafter.h"
 
 namespace kvcache::random_requests_test {
 namespace {

@@ -10,8 +10,8 @@
 #include "engine/pictures/picture_rows.h"
 #include "kvcache/store.h"
 #include "store/store_testing.h"
-#include "support/scheduler_fixture.h"
 #include "support/pictures/scripted_tower.h"
+#include "support/scheduler_fixture.h"
 
 namespace kvcache {
 namespace {

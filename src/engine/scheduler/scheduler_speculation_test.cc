@@ -10,8 +10,8 @@
 
 #include "kvcache/drafter.h"
 #include "kvcache_engine/head_drafter.h"
-#include "support/scheduler_fixture.h"
 #include "support/drafts/scripted_drafter.h"
+#include "support/scheduler_fixture.h"
 
 namespace kvcache::scheduler_speculation_test {
 namespace {

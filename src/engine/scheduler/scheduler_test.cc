@@ -10,8 +10,8 @@
 #include <utility>
 #include <vector>
 
-#include "support/scheduler_fixture.h"
 #include "support/drafts/scripted_drafter.h"
+#include "support/scheduler_fixture.h"
 
 namespace kvcache::scheduler_test {
 namespace {
