@@ -140,6 +140,11 @@ TEST_F(PictureRequestsTest, AStoredConversationKeepsItsPicture) {
                                                        {"max_output_tokens", 3}});
   ASSERT_EQ(second.status, 200) << second.body;
   EXPECT_GT(second.json()["usage"]["input_tokens_details"]["cached_tokens"].get<int>(), 20);
+  const std::string id = first.json()["id"];
+  const Json items = Get("/v1/responses/" + id + "/input_items").json()["data"];
+  ASSERT_EQ(items.size(), 1U) << items;
+  EXPECT_EQ(items[0]["content"][0]["type"], "input_image") << items;
+  EXPECT_EQ(items[0]["content"][1]["text"], "What is this?") << items;
 }
 
 TEST_F(PictureRequestsTest, CompletionsReadThePictureOfATextAndInfillRefusesIt) {

@@ -148,7 +148,8 @@ class Piped(ChatTest):
     def test_system_messages_of_other_types(self):
         for content, shown in (([{"type": "text", "text": "x"}, {"type": "text", "text": "y"}],
                                 "x\ny\n"),
-                               ([{"type": "image"}, "z"], '{"type":"image"}\nz\n'), (None, ""),
+                               ([{"type": "image"}, "z"], "[picture]\nz\n"), (None, ""),
+                               ([{"type": "sound"}, "z"], '{"type":"sound"}\nz\n'),
                                ([5, {"a": [1]}], '5\n{"a":[1]}\n'), ("plain", "plain\n")):
             path = self.dir / "parts.json"
             path.write_text(json.dumps([{"role": "system", "content": content}, {"role": "user"}]))

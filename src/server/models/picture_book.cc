@@ -25,10 +25,6 @@ std::string RandomText() {
   return text;
 }
 
-bool IsMark(std::string_view text) {
-  return text.size() == kMarkBytes && text.starts_with(kBegin) && text.ends_with(kEnd);
-}
-
 // Returns the parts of a content.
 Json PartsOf(std::vector<TextBefore> divided, std::vector<PicturePtr>& pictures) {
   Json parts = Json::array();
@@ -44,6 +40,10 @@ Json PartsOf(std::vector<TextBefore> divided, std::vector<PicturePtr>& pictures)
 }
 
 }  // namespace
+
+bool PictureBook::IsMark(std::string_view text) {
+  return text.size() == kMarkBytes && text.starts_with(kBegin) && text.ends_with(kEnd);
+}
 
 PictureBook::PictureBook() : secret_(RandomText()) {}
 

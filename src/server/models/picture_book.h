@@ -43,6 +43,8 @@ class PictureBook {
   // Puts parts for pictures in the place of the marks in contents of messages, and the pictures into the input. Errors:
   // those of Divide.
   Status PutInto(ChatInput& input) const;
+  // Returns whether a text is the mark of a picture.
+  static bool IsMark(std::string_view text);
 
  private:
   std::string MarkOf(const Picture& picture) const;

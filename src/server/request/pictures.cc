@@ -28,6 +28,11 @@ std::string TypeOf(const Json& part) {
   return type.is_string() ? type.get<std::string>() : "";
 }
 
+bool HasText(const Json& object, const char* key) {
+  const auto text = object.find(key);
+  return text != object.end() && text->is_string();
+}
+
 // The parts of a content are joined, so a note has a line of its own.
 void ReplaceIn(Json& content) {
   if (!content.is_array()) return;
@@ -100,7 +105,7 @@ struct PicturePlaces {
     if (const auto system = body.find("system"); system != body.end()) {
       KVCACHE_RETURN_IF_ERROR(In(*system, "system"));
     }
-    if (body.value("prompt", Json()).is_string()) {
+    if (HasText(body, "prompt")) {
       KVCACHE_RETURN_IF_ERROR(Beside(body, "prompt", ""));
     }
     for (const char* const name : {"messages", "input"}) {
@@ -199,7 +204,7 @@ std::string IgnoreImagesHint() {
 void ReplacePictures(Json& body) {
   if (!body.is_object()) return;
   if (const auto system = body.find("system"); system != body.end()) ReplaceIn(*system);
-  if (body.value("prompt", Json()).is_string()) ReplaceBeside(body, "prompt");
+  if (HasText(body, "prompt")) ReplaceBeside(body, "prompt");
   for (const char* name : {"messages", "input"}) {
     const auto list = body.find(name);
     if (list == body.end() || !list->is_array()) continue;

@@ -8,6 +8,7 @@
 #include "base/strings.h"
 #include "server/api/responses/shape.h"
 #include "server/http/url_text.h"
+#include "server/models/picture_book.h"
 
 namespace kvcache::server::responses {
 namespace {
@@ -51,6 +52,23 @@ void Get(const ServerContext& context, const StoredResponse& stored) {
       {{"Content-Type", "text/event-stream; charset=utf-8"}, {"Cache-Control", "no-cache"}});
 }
 
+// Shows pictures as parts of their own. Their files are not kept, so the parts have none.
+void ShowPictures(Json& item) {
+  for (const char* const key : {"content", "output"}) {
+    const auto parts = item.find(key);
+    if (parts == item.end() || !parts->is_array()) continue;
+    for (Json& part : *parts) {
+      const auto text = part.is_object() ? part.find("text") : part.end();
+      if (text == part.end() || !text->is_string()) continue;
+      if (!PictureBook::IsMark(text->get_ref<const std::string&>())) continue;
+      part = {{"type", "input_image"},
+              {"detail", "auto"},
+              {"image_url", nullptr},
+              {"file_id", nullptr}};
+    }
+  }
+}
+
 // Lists items, the last one first unless "order" is "asc".
 void GetItems(const ServerContext& context, Json items) {
   const std::string order = QueryField(context.query, "order").value_or("desc");
@@ -74,6 +92,7 @@ void GetItems(const ServerContext& context, Json items) {
   }
   Json page = Json::array();
   while (first != items.end() && std::ssize(page) < *limit) page.push_back(*first++);
+  for (Json& item : page) ShowPictures(item);
   const Json first_id = page.empty() ? Json() : page.front()["id"];
   const Json last_id = page.empty() ? Json() : page.back()["id"];
   context.Send({{"object", "list"},
