@@ -147,10 +147,10 @@ Result<std::vector<std::byte>> FileOf(const Json& part) {
 
 bool HasPictures(const Json& body) {
   // An end of the visit is an answer, and no error. Visit changes nothing itself.
-  const Status found = {StatusCode::kNotFound, ""};
+  const auto found = [] { return Status(StatusCode::kNotFound, ""); };
   const PicturePlaces places{
-      .part = [&](Json&, const std::string&) { return found; },
-      .beside = [&](Json&, const char*, const std::string&) { return found; }};
+      .part = [&](Json&, const std::string&) { return found(); },
+      .beside = [&](Json&, const char*, const std::string&) { return found(); }};
   return !places.Visit(const_cast<Json&>(body)).ok();
 }
 
